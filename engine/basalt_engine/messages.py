@@ -1,22 +1,27 @@
 """The message table: the order of every topic. Rows and columns: docs/formats/message-table.md.
 
 One row is one publish (or several that met in one group commit). It is written once; only its column t changes, when its
-writer is rolled back.
+writer is rolled back. On a store that writes several rows at once, neighbours without a writer may become one merged row.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError
-from basalt_engine.keys import TopicKeys, position_fields
-from basalt_engine.table import Columns, DeleteRange, Put, Row, Table, limited
+from basalt_engine.keys import TopicKeys, position, position_fields
+from basalt_engine.records import decode, first_position, is_merged
+from basalt_engine.table import Columns, DeleteRange, Put, Row, Store, Table, limited
 
 ROW_BYTES_MAX = 1 << 20  # rows are cut here; a single message may be larger and then is a row of its own
 POSITION_BYTES = 10
+# From the first to the last message of a merged row: so much longer than its TTL a message may take space.
+MERGED_SPAN_MS_MAX = 60_000
 
 WRITER = b"t"
 BATCH = b"p"
@@ -54,14 +59,30 @@ class MessageRow(NamedTuple):
         """The row's approximate size in memory."""
         return 200 + (len(self.batch) if self.batch is not None else 0)
 
+    @property
+    def is_merged(self) -> bool:
+        """True when its messages may lie in several milliseconds."""
+        return self.batch is not None and is_merged(self.batch)
+
+    @property
+    def first(self) -> bytes:
+        """The position of its first message; its own where it refers to payload rows."""
+        return self.position if self.batch is None else first_position(self.batch, self.position)
+
 
 class MessageTable:
     """Reads and encodes message rows; writing goes through the one group-commit writer."""
 
     name = "message"
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, may_be_merged: bool = True) -> None:
         self._table = table
+        self._may_be_merged = may_be_merged
+
+    @classmethod
+    def of(cls, store: Store) -> MessageTable:
+        """The message table of a store; one that writes row by row has no merged rows."""
+        return cls(store.table(cls.name), may_be_merged=store.atomic)
 
     @staticmethod
     def put(keys: TopicKeys, row: MessageRow) -> Put:
@@ -107,10 +128,60 @@ class MessageTable:
     ) -> Iterator[MessageRow]:
         """Rows with start <= position < stop in the topic's order, over all the buckets it may lie in.
 
-        Ends after `rows_max` rows, or after the row with which keys and values reach `bytes_max` bytes.
+        A merged row comes as rows of one millisecond each, with no message outside of the range. Ends after `rows_max` stored rows,
+        or after the one with which keys and values reach `bytes_max` bytes.
         """
+        limits = math.inf if rows_max is None else rows_max, math.inf if bytes_max is None else bytes_max
         rows = self._rows(keys, start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max)
-        return (decode_row(row) for row in rows if not is_husk(row.columns))
+        if not self._may_be_merged:
+            return _decoded(rows)
+        return self._published(keys, rows, start, stop, *limits, reverse=reverse)
+
+    def stored(
+        self, keys: TopicKeys, start: bytes = b"", stop: bytes | None = None, *, bytes_max: int | None = None
+    ) -> Iterator[MessageRow]:
+        """Rows with start <= position < stop as they are stored: a merged one lies at its last message.
+
+        So the first may hold messages before `start`, and messages before `stop` may be in the row behind the last.
+        """
+        return _decoded(self._rows(keys, start, stop, reverse=False, rows_max=None, bytes_max=bytes_max))
+
+    def _published(
+        self, keys: TopicKeys, rows: Iterator[Row], start: bytes, stop: bytes | None, rows_left: float, bytes_left: float,
+        *, reverse: bool,
+    ) -> Iterator[MessageRow]:  # fmt: skip
+        if reverse and stop is not None:
+            # Looked for once the scan has begun: what is merged after that is not missed, but passed twice, and cut here.
+            newest = next(rows, None)
+            behind = self._astride(keys, stop)
+            if behind is not None:
+                yield from cut_rows(behind, start, stop, reverse=True)
+                stop = min(stop, behind.first)
+            rows = rows if newest is None else chain([newest], rows)
+        for row in rows:
+            rows_left -= 1
+            bytes_left -= row.size_bytes
+            if not is_husk(row.columns):
+                whole = decode_row(row)
+                if whole.is_merged or (reverse and stop is not None and whole.position >= stop):
+                    yield from cut_rows(whole, start, stop, reverse=reverse)
+                else:
+                    yield whole
+                if not reverse:
+                    start = max(start, whole.position + b"\0")
+        if not reverse and stop is not None and rows_left > 0 and bytes_left > 0:
+            behind = self._astride(keys, stop)
+            if behind is not None:
+                yield from cut_rows(behind, start, stop)
+
+    def _astride(self, keys: TopicKeys, stop: bytes) -> MessageRow | None:
+        """The merged row that has messages on both sides of a position."""
+        last_ms = int.from_bytes(stop[:8].ljust(8, b"\0"), "big") + MERGED_SPAN_MS_MAX
+        if last_ms >= 1 << 64:
+            return None
+        row = next(self._rows(keys, stop, position(last_ms + 1, 0), reverse=False, rows_max=1), None)
+        found = None if row is None or is_husk(row.columns) else decode_row(row)
+        return found if found is not None and found.is_merged and found.first < stop else None
 
     def _rows(
         self,
@@ -133,14 +204,14 @@ class MessageTable:
         return limited(merged, rows_max, bytes_max)  # each bucket was read up to them as well, so no row is missing
 
     def last(self, keys: TopicKeys) -> MessageRow | None:
-        """The newest row of the generation."""
+        """The newest stored row of the generation."""
         stop = None
         while (row := next(self._rows(keys, b"", stop, reverse=True, rows_max=1), None)) and is_husk(row.columns):
             stop = row.key[-POSITION_BYTES:]
         return None if row is None else decode_row(row)
 
     def first(self, keys: TopicKeys, start: bytes = b"", stop: bytes | None = None) -> MessageRow | None:
-        """The oldest row with start <= position < stop."""
+        """The oldest stored row with start <= position < stop."""
         while (row := next(self._rows(keys, start, stop, reverse=False, rows_max=1), None)) and is_husk(row.columns):
             start = row.key[-POSITION_BYTES:] + b"\0"
         return None if row is None else decode_row(row)
@@ -149,6 +220,25 @@ class MessageTable:
         """An estimate of what the generation takes in the store."""
         salts = keys.scanned()
         return sum(self._table.size_bytes(keys.message_start(salt), keys.message_stop(salt)) for salt in salts)
+
+
+def _decoded(rows: Iterator[Row]) -> Iterator[MessageRow]:
+    return (decode_row(row) for row in rows if not is_husk(row.columns))
+
+
+def cut_rows(
+    row: MessageRow, start: bytes, stop: bytes | None, *, reverse: bool = False, verify: bool = True
+) -> list[MessageRow]:
+    """A merged row as the rows of one millisecond each with start <= position < stop; another row as it is, if it lies there."""
+    if row.batch is None or not is_merged(row.batch):
+        return [row] if stop is None or row.position < stop else []
+    batch = decode(row.batch, verify=verify)
+    first, last = batch.index_of(start), batch.count if stop is None else batch.index_of(stop)
+    rows = [
+        row._replace(position=position(*batch.place(run_stop - 1)), batch=batch.part(run_start, run_stop))
+        for run_start, run_stop in batch.runs(first, max(first, last))
+    ]
+    return rows[::-1] if reverse else rows
 
 
 def is_husk(columns: Columns) -> bool:

@@ -1,20 +1,21 @@
 """Record batches: the messages of one publish to one topic, as one value. Format: docs/formats/record-batch.md.
 
     batch := version(1) kind(1) flags(1) compression(1) count(4) body crc32c(4)
-    body  := payload lengths (4 each) [event times (8 each)] [TTLs (8 each)] [key lengths (4 each)]
+    body  := payload lengths (4 each) [positions (10 each)] [event times (8 each)] [TTLs (8 each)] [key lengths (4 each)]
              [header lengths (4 each)] payloads [keys] [headers]
     With compression, body is its uncompressed length (4), then the compressed bytes.
 
-A batch of plain payloads pays nothing for the optional sections. Decoding slices: no object per message until asked.
+A batch of plain payloads pays nothing for the optional sections. Decoding slices: no object per message until asked. Several
+batches of one topic become one by `merge`: then each message says where it is.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from operator import is_not
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from crc32c import crc32c
 from basalt_engine.errors import CorruptionError
 
 VERSION = 1
-BATCH_MESSAGES_MAX = 65_536  # a batch lies within one millisecond, whose sequences are 16 bits
+BATCH_MESSAGES_MAX = 65_536  # a batch that is not merged lies within one millisecond, whose sequences are 16 bits
 BATCH_BYTES_MAX = 64 << 20  # no stored batch comes near; a corrupt length must not make us allocate more
 ZSTD_LEVEL = 1  # the fastest: the writer runs on the path of every publish
 
@@ -32,6 +33,7 @@ Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes], ...]
 
 _HEADER = struct.Struct(">BBBBI")
+_PLACE = struct.Struct(">QH")  # of a position
 _CRC_BYTES = 4
 _NO_KEY = 0xFFFFFFFF
 _NO_EVENT_TIME = -(1 << 63)
@@ -62,9 +64,13 @@ class BatchSection:
     TTLS = 2
     KEYS = 4
     HEADERS = 8
+    POSITIONS = 16
 
 
+_CARRIED = 15  # flags of the sections of what messages carry beside their payloads
+_ALL_FLAGS = 31
 _LENGTH_BYTES = 4
+_POSITION_BYTES = 10
 _SECTION_BYTES = (  # each message's, before the payloads
     (BatchSection.EVENT_TIMES, 8),
     (BatchSection.TTLS, 8),
@@ -85,7 +91,10 @@ class Extras(NamedTuple):
 NO_EXTRAS = Extras()
 
 # The bytes per message of the sections that batches with these flags have before their payloads.
-_FIXED_BYTES = [sum(width for flag, width in _SECTION_BYTES if flags & flag) for flags in range(16)]
+_FIXED_BYTES = [
+    sum(width for flag, width in (*_SECTION_BYTES, (BatchSection.POSITIONS, _POSITION_BYTES)) if flags & flag)
+    for flags in range(_ALL_FLAGS + 1)
+]
 
 
 def encode(
@@ -103,8 +112,48 @@ def encode(
     body: list[Buffer] = [lengths, *fixed, *payloads, *blobs]
     if compression is Compression.ZSTD:
         body, compression = _compressed(b"".join(body))
+    return _sealed(kind, flags, compression, count, body)
+
+
+def _sealed(kind: int, flags: int, compression: Compression, count: int, body: Sequence[Buffer]) -> bytes:
     data = b"".join([_HEADER.pack(VERSION, kind, flags, compression, count), *body])
     return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
+
+
+def can_merge(data: Buffer) -> bool:
+    """True when `merge` takes this batch: messages of users, without TTLs, that were not merged before."""
+    return data[1] == RecordKind.USER and not data[2] & (BatchSection.TTLS | BatchSection.POSITIONS)
+
+
+def is_merged(data: Buffer) -> bool:
+    """True when the messages of an encoded batch have positions of their own, from its header alone."""
+    return bool(int.from_bytes(data[2:3], "big") & BatchSection.POSITIONS)
+
+
+def merge(batches: Sequence[tuple[bytes, RecordBatch]], compression: Compression = Compression.NONE) -> bytes:
+    """Several batches as one, which has the position of each message; they come with those of their last ones, ascending.
+
+    All carry the same sections, and `can_merge` takes each of them.
+    """
+    count, flags = sum(batch.count for _, batch in batches), batches[0][1].flags
+    assert count <= BATCH_MESSAGES_MAX, count
+    positions: list[Buffer] = []
+    columns: list[tuple[list[Buffer], list[Buffer], list[Buffer]]] = []
+    for last, batch in batches:
+        assert batch.flags == flags, (batch.flags, flags)
+        first = int.from_bytes(last[8:], "big") - batch.count + 1
+        positions += [last[:8] + number.to_bytes(2, "big") for number in range(first, first + batch.count - 1)]
+        positions.append(last)
+        fixed, blobs = batch._carried(0, batch.count) if flags else ([], [])
+        lengths, payloads = batch.span(0, batch.count)
+        columns.append(([lengths], [*fixed], [payloads, *blobs]))
+    lengths_of, fixed_of, blobs_of = zip(*columns, strict=True)
+    body: list[Buffer] = [*chain(*lengths_of), *positions]
+    for same in (fixed_of, blobs_of):  # section by section, in each of them batch by batch
+        body += chain(*zip(*same, strict=True))
+    if compression is Compression.ZSTD:
+        body, compression = _compressed(b"".join(body))
+    return _sealed(RecordKind.USER, flags | BatchSection.POSITIONS, compression, count, body)
 
 
 def _compressed(body: bytes) -> tuple[list[Buffer], Compression]:
@@ -164,7 +213,10 @@ def decode_headers(data: Buffer) -> Headers:
 
 
 class RecordBatch:
-    """A decoded batch: offsets into bytes that it does not copy."""
+    """A decoded batch: offsets into bytes that it does not copy.
+
+    `flags` are those of what messages carry beside their payloads; `positions` those of a merged batch, 10 bytes each.
+    """
 
     __slots__ = (
         "_data",
@@ -176,19 +228,24 @@ class RecordBatch:
         "flags",
         "kind",
         "payload_bytes",
+        "positions",
     )
 
     def __init__(self, kind: RecordKind, flags: int, count: int, body: memoryview) -> None:
         self.kind = kind
-        self.flags = flags
+        self.flags = flags & _CARRIED
         self.count = count
+        self.positions: memoryview | None = None
         self._data = body
         self._extras_at = 4 * count
         self._payloads_at = 4 * count + _FIXED_BYTES[flags] * count
+        if flags & BatchSection.POSITIONS:
+            self._extras_at += _POSITION_BYTES * count
+            self.positions = body[4 * count : self._extras_at]
         self._made_ends: list[int] | None = None
         self._made_extras: list[Extras] | None = None
         # Without flags nothing follows the payloads, so that nobody need add up their lengths.
-        self.payload_bytes = sum(self.lengths()) if flags else len(body) - self._payloads_at
+        self.payload_bytes = sum(self.lengths()) if self.flags else len(body) - self._payloads_at
 
     def lengths(self) -> tuple[int, ...]:
         """The bytes of each payload."""
@@ -237,7 +294,12 @@ class RecordBatch:
         return self._data[4 * start : 4 * stop], self._data[self._ends[start] : self._ends[stop]]
 
     def sections(self, start: int, stop: int) -> list[memoryview]:
-        """The optional sections in start <= index < stop, in the order of the format, each as one stretch of stored bytes."""
+        """Sections of what the messages in start <= index < stop carry, in the order of the format, each as one stretch of stored bytes."""
+        fixed, blobs = self._carried(start, stop)
+        return fixed + blobs
+
+    def _carried(self, start: int, stop: int) -> tuple[list[memoryview], list[memoryview]]:
+        """The sections that lie before the payloads, and those behind them."""
         data, at, blobs_at = self._data, self._extras_at, self.payloads_stop
         fixed, blobs = list[memoryview](), list[memoryview]()
         for flag, width in _SECTION_BYTES:
@@ -250,7 +312,34 @@ class RecordBatch:
                 blobs.append(data[ends[start] : ends[stop]])
                 blobs_at = ends[-1]
             at += width * self.count
-        return fixed + blobs
+        return fixed, blobs
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The time and the sequence of a message of a merged batch."""
+        assert self.positions is not None
+        publish_ms, sequence = _PLACE.unpack_from(self.positions, _POSITION_BYTES * index)
+        return publish_ms, sequence
+
+    def index_of(self, position: bytes) -> int:
+        """The index of the first message of a merged batch that does not lie before this position."""
+        positions = self.positions
+        assert positions is not None
+        return bisect_left(range(self.count), position, key=lambda at: bytes(positions[10 * at : 10 * at + 10]))
+
+    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The messages in start <= index < stop of a merged batch, cut where a position is not the next of its millisecond."""
+        assert self.positions is not None
+        if start == stop:
+            return []
+        places = list(_PLACE.iter_unpack(self.positions[_POSITION_BYTES * start : _POSITION_BYTES * stop]))
+        ends = [at for at in range(1, stop - start) if places[at] != (places[at - 1][0], places[at - 1][1] + 1)]
+        return [(start + first, start + last) for first, last in pairwise([0, *ends, stop - start])]
+
+    def part(self, start: int, stop: int) -> bytes:
+        """The messages in start <= index < stop as a batch of their own, without positions."""
+        fixed, blobs = self._carried(start, stop)
+        lengths, payloads = self.span(start, stop)
+        return _sealed(self.kind, self.flags, Compression.NONE, stop - start, [lengths, *fixed, payloads, *blobs])
 
     def ttls_ms(self) -> tuple[int, ...] | None:
         """The TTL of each message, 0 where it has none; None when no message of the batch has one."""
@@ -298,6 +387,17 @@ class RecordBatch:
         ]
 
 
+def first_position(data: Buffer, last: bytes) -> bytes:
+    """The position of the first message of an encoded batch whose last one has the position `last`; nothing is checked."""
+    if is_merged(data):
+        if data[3] == Compression.ZSTD:
+            return bytes((decode(data, verify=False).positions or b"")[:_POSITION_BYTES])
+        at = _HEADER.size + 4 * count_messages(data)
+        return bytes(data[at : at + _POSITION_BYTES])
+    first = int.from_bytes(last[8:], "big") - count_messages(data) + 1
+    return last[:8] + max(0, first).to_bytes(2, "big")
+
+
 def count_messages(data: Buffer) -> int:
     """The number of messages in an encoded batch, from its header alone: nothing is checked."""
     return int.from_bytes(data[4:8], "big")
@@ -319,7 +419,8 @@ def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:
         raise CorruptionError(f"a record batch has version {version}; this Basalt reads version {VERSION}")
     if (
         kind > RecordKind.END_OF_STREAM
-        or flags > 15
+        or flags > _ALL_FLAGS
+        or (flags & BatchSection.POSITIONS and (kind != RecordKind.USER or flags & BatchSection.TTLS))
         or compression > Compression.ZSTD
         or not 0 < count <= BATCH_MESSAGES_MAX
     ):
@@ -332,7 +433,9 @@ def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:
     try:
         batch = RecordBatch(_KINDS[kind], flags, count, body)
         # Lengths that do not fill the body are no bytes of ours, and what comes from memory is.
-        wrong = batch.payloads_stop > len(body) if flags else verify and sum(batch.lengths()) != batch.payload_bytes
+        wrong = (
+            batch.payloads_stop > len(body) if batch.flags else verify and sum(batch.lengths()) != batch.payload_bytes
+        )
     except struct.error:
         raise CorruptionError(f"a record batch of {count} messages has only {len(body)} bytes") from None
     if wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position, position_fields
-from basalt_engine.messages import MessageRow, MessageTable, Reference, decode_row
-from basalt_engine.records import encode
+from basalt_engine.messages import MERGED_SPAN_MS_MAX, MessageRow, MessageTable, Reference, decode_row
+from basalt_engine.records import decode, encode, merge
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
-from basalt_engine.table import Put, Row
+from basalt_engine.table import Delete, Mutation, Put, Row, Table
 from tests.vector_lines import cases, lines, unhex
 
 relaxed = settings(deadline=None)
@@ -33,6 +34,47 @@ def rows(draw: st.DrawFn) -> MessageRow:
     if draw(st.booleans()):
         return MessageRow(where, writer, None, draw(REFERENCES), expire_ms)
     return MessageRow(where, draw(st.sampled_from([None, writer])), BATCH, None, expire_ms)
+
+
+@st.composite
+def merged_topics(draw: st.DrawFn) -> tuple[list[bytes], list[MessageRow]]:
+    """The positions of messages, and the rows, some of them merged, in which they are stored."""
+    places = sorted(draw(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1)))
+    found, at = list[MessageRow](), 0
+    while at < len(places):
+        some = places[at : at + draw(st.integers(1, 5))]
+        if len(some) == 1:
+            found.append(row_at(position(*some[0])))
+        else:
+            found.append(row_at(position(*some[-1]), merge([(position(*place), decode(BATCH)) for place in some])))
+        at += len(some)
+    return [position(*place) for place in places], found
+
+
+def messages_of(rows: Iterable[MessageRow]) -> list[bytes]:
+    """The positions of the messages in rows of one millisecond each."""
+    places = []
+    for row in rows:
+        assert row.batch is not None
+        assert not row.is_merged
+        ms, last = position_fields(row.position)
+        places += [position(ms, number) for number in range(last - decode(row.batch).count + 1, last + 1)]
+    return places
+
+
+class Interrupted(MemoryTable):
+    """A table in which something is written while it is scanned, as soon as the first row was taken."""
+
+    def __init__(self, store: Table, meanwhile: Sequence[Mutation]) -> None:
+        self._whole = store
+        self._meanwhile = list(meanwhile)
+
+    def scan(self, start: bytes, stop: bytes | None, **limits: Any) -> Iterator[Row]:
+        rows = list(self._whole.scan(start, stop, **limits))  # as they are when it begins
+        yield from rows[:1]
+        self._whole.write(self._meanwhile)
+        self._meanwhile = []
+        yield from rows[1:]
 
 
 def table() -> MemoryTable:
@@ -71,6 +113,57 @@ def test_a_scan_starts_at_one_position_and_stops_before_another(
     expected = [where for where in sorted(places, reverse=reverse) if where >= start and (stop is None or where < stop)]
     scanned = MessageTable(store).scan(keys, start, stop, reverse=reverse)
     assert [row.position for row in scanned] == expected
+
+
+MERGED_BOUNDS = st.builds(position, st.integers(0, 4), st.integers(0, 4))
+
+
+@settings(deadline=None, max_examples=300)
+@given(merged_topics(), MERGED_BOUNDS, st.none() | MERGED_BOUNDS, st.booleans(), st.booleans())
+def test_a_scan_finds_the_messages_of_a_range_however_they_were_merged(
+    topic: tuple[list[bytes], list[MessageRow]], start: bytes, stop: bytes | None, behind: bool, reverse: bool
+) -> None:
+    (places, found), store = topic, table()
+    store.write([MessageTable.put(KEYS, row) for row in found])
+    start += b"\0" * behind
+    expected = [place for place in places if place >= start and (stop is None or place < stop)]
+    scanned = list(MessageTable(store).scan(KEYS, start, stop, reverse=reverse))
+    assert messages_of(scanned[::-1] if reverse else scanned) == expected
+    assert [row.position for row in scanned] == sorted((row.position for row in scanned), reverse=reverse)
+
+
+@settings(deadline=None, max_examples=300)
+@given(merged_topics(), MERGED_BOUNDS, st.none() | MERGED_BOUNDS, st.booleans())
+def test_a_scan_finds_each_message_once_while_rows_are_merged(
+    topic: tuple[list[bytes], list[MessageRow]], start: bytes, stop: bytes | None, reverse: bool
+) -> None:
+    (places, merged_rows), store = topic, table()
+    singles = [MessageTable.put(KEYS, row_at(place)) for place in places]
+    store.write(singles)
+    kept = [MessageTable.put(KEYS, row) for row in merged_rows]
+    gone = {put.key for put in singles} - {put.key for put in kept}
+    meanwhile: list[Mutation] = [*kept, *map(Delete, sorted(gone))]
+    expected = [place for place in places if place >= start and (stop is None or place < stop)]
+    scanned = list(MessageTable(Interrupted(store, meanwhile)).scan(KEYS, start, stop, reverse=reverse))
+    assert messages_of(scanned[::-1] if reverse else scanned) == expected
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_messages_before_a_place_are_found_in_a_row_a_minute_behind_it(reverse: bool) -> None:
+    store, places = table(), [position(5, 0), position(5 + MERGED_SPAN_MS_MAX, 0)]
+    row = row_at(places[-1], merge([(place, decode(BATCH)) for place in places]))
+    store.write([MessageTable.put(KEYS, row)])
+    (found,) = MessageTable(store).scan(KEYS, stop=position(5, 1), reverse=reverse)
+    assert (found.position, found.batch) == (places[0], BATCH)
+
+
+def test_stored_rows_are_as_they_are_stored() -> None:
+    store, places = table(), [position(5, 0), position(6, 0), position(9, 0)]
+    row = row_at(places[-1], merge([(place, decode(BATCH)) for place in places]))
+    store.write([MessageTable.put(KEYS, row)])
+    (found,) = MessageTable(store).stored(KEYS, places[1])
+    assert (found.batch, found.first, found.position) == (row.batch, places[0], places[-1])
+    assert list(MessageTable(store).stored(KEYS, b"", places[1])) == []
 
 
 @relaxed

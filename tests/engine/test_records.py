@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from basalt_engine import records
 from basalt_engine.errors import CorruptionError
+from basalt_engine.keys import position
 from basalt_engine.records import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -21,11 +22,15 @@ from basalt_engine.records import (
     Extras,
     RecordBatch,
     RecordKind,
+    can_merge,
     count_messages,
     decode,
     decode_headers,
     encode,
     encode_headers,
+    first_position,
+    is_merged,
+    merge,
 )
 from tests.vector_lines import cases
 
@@ -261,7 +266,10 @@ def test_the_batch_of_the_following_tests_is_good() -> None:
     [
         (plain(HELLO, version=2), "version 2; this Basalt reads version 1"),
         (plain(HELLO, kind=3), "kind 3"),
-        (plain(HELLO, flags=16), "flags 16"),
+        (plain(HELLO, flags=32), "flags 32"),
+        (plain(HELLO, flags=16), "reach byte 19 of 9"),
+        (plain(HELLO, flags=18), "flags 18"),
+        (plain(HELLO, flags=16, kind=1), "kind 1, flags 16"),
         (plain(HELLO, compression=2), "compression 2"),
         (plain(HELLO, count=0), "0 messages"),
         (plain(HELLO, count=BATCH_MESSAGES_MAX + 1), "65537 messages"),
@@ -321,6 +329,94 @@ def test_a_frame_that_claims_to_be_huge_is_refused_before_anything_is_allocated_
         decode(plain(b"\x00\x00\x00\x09" + huge, compression=1))
 
 
+# Merging.
+
+Row = tuple[bytes, list[bytes], list[Extras] | None]  # position of the last message, payloads, what they carry
+PLACES = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 300])), min_size=1, max_size=8)
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> list[Row]:
+    """Rows as they lie side by side in a topic: all plain, or all with the same sections."""
+    carried = st.builds(Extras, st.binary(max_size=3), st.just((("h", b"v"),)), st.none() | EVENT_TIMES, st.none())
+    with_extras = draw(st.booleans())
+    rows, ms, sequence = list[Row](), 0, -1
+    for later_ms, gap in draw(PLACES):
+        payloads = draw(st.lists(PAYLOADS, min_size=1, max_size=4))
+        extras = (
+            [draw(carried)._replace(event_time_ms=5), *(draw(carried) for _ in payloads[1:])] if with_extras else None
+        )
+        ms, sequence = (ms + later_ms, -1) if later_ms else (ms, sequence)
+        sequence += gap + len(payloads)
+        rows.append((position(ms, sequence), payloads, extras))
+    return rows
+
+
+def places_of(row: Row) -> list[bytes]:
+    ms, last = int.from_bytes(row[0][:8], "big"), int.from_bytes(row[0][8:], "big")
+    return [position(ms, last - len(row[1]) + 1 + index) for index in range(len(row[1]))]
+
+
+@relaxed
+@given(neighbours(), COMPRESSIONS)
+def test_merged_batches_are_the_messages_of_all_of_them_each_with_its_position(
+    rows: list[Row], compression: Compression
+) -> None:
+    encoded = [encode(payloads, extras, compression=compression) for _, payloads, extras in rows]
+    assert all(map(can_merge, encoded))
+    data = merge([(row[0], decode(each)) for row, each in zip(rows, encoded, strict=True)], compression)
+    assert is_merged(data)
+    assert not can_merge(data)
+    batch, places = decode(data), [place for row in rows for place in places_of(row)]
+    payloads = [payload for row in rows for payload in row[1]]
+    extras = [extra for row in rows for extra in row[2] or [NO_EXTRAS] * len(row[1])]
+    assert content(batch) == (payloads, extras, RecordKind.USER)
+    assert bytes(batch.positions or b"") == b"".join(places)
+    assert first_position(data, rows[-1][0]) == places[0]
+    assert [position(*batch.place(index)) for index in range(batch.count)] == places
+    for start, stop in batch.runs(0, batch.count):
+        assert [int.from_bytes(place, "big") for place in places[start:stop]] == [
+            int.from_bytes(places[start], "big") + index for index in range(stop - start)
+        ]
+        part = decode(batch.part(start, stop))
+        assert content(part) == (payloads[start:stop], extras[start:stop], RecordKind.USER)
+        assert part.positions is None
+
+
+@relaxed
+@given(neighbours(), st.data())
+def test_the_index_of_a_position_is_that_of_the_first_message_that_is_not_before_it(
+    rows: list[Row], data: st.DataObject
+) -> None:
+    batch = decode(merge([(row[0], decode(encode(row[1], row[2]))) for row in rows]))
+    places = [place for row in rows for place in places_of(row)]
+    near = data.draw(st.sampled_from(places))
+    for where in (near, near + b"\0", near[:8], b"", b"\xff" * 10):
+        assert batch.index_of(where) == sum(place < where for place in places)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode([b"a"], kind=RecordKind.WATERMARK),
+        encode([b"a"], [Extras(ttl_ms=5)]),
+        merge([(position(1, 0), decode(encode([b"a"])))]),
+    ],
+    ids=["a marker", "a TTL of its own", "merged before"],
+)
+def test_what_is_no_plain_batch_is_not_merged(data: bytes) -> None:
+    assert not can_merge(data)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_the_first_position_of_a_batch_is_told_without_decoding_what_need_not_be(compression: Compression) -> None:
+    assert first_position(encode([b"a", b"b"], compression=compression), position(7, 4)) == position(7, 3)
+    merged = merge(
+        [(position(3, 4), decode(encode([b"a", b"b"]))), (position(7, 0), decode(encode([b"c"])))], compression
+    )
+    assert first_position(merged, position(7, 0)) == position(3, 3)
+
+
 # Vectors.
 
 
@@ -337,5 +433,13 @@ def test_a_batch_vector_has_its_meaning_and_its_bytes(data: bytes, meaning: dict
     kind = RecordKind[meaning["kind"].upper()]
     assert content(decode(data)) == (payloads, extras, kind)
     assert (data[3] == Compression.ZSTD) == (meaning["compression"] == "zstd")
-    if meaning["compression"] == "none":  # what zstd makes of a body depends on its version
+    positions = [bytes.fromhex(each) for each in meaning.get("positions", [])]
+    assert bytes(decode(data).positions or b"") == b"".join(positions)
+    if positions:  # however they were cut before
+        each = [decode(encode([payload], [extra])) for payload, extra in zip(payloads, extras, strict=True)]
+        kept = [decode(encode(payloads, extras)).part(at, at + 1) for at in range(len(payloads))]
+        assert [batch.flags for batch in map(decode, kept)] == [data[2] & 15] * len(kept)
+        assert merge(list(zip(positions, map(decode, kept), strict=True))).hex() == data.hex()
+        assert [content(batch) for batch in each] == [content(decode(part)) for part in kept]
+    elif meaning["compression"] == "none":  # what zstd makes of a body depends on its version
         assert encode(payloads, extras, kind=kind).hex() == data.hex()

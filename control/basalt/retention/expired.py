@@ -79,7 +79,7 @@ class ExpiredRows:
         self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
-        self._messages = MessageTable(store.table(MessageTable.name))
+        self._messages = MessageTable.of(store)
         self._writer = writer
         self._lifetime_ms = lifetime_ms_max
         self._known: dict[tuple[bytes, int], _Known] = {}  # by topic prefix and generation

@@ -63,7 +63,7 @@ class GarbageRows:
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
-        self._messages = MessageTable(store.table(MessageTable.name))
+        self._messages = MessageTable.of(store)
         self._payloads = PayloadTable(store.table(PayloadTable.name))
         self._logs = logs
         self._statistics = statistics

@@ -101,10 +101,15 @@ def encode_run_head(first_id: bytes, counted_at: int, count: int, payload_bytes:
     return _RUN_HEAD.pack(_RUN, count, _COUNTED.index(counted_at), first_id, payload_bytes)
 
 
+def encode_list_head(count: int, payload_bytes: int) -> bytes:
+    """Head of the ids, the lengths and the payloads of messages with any ids."""
+    return _LIST_HEAD.pack(_LIST, count, payload_bytes)
+
+
 def encode_list(ids: Sequence[bytes], payloads: Sequence[Buffer]) -> bytes:
     """A frame of messages with any ids, as many ids as payloads."""
     lengths = list(map(len, payloads))
-    head = _LIST_HEAD.pack(_LIST, len(ids), sum(lengths))
+    head = encode_list_head(len(ids), sum(lengths))
     return b"".join([head, *ids, struct.pack(f">{len(ids)}I", *lengths), *payloads])
 
 

@@ -413,7 +413,7 @@ def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) ->
 
 def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
     """A Messages answer as Avro."""
-    for part in _gathered(slices, lambda piece: piece.count >= RUN_MESSAGES_MIN):
+    for part in _gathered(slices, lambda piece: piece.count >= RUN_MESSAGES_MIN and piece.counted_at is not None):
         if isinstance(part, _Gathered):
             yield avro.encode_messages_block(part.ids, part.payloads)
         else:
@@ -460,7 +460,11 @@ def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
             yield batches.encode_marker(_KIND_NAMES[part.batch.kind], part.first_id(), part.payloads()[0])
         else:
             lengths, payloads = part.span()
-            yield batches.encode_run_head(part.first_id(), part.counted_at, part.count, len(payloads))
+            if part.counted_at is None:
+                yield batches.encode_list_head(part.count, len(payloads))
+                yield part.id_bytes()
+            else:
+                yield batches.encode_run_head(part.first_id(), part.counted_at, part.count, len(payloads))
             yield lengths
             yield payloads
             if part.batch.flags:

@@ -210,7 +210,7 @@ def _arrow(slices: Sequence[Slice], names: tuple[str, ...], source: Source, ids:
     yield arrow.encode_start(names)
     with_values, with_carried = "value" in names, not _CARRIED_COLUMNS.isdisjoint(names)
     for some in _batches(slices):
-        stretches = [_stretch(piece, ids, with_values, with_carried) for piece in some]
+        stretches = [_stretch(run, ids, with_values, with_carried) for piece in some for run in piece.runs()]
         yield arrow.encode_batch(names, stretches, source)
     yield END_OF_STREAM
 
@@ -237,6 +237,7 @@ def _batches(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
 
 
 def _stretch(piece: Slice, ids: TransactionIds, with_values: bool, with_carried: bool) -> Stretch:
+    assert piece.counted_at is not None
     lengths, payloads = piece.span() if with_values else (b"", b"")
     carried = None
     if with_carried and piece.batch.flags & _CARRIED:

@@ -43,7 +43,7 @@ class RollBacks:
     """Rolls back rows in the logs of one store."""
 
     def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
-        self._messages = MessageTable(store.table(MessageTable.name))
+        self._messages = MessageTable.of(store)
         self._call = StoreCalls(store)
         self._store_drops = store.applies_retention
         self._logs = logs

@@ -68,7 +68,7 @@ class StagedPayloads:
 
     def __init__(self, store: Store, clock: Clock, writers: StagedWriters) -> None:
         self._table = PayloadTable(store.table(PayloadTable.name))
-        self._messages = MessageTable(store.table(MessageTable.name))
+        self._messages = MessageTable.of(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._atomic = store.atomic
         self._store_drops = store.applies_retention

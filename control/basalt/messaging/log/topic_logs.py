@@ -42,7 +42,7 @@ class TopicLogs:
         self.tails = Tails(tail_bytes_max)
         self.memory = LogMemory(store, self.tails, limits)
         self.staged = StagedPayloads(store, clock, self.memory.writers)
-        self._messages = MessageTable(store.table(MessageTable.name))
+        self._messages = MessageTable.of(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()

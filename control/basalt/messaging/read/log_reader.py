@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
@@ -24,9 +25,9 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
-from basalt_engine.messages import POSITION_BYTES, ROW_BYTES_MAX, MessageRow, MessageTable
+from basalt_engine.messages import POSITION_BYTES, ROW_BYTES_MAX, MessageRow, MessageTable, cut_rows
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import BatchSection, Extras, RecordBatch, RecordKind, count_messages, decode
+from basalt_engine.records import BatchSection, Extras, RecordBatch, RecordKind, decode
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
@@ -49,9 +50,14 @@ def _numbers() -> list[bytes]:
 
 
 class Slice:
-    """Neighbouring messages of one record batch: start <= index < stop."""
+    """Neighbouring messages of one record batch: start <= index < stop.
 
-    __slots__ = ("_first_sequence", "_head", "_stored_ms", "batch", "publish_ms", "start", "stop", "written_by")
+    Those of a merged batch may lie in several milliseconds: `publish_ms` is that of the row, and `runs` tell them apart.
+    """
+
+    __slots__ = (
+        "_first_sequence", "_head", "_positions", "_stored_ms", "batch", "publish_ms", "start", "stop", "written_by",
+    )  # fmt: skip
 
     def __init__(self, row: MessageRow, batch: RecordBatch, stored: bytes | None) -> None:
         """All messages of a batch; `stored` is the position of the payload row that has it, None where it is in the row."""
@@ -61,6 +67,12 @@ class Slice:
         self.written_by = row.written_by
         self.publish_ms, last = position_fields(row.position)
         self._stored_ms: int | None = None
+        self._positions = batch.positions
+        if batch.positions is not None:
+            self._first_sequence, self._head = 0, b""
+            if batch.positions[-POSITION_BYTES:] != row.position:
+                raise CorruptionError(f"row {row.key.hex()} does not end with the last of its merged messages")
+            return
         if stored is None:
             self._first_sequence = last - batch.count + 1
             self._head = row.position[:8]
@@ -81,16 +93,28 @@ class Slice:
 
     def ids(self) -> list[bytes]:
         """The 20-byte id of each message."""
+        if self._positions is not None:
+            return list(struct.unpack(f"{MESSAGE_ID_BYTES}s" * self.count, self.id_bytes()))
         head, numbers, tail = self.id_parts()
         return [head + number + tail for number in numbers]
 
+    def id_bytes(self) -> bytes:
+        """The ids of messages of a merged batch, one behind the other."""
+        assert self._positions is not None
+        positions = bytes(self._positions[POSITION_BYTES * self.start : POSITION_BYTES * self.stop])
+        laid_out = bytearray(MESSAGE_ID_BYTES * self.count)
+        for at in range(POSITION_BYTES):  # column by column: no object per message
+            laid_out[at::MESSAGE_ID_BYTES] = positions[at::POSITION_BYTES]
+        return bytes(laid_out)
+
     def id_parts(self) -> tuple[bytes, list[bytes], bytes]:
-        """The ids in parts: what all begin with, the two bytes that are each one's own, what all end with."""
+        """The ids in parts, where they count up: what all begin with, the two bytes that are each one's own, what all end with."""
+        assert self._positions is None
         first = self._first_sequence
         return self._head, _numbers()[first + self.start : first + self.stop], self._tail()
 
     def first_id(self) -> bytes:
-        """The id of the first message; the others count up from it, in the number at `counted_at`."""
+        """The id of the first message; where there is a `counted_at`, the others count up from it in that number."""
         return self.id_at(self.start)
 
     def last_id(self) -> bytes:
@@ -99,12 +123,26 @@ class Slice:
 
     def id_at(self, index: int) -> bytes:
         """The id of the batch's message at this index."""
+        if self._positions is not None:
+            return bytes(self._positions[POSITION_BYTES * index : POSITION_BYTES * (index + 1)]) + _NO_PAYLOAD_ROW
         return self._head + (self._first_sequence + index).to_bytes(2, "big") + self._tail()
 
     @property
-    def counted_at(self) -> int:
-        """The offset in the ids of the two bytes in which the messages of this slice differ."""
-        return len(self._head)
+    def counted_at(self) -> int | None:
+        """The offset in the ids of the two bytes in which the messages of this slice differ; None where ids do not just count up."""
+        return len(self._head) if self._positions is None else None
+
+    def runs(self) -> list[Slice]:
+        """The same messages in slices whose ids count up, each within one millisecond."""
+        if self._positions is None:
+            return [self]
+        runs = []
+        for start, stop in self.batch.runs(self.start, self.stop):
+            run = self._part(start, stop)
+            run.publish_ms, sequence = self.batch.place(start)
+            run._head, run._first_sequence, run._positions = self.id_at(start)[:8], sequence - start, None
+            runs.append(run)
+        return runs
 
     def payloads(self) -> list[memoryview]:
         """The payload of each message."""
@@ -134,11 +172,18 @@ class Slice:
         part = Slice.__new__(Slice)
         part.batch, part.written_by, part.publish_ms = self.batch, self.written_by, self.publish_ms
         part._head, part._first_sequence, part._stored_ms = self._head, self._first_sequence, self._stored_ms
+        part._positions = self._positions
         part.start, part.stop = start, stop
         return part
 
     def after(self, start: bytes, inclusive: bool) -> Slice:
         """Without the messages before `start` (20 bytes), and without that one when not inclusive."""
+        if self._positions is not None:
+            # The ids end with zeros: whoever stands at something else behind a position has passed its message.
+            rest = start[POSITION_BYTES:]
+            passed = rest > _NO_PAYLOAD_ROW or (rest == _NO_PAYLOAD_ROW and not inclusive)
+            first = self.batch.index_of(start[:POSITION_BYTES] + b"\0" * passed)
+            return self._part(min(max(self.start, first), self.stop), self.stop)
         head, shared = self._head, start[: len(self._head)]
         if head > shared:
             return self
@@ -275,12 +320,11 @@ class SliceLimits(NamedTuple):
             return False
         if row.batch is None:
             return True
-        publish_ms, last = position_fields(row.position)
-        return position(publish_ms, max(0, last - count_messages(row.batch) + 1)) > self.through[:POSITION_BYTES]
+        return row.first > self.through[:POSITION_BYTES]
 
     @property
     def stop(self) -> bytes | None:
-        """Stop reading rows here: later ones have no message up to `through`. None: read to the end."""
+        """Stop reading rows here, where none is merged: later ones have no message up to `through`. None: read to the end."""
         # A row lies at its last message, so the one in which a range ends may lie behind that, within the millisecond.
         return None if self.through is None else self.through[:8] + b"\xff\xff\0"
 
@@ -509,7 +553,7 @@ class LogReader:
     """Reads the logs of one store."""
 
     def __init__(self, store: Store, clock: Clock, logs: TopicLogs) -> None:
-        self.messages = MessageTable(store.table(MessageTable.name))
+        self.messages = MessageTable.of(store)
         self.payloads = PayloadTable(store.table(PayloadTable.name))
         self._remote = store.remote
         self._call = StoreCalls(store)
@@ -552,10 +596,8 @@ class LogReader:
         """Look at the next rows, in the tail or in a local store."""
         rows: Iterable[MessageRow] | None = cached
         if rows is None:
-            stop = log.in_flight_stop
-            if reading.stop is not None:
-                stop = reading.stop if stop is None else min(stop, reading.stop)
-            rows = self.messages.scan(topic.read_keys, reading.start.position, stop)
+            # To the end of the log, row by row: the one in which a range ends may be a merged one, that lies behind it.
+            rows = self.messages.stored(topic.read_keys, reading.start.position, log.in_flight_stop)
         payload_rows = partial(self.stored_rows, topic)
         stopped = reading.look(rows, payload_rows, cached is None, LOOK_ROWS_MAX, LOOK_BYTES_MAX)
         is_end = stopped is Stopped.LOOKED and (cached is None or len(cached) < LOOK_ROWS_MAX)
@@ -572,7 +614,7 @@ class LogReader:
         def look() -> Stopped:
             rows: Iterable[MessageRow] | None = cached
             if rows is None:
-                rows = self.messages.scan(topic.read_keys, start, stop, bytes_max=reading.remote_bytes)
+                rows = self.messages.stored(topic.read_keys, start, stop, bytes_max=reading.remote_bytes)
             return reading.look(rows, partial(self.stored_rows, topic), cached is None)
 
         stopped = await self._call.about(topic.keys, look)
@@ -591,8 +633,8 @@ class LogReader:
         else:
             rest = rows[-1].position + b"\0" if len(rows) >= PAGE_ROWS else None
             if stop is not None and rows and rows[-1].position >= stop:
-                rows, rest = [row for row in rows if row.position < stop], None
-            page = LogPage(rows, rest)
+                rest = None
+            page = LogPage([each for row in rows for each in cut_rows(row, start, stop, verify=False)], rest)
         if budget is not None:
             budget.rows -= len(page.rows)
         if page.rest is not None:

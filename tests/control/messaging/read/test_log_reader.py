@@ -25,7 +25,7 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow, Reference
 from basalt_engine.payloads import PayloadRow
-from basalt_engine.records import Compression, Extras, RecordKind, encode
+from basalt_engine.records import Compression, Extras, RecordKind, can_merge, decode, encode, merge
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
 
 relaxed = settings(deadline=None)
@@ -104,6 +104,17 @@ class Log:
                 expire_ms = self.place[0] + ttl if ttl else None
                 self.messages.append(Message(MessageId(*self.place, ms, number).encode(), payload, expire_ms, row))
 
+    def merge(self, start: int, stop: int) -> None:
+        """Merge the rows start <= index < stop, as far as they can be."""
+        some = self.rows[start:stop]
+        if any(row.batch is None or row.written_by is not None or not can_merge(row.batch) for row in some):
+            return
+        batch = merge([(row.position, decode(row.batch or b"")) for row in some])
+        self.rows[start:stop] = [MessageRow(some[-1].position, None, batch)]
+        for message in self.messages:
+            if any(message.row is row for row in some):
+                message.row = self.rows[start]
+
 
 PAYLOADS = st.lists(st.binary(max_size=6), min_size=1, max_size=5)
 WRITER = st.sampled_from(WRITERS).flatmap(lambda pointer: st.sampled_from([pointer, pointer, -pointer]))
@@ -125,7 +136,13 @@ def logs(draw: st.DrawFn) -> Log:
             payloads = draw(PAYLOADS)
             own = st.sampled_from([None, None, 1, 5, 10, 50])
             ttls = draw(st.lists(own, min_size=len(payloads), max_size=len(payloads)))
+            if draw(st.booleans()):
+                ttls = [None] * len(payloads)
             log.add(payloads, ttls, draw(WRITER) if kind == "transaction" else None, later_ms, draw(st.booleans()))
+    for start in range(len(log.rows), -1, -1):
+        stop = min(start + draw(st.integers(1, 4)), len(log.rows))
+        if start < stop:
+            log.merge(start, stop)
     return log
 
 
