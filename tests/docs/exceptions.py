@@ -26,7 +26,6 @@ UNNAMED: set[str] = {
     "control/basalt/client/calls/admin.py",
     "control/basalt/client/calls/tables.py",
     "control/basalt/http/openapi.py",
-    "control/basalt/http/routes/route_table.py",
     "control/basalt/messaging/log/roll_back.py",
     "control/basalt/operations/prune_reports.py",
     "control/basalt/server/wiring.py",

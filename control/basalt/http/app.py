@@ -1,26 +1,35 @@
-"""The ASGI application: every call's route, and the one frame that all of them run in.
+"""The application: every call's route, and the one frame that all of them run in.
 
-A request passes `Frame` (id, checks, errors told, log and metrics), Starlette's router, its path's `Endpoint` (method and
-query), and its handler. Granian can serve it as well as uvicorn.
+A request passes `Frame` (id, errors told, log and metrics), `Routes` (checks, path, method and query), and its handler. It comes
+from our own protocol, or from any ASGI server.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from basalt.errors import BasaltError, RouteNotFoundError
+from basalt.errors import BasaltError
 from basalt.http import openapi
-from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError
-from basalt.http.asgi.responses import Response, internal_error, log_access, problem_response, send_response
+from basalt.http.asgi.heads import Heads
+from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
+from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head
+from basalt.http.asgi.responses import (
+    Response,
+    internal_error,
+    json_response,
+    log_access,
+    problem_response,
+    send_response,
+)
 from basalt.http.metrics import Metrics
 from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.route_table import Endpoint, Operation, Request
+from basalt.http.routes.route_table import Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -51,64 +60,67 @@ def _document() -> bytes:
     return msgspec.json.encode(openapi.describe(OPERATIONS))
 
 
-def build_app(services: Services) -> ASGIApp:
+def build_app(services: Services) -> Frame:
     """The application that serves `services`."""
-    return Frame(services, routes(OPERATIONS))
-
-
-def routes(operations: Iterable[Operation]) -> list[Route]:
-    """One route for each path, with all its methods."""
-    by_path: dict[str, list[Operation]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, []).append(operation)
-    return [Route(path, Endpoint(path, grouped), name=path) for path, grouped in by_path.items()]
+    return Frame(services, Routes(OPERATIONS))
 
 
 class Frame:
-    """The frame around every request."""
+    """The frame around every request. It is an ASGI application, and one of our own protocol (`begin`)."""
 
-    def __init__(self, services: Services, all_routes: Sequence[Route]) -> None:
+    def __init__(self, services: Services, routes: Routes) -> None:
         self._services = services
         self._clock = services.clock
-        self._router = Router(all_routes, redirect_slashes=False, default=_no_route)
+        self._routes = routes
         self._snapshots = SnapshotBytes()
         self.bodies = BodyBudget(services.settings.http.body_bytes_max)
         self.metrics = Metrics(services)
+        self.heads = Heads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._router(scope, receive, send)
-            return
-        started_ms = self._clock.monotonic_ms()
-        request = Request(self._services, self.metrics, self._snapshots, self.bodies, scope, receive, started_ms)
-        scope["basalt.request"] = request
+        if scope["type"] == "http":
+            await self.begin(head_of(scope), AsgiExchange(scope, receive, send))
+        else:
+            await answer_no_request(scope, receive, send)
+
+    def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
+        """Make the coroutine that answers this request."""
+        request = Request(
+            self._services, self.metrics, self._snapshots, self.bodies, head, exchange, self._clock.monotonic_ms(), client_id
+        )  # fmt: skip
+        return self._respond(request)
+
+    async def _respond(self, request: Request) -> None:
         try:
             try:
-                request.check()
-                await self._router(scope, receive, send)
+                answer = await self._answer(request)
             except BasaltError as error:
-                if request.status:
-                    raise
-                self.metrics.refused(error)
-                request.name_as_asked(error)
-                await send_response(request, problem_response(error, request.id), send)
+                answer = self._problem(request, error)
+            await send_response(request, answer)
         except ClientGoneError:
             request.status = CLIENT_GONE
         except Exception:
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             if request.status:
                 raise  # half an answer is out: the server must break the connection, or it would pass for whole
-            await send_response(request, problem_response(internal_error(), request.id), send)
+            await send_response(request, problem_response(internal_error(), request.id))
         finally:
-            duration_ms = self._clock.monotonic_ms() - request.started_ms
-            self.metrics.answered(request, duration_ms)
-            log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)
+            self._note(request)
 
+    async def _answer(self, request: Request) -> Response:
+        found = self._routes.find(request)
+        request.path, request.query = found.path, found.query
+        answer = await found.handler(request)
+        if isinstance(answer, Response):
+            return answer
+        return Response() if answer is None else json_response(answer)
 
-async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1000})
-        return
-    raise RouteNotFoundError(
-        f"no call has the path {scope['path'][:200]!r}", field="path", hint="GET /openapi.json lists every call."
-    )
+    def _problem(self, request: Request, error: BasaltError) -> Response:
+        self.metrics.refused(error)
+        request.name_as_asked(error)
+        return problem_response(error, request.id)
+
+    def _note(self, request: Request) -> None:
+        duration_ms = self._clock.monotonic_ms() - request.started_ms
+        self.metrics.answered(request, duration_ms)
+        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)

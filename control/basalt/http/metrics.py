@@ -142,7 +142,7 @@ class Metrics:
         services.topics.memory.meter = self.topics.published
 
     def answered(self, request: RequestHead, duration_ms: float) -> None:
-        key = (request.route, request.scope["method"], request.status // 100)
+        key = (request.route, request.head.method, request.status // 100)
         durations = self._durations.get(key)
         if durations is None:
             method = key[1] if key[1] in METHODS else "_other"

@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.exposition import choose_encoder
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
 from basalt.errors import BasaltError, NotLeaderError
-from basalt.http.app import build_app
+from basalt.http.app import Frame, build_app
 from basalt.http.asgi import responses
-from basalt.http.asgi.requests import BodyBudget, RequestHead
+from basalt.http.asgi.heads import Heads
+from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
+from basalt.http.asgi.requests import BodyBudget, Exchange, Head, RequestHead
 from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.wiring import RunningServices
@@ -42,6 +44,7 @@ from basalt_engine.table import Store
 REST_S_MIN = 2.0
 REST_S_MAX = 60.0
 
+WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers takes one
 
@@ -52,7 +55,7 @@ log = logging.getLogger("basalt.failover")
 
 
 class StandbyFrame:
-    """The ASGI application of a server that does not lead, or not yet."""
+    """The application of a server that does not lead, or not yet."""
 
     def __init__(self, leadership: Leadership, clock: Clock, access: str) -> None:
         self._leadership = leadership
@@ -67,13 +70,11 @@ class StandbyFrame:
             "/metrics": self._metrics,
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1013})  # try again later
-            return
-        request = RequestHead(scope, receive, self._clock.monotonic_ms(), NO_BODIES)
+    async def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> None:
+        """Answer a request."""
+        request = RequestHead(head, exchange, self._clock.monotonic_ms(), NO_BODIES, client_id)
         try:
-            await responses.send_response(request, self._answer(request), send)
+            await responses.send_response(request, self._answer(request))
         finally:
             duration_ms = self._clock.monotonic_ms() - request.started_ms
             responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
@@ -81,11 +82,11 @@ class StandbyFrame:
     def _answer(self, request: RequestHead) -> responses.Response:
         try:
             request.check()
-            answer = self._answers.get(request.scope["path"])
+            answer = self._answers.get(request.head.path)
             if answer is None:
                 raise self._not_leader()
-            request.route = request.scope["path"]
-            if request.scope["method"] not in METHODS:
+            request.route = request.head.path
+            if request.head.method not in METHODS:
                 raise responses.method_not_allowed(request, METHODS)
             return answer(request)
         except BasaltError as error:
@@ -128,7 +129,7 @@ class _Serving(NamedTuple):
 
     term: Term
     services: RunningServices
-    app: ASGIApp
+    app: Frame
     thrift: ThriftFace
 
 
@@ -151,15 +152,23 @@ class FailoverServer:
         self._start_thrift = start_thrift
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
+        self.heads = Heads()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self._standby = StandbyFrame(self.leadership, clock, access)
         self._serving: _Serving | None = None
         self._stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self.begin(head_of(scope), AsgiExchange(scope, receive, send))
+        else:
+            await answer_no_request(scope, receive, send, WEB_SOCKET_CLOSE)
+
+    def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
+        """Make the coroutine that answers this request."""
         serving = self._serving
         app = self._standby if serving is None or not serving.term.is_on() else serving.app
-        await app(scope, receive, send)
+        return app.begin(head, exchange, client_id)
 
     async def run(self) -> None:
         """Be a standby, then the leader, then a standby again, until cancelled. Raises what waiting does not mend."""

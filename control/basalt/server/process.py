@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from basalt.cluster.lease import Candidate
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
-from basalt.http.asgi.protocol import GuardedProtocol
+from basalt.http.asgi.protocol import HttpConnection
 from basalt.server.failover import FailoverServer
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
@@ -237,7 +237,7 @@ async def _serve_in_turn(process: _Process) -> None:
 
 def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable[[], None]) -> _Server:
     config = uvicorn.Config(
-        app, http=GuardedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        app, http=HttpConnection, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
         server_header=False, proxy_headers=False,
     )  # fmt: skip

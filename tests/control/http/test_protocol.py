@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import uvicorn
 
+from basalt.errors import TooLargeError
 from basalt.http.asgi import protocol
-from basalt.http.asgi.protocol import GuardedProtocol
+from basalt.http.asgi.heads import Heads
+from basalt.http.asgi.protocol import HttpConnection
+from basalt.http.asgi.requests import BodyBudget, RequestHead
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
 ANSWER_SECONDS_MAX = 60  # a bound for a hang, not an expectation
@@ -24,6 +27,7 @@ class Server:
         self.client = client
         self.port = 0
         self.uvicorn: uvicorn.Server | None = None
+        self.options = {}
 
     def connections(self) -> int:
         """How many connections the server has."""
@@ -35,7 +39,7 @@ class Server:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self.client.app, http=GuardedProtocol, lifespan="off", log_config=None, access_log=False
+            self.client.app, http=HttpConnection, lifespan="off", log_config=None, access_log=False, **self.options
         )
         server = self.uvicorn = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -357,5 +361,262 @@ def test_a_waiting_poll_ends_when_its_connection_is_closed(server):
             writer.close()
             while arrivals.waiting:
                 await asyncio.sleep(0.001)
+
+    run(server, story)
+
+
+class Scripted:
+    """An application that answers every request as a coroutine of the test says."""
+
+    def __init__(self, answer) -> None:
+        self.answer = answer
+        self.heads = Heads()
+        self.exchanges = []
+
+    def begin(self, head, exchange, client_id=None):
+        self.exchanges.append(exchange)
+        request = RequestHead(head, exchange, 0.0, BodyBudget(1 << 20), client_id)
+        return self.answer(request)
+
+    async def __call__(self, scope, receive, send):
+        raise AssertionError("our own protocol needs no ASGI")
+
+
+def scripted(client, answer) -> Server:
+    client.app = Scripted(answer)
+    return Server(client)
+
+
+GET = b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def test_a_request_whose_head_is_known_may_come_in_pieces_all_the_same(server):
+    async def story():
+        body = b'{"messages": ["a"]}'
+        whole = publish(body, f"Content-Length: {len(body)}")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for place in (len(whole), 10, len(whole) - len(body), len(whole) - 3, len(whole)):
+            writer.write(whole[:place])
+            await writer.drain()
+            await asyncio.sleep(0.001)
+            writer.write(whole[place:])
+            assert (await read_answer(reader))[0] == 200
+        writer.close()
+        assert await polled(server) == ["a"] * 5
+
+    run(server, story)
+
+
+def test_requests_before_a_broken_one_get_their_answers(server):
+    async def story():
+        for broken in (b"\x00", publish(b"", "Transfer-Encoding: chunked") + b"zz\r\n", b"GET /" + b"x" * 70_000):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(GET * 3 + broken)
+            statuses = [(await read_answer(reader))[:2] for _ in range(3)]
+            assert [status for status, _ in statuses] == [200] * 3
+            assert ["connection" in headers for _, headers in statuses] == [False, False, True]
+            assert await reader.read() == b""
+            writer.close()
+
+    run(server, story)
+
+
+def test_a_connection_on_which_nothing_more_comes_is_closed_after_a_while(server):
+    server.options = {"timeout_keep_alive": 0.05}
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for _ in range(3):
+            writer.write(GET)
+            assert (await read_answer(reader))[0] == 200
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            assert await reader.read() == b""
+        writer.close()
+
+    run(server, story)
+
+
+def test_a_call_that_waits_longer_than_an_idle_connection_may_is_answered(client):
+    async def answer(request):
+        await asyncio.sleep(0.1)
+        await request.exchange.send(request, 200, [(b"content-length", b"2")], [b"ok"])
+
+    server = scripted(client, answer)
+    server.options = {"timeout_keep_alive": 0.01}
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(GET)
+        assert (await read_answer(reader))[0] == 200
+        with suppress(ConnectionError):
+            writer.write(GET)
+            assert (await read_answer(reader))[2] == b"ok"
+        writer.close()
+
+    run(server, story)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()])
+def test_a_call_that_ends_without_an_answer_is_told_so_and_the_connection_closed(client, error):
+    async def answer(request):
+        raise error
+
+    server = scripted(client, answer)
+
+    async def story():
+        status, headers, body = await server.send(GET)
+        assert (status, headers["connection"], body) == (500, "close", b"Internal Server Error")
+
+    run(server, story)
+
+
+def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(client):
+    def parts():
+        yield b"some"
+        raise RuntimeError("a bug")
+
+    async def answer(request):
+        await request.exchange.send(request, 200, [], parts())
+
+    server = scripted(client, answer)
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(GET)
+        answered = await reader.read()
+        assert answered.endswith(b"\r\n\r\n4\r\nsome\r\n")
+        writer.close()
+
+    run(server, story)
+
+
+def test_no_more_of_a_body_is_read_than_the_call_takes(client):
+    taken = asyncio.Event()
+
+    async def answer(request):
+        await taken.wait()
+        size = 0
+        with suppress(TooLargeError):
+            size = len(await request.body())
+        await request.exchange.send(request, 200, [(b"content-length", b"7")], [b"%7d" % size])
+
+    server = scripted(client, answer)
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        size = 1 << 20
+        writer.write(publish(b" " * size, f"Content-Length: {size}"))
+        while not client.app.exchanges or client.app.exchanges[0].unread_bytes <= protocol.UNREAD_BYTES_MAX:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)  # what would be read on is read by then
+        assert client.app.exchanges[0].unread_bytes < size
+        taken.set()
+        assert (await read_answer(reader))[2] == b"1048576"
+        writer.close()
+
+    run(server, story)
+
+
+def test_an_answer_is_the_same_whether_it_is_joined_or_sent_in_parts(client):
+    parts = [b"a" * 10, memoryview(b"b" * 20), bytearray(b"c")]
+
+    async def answer(request):
+        await request.exchange.send(request, 200, [(b"content-length", b"31")], list(parts))
+
+    server = scripted(client, answer)
+
+    async def story():
+        answers = []
+        for joined in (31, 30, 0):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(protocol, "JOINED_BYTES_MAX", joined)
+                answers.append((await server.send(GET))[2])
+        assert answers == [b"".join(parts)] * 3
+
+    run(server, story)
+
+
+def test_a_header_that_holds_the_end_of_a_line_is_never_sent(client):
+    async def answer(request):
+        await request.exchange.send(request, 200, [(b"x", b"a\r\nb: c"), (b"content-length", b"0")], [b""])
+
+    server = scripted(client, answer)
+
+    async def story():
+        status, headers, _ = await server.send(GET)
+        assert (status, "b" in headers) == (500, False)
+
+    run(server, story)
+
+
+def test_a_server_that_stops_answers_what_has_come_and_hangs_up(client):
+    going = asyncio.Event()
+
+    async def answer(request):
+        await going.wait()
+        await request.exchange.send(request, 200, [(b"content-length", b"2")], [b"ok"])
+
+    server = scripted(client, answer)
+
+    async def story():
+        idle_reader, idle = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(GET)
+        while len(client.app.exchanges) < 1 or server.connections() < 2:
+            await asyncio.sleep(0.001)
+        for connection in list(server.uvicorn.server_state.connections):
+            connection.shutdown()
+        assert await idle_reader.read() == b""
+        going.set()
+        status, headers, _ = await read_answer(reader)
+        assert (status, headers["connection"]) == (200, "close")
+        assert await reader.read() == b""
+        writer.close()
+        idle.close()
+
+    run(server, story)
+
+
+def test_a_body_that_looks_like_a_known_request_is_a_body(client):
+    async def answer(request):
+        body = await request.body()
+        await request.exchange.send(request, 200, [(b"content-length", b"%d" % len(body))], [body])
+
+    server = scripted(client, answer)
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for data in (GET, publish(b"", f"Content-Length: {len(GET)}")):
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(0.01)  # so that they come one by one
+        writer.write(GET)
+        assert [(await read_answer(reader))[2] for _ in range(2)] == [b"", GET]
+        assert len(client.app.exchanges) == 2
+        writer.close()
+
+    run(server, story)
+
+
+def test_known_requests_are_answered_in_their_order(client):
+    going = asyncio.Event()
+
+    async def answer(request):
+        number = b"%d" % len(client.app.exchanges)
+        if number == b"2":
+            await going.wait()
+        await request.exchange.send(request, 200, [(b"content-length", b"1")], [number])
+
+    server = scripted(client, answer)
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for _ in range(4):
+            writer.write(GET)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        going.set()
+        assert [(await read_answer(reader))[2] for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+        writer.close()
 
     run(server, story)

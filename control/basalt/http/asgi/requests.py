@@ -10,14 +10,14 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from starlette.types import Receive, Scope
 
 from basalt import errors
+from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.http.asgi import content_encoding
 
@@ -30,6 +30,8 @@ HALF_RECEIVED_BYTES_MAX = 256 << 20  # bodies under way: 25 of the largest size,
 REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in memory and in the log
 
 Value = str | int | bool
+Headers = list[tuple[bytes, bytes]]
+Parts = list[Buffer] | Iterator[Buffer]
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]+")
 _ID_PREFIX = secrets.token_hex(4)
@@ -69,6 +71,42 @@ class ClientGoneError(Exception):
     """The client closed the connection before its request was complete, or before its answer was."""
 
 
+class Head:
+    """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
+
+    `found` is for the application: what it found for the target, with its query read.
+    """
+
+    __slots__ = ("found", "headers", "method", "path", "query_string", "raw_path")
+
+    def __init__(
+        self, method: str, path: str, raw_path: bytes, query_string: bytes, headers: dict[bytes, bytes]
+    ) -> None:
+        self.method = method
+        self.path = path  # decoded
+        self.raw_path = raw_path
+        self.query_string = query_string
+        self.headers = headers
+        self.found: Any = None
+
+
+class Exchange(Protocol):
+    """The way to the client of one request: over ASGI, or over a connection of our own protocol."""
+
+    @property
+    def client(self) -> str | None:
+        """The client's address; None where it has none."""
+
+    async def receive(self) -> tuple[bytes, bool]:
+        """Wait for the next part of the body, and learn whether more follow. `ClientGoneError`."""
+
+    async def until_gone(self) -> None:
+        """Wait until the client has closed the connection. Only after the body was read."""
+
+    async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
+        """Send the whole answer as fast as the client takes it. A list is sent with its length, which the headers have."""
+
+
 class RequestHead:
     """A request whose body is not read yet, and (for the log and the metrics) what was answered.
 
@@ -76,30 +114,31 @@ class RequestHead:
     """
 
     __slots__ = (
-        "bodies", "client_id", "headers", "id", "is_head", "path", "query", "receive", "route", "scope", "sent_bytes",
+        "bodies", "client_id", "exchange", "head", "headers", "id", "is_head", "path", "query", "route", "sent_bytes",
         "started_ms", "status",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, started_ms: float, bodies: BodyBudget) -> None:
-        self.scope = scope
-        self.bodies = bodies
-        self.receive = receive
+    def __init__(
+        self, head: Head, exchange: Exchange, started_ms: float, bodies: BodyBudget, client_id: str | None = None
+    ) -> None:
+        self.head = head
+        self.exchange = exchange
         self.started_ms = started_ms
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.bodies = bodies
+        self.headers = head.headers
         self.path: dict[str, str] = {}
         self.query: dict[str, Value] = {}
         self.route = ""
-        self.is_head = scope["method"] == "HEAD"
+        self.is_head = head.method == "HEAD"
         self.status = 0
         self.sent_bytes = 0
-        self.client_id: str | None = None
-        self.id = f"{_ID_PREFIX}-{next(_ID_NUMBERS):x}"
+        self.client_id = client_id
+        self.id = client_id or f"{_ID_PREFIX}-{next(_ID_NUMBERS):x}"
 
     def check(self) -> None:
         """Refuse what no call could mean: an over-long or ambiguous target, a bad request id."""
-        scope = self.scope
-        raw_path: bytes = scope.get("raw_path") or b""
-        length = len(raw_path) + len(scope["query_string"])
+        raw_path = self.head.raw_path
+        length = len(raw_path) + len(self.head.query_string)
         if length > URI_BYTES_MAX:
             raise errors.UriTooLongError(
                 f"the path and query are {length} bytes long; the limit is {URI_BYTES_MAX}",
@@ -113,7 +152,7 @@ class RequestHead:
                 )
         given = self.headers.get(b"basalt-request-id")
         if given is not None:
-            self.client_id = self.id = _request_id(given)
+            self.client_id = self.id = request_id(given)
 
     def text(self, name: str) -> str | None:
         """A query parameter that the call declares as text, or None when it was not given."""
@@ -132,11 +171,6 @@ class RequestHead:
         value = self.query.get(name)
         assert value is None or isinstance(value, int)
         return value
-
-    async def until_gone(self) -> None:
-        """Wait until the client has closed the connection. Only after the body was read."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
 
     def content_type(self, allowed: Collection[bytes]) -> bytes | None:
         """The body's media type, one of `allowed` in lower case without parameters; None when the request names none."""
@@ -181,13 +215,10 @@ class RequestHead:
         declared = self.headers.get(b"content-length")
         if declared is not None and declared.isdigit() and int(declared[:20]) > bytes_max:
             raise content_encoding.too_large(bytes_max)
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        body: bytes = message.get("body", b"")
+        body, more = await self.exchange.receive()
         if len(body) > bytes_max:
             raise content_encoding.too_large(bytes_max)
-        if message.get("more_body", False):
+        if more:
             body = await self._read_on(body, bytes_max)
         coding = self.headers.get(b"content-encoding")
         if coding is None:
@@ -223,11 +254,8 @@ class RequestHead:
                     self.bodies.take(len(part), size)
                     size += len(part)
                     parts.append(part)
-                    message = await self.receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGoneError
-                    part = message.get("body", b"")
-                    if not message.get("more_body", False):
+                    part, more = await self.exchange.receive()
+                    if not more:
                         if size + len(part) > bytes_max:
                             raise content_encoding.too_large(bytes_max)
                         return b"".join((*parts, part))
@@ -302,7 +330,8 @@ async def _decoded(coding: str, body: bytes, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _request_id(given: bytes) -> str:
+def request_id(given: bytes) -> str:
+    """The client's own id for a request; `InputError` when it is none."""
     text = given.decode("latin-1")
     if len(text) > REQUEST_ID_CHARS_MAX or _REQUEST_ID.fullmatch(text) is None:
         raise errors.InputError(

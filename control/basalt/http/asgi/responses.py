@@ -7,20 +7,17 @@ told as problem documents (RFC 9457), described in docs/reference/errors.md.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-
-from starlette.types import Send
+from collections.abc import Awaitable, Iterator, Sequence
 
 from basalt import errors
 from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi import content_encoding
-from basalt.http.asgi.requests import JSON, RequestHead, weights
+from basalt.http.asgi.requests import JSON, Headers, Parts, RequestHead, weights
 
 PROBLEM = b"application/problem+json"
 
@@ -46,7 +43,6 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.DiskFullError: 507,
 }
 
-Headers = list[tuple[bytes, bytes]]
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
 
 _ACCESS_LOG = logging.getLogger("basalt.access")
@@ -80,38 +76,30 @@ def next_header(message_id: bytes | None) -> Headers:
     return [] if message_id is None else [(b"basalt-next", message_id.hex().encode("ascii"))]
 
 
-async def send_response(request: RequestHead, answer: Response, send: Send) -> None:
+def send_response(request: RequestHead, answer: Response) -> Awaitable[None]:
     """Send the answer; the request learns its status and size, for the log and the figures."""
+    return request.exchange.send(request, answer.status, *encoded(request, answer))
+
+
+def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
+    """The headers and the body of an answer as this request's client takes it; the request learns the status."""
     headers: Headers = [(b"basalt-request-id", request.id.encode("ascii"))]
     if answer.content_type is not None:
         headers.append((b"content-type", answer.content_type))
     if answer.headers:
         headers += answer.headers
-    parts: Sequence[Buffer] | Iterator[Buffer] = [answer.body] if isinstance(answer.body, bytes) else answer.body
+    body = answer.body
+    parts: Parts = [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
     accepted = request.headers.get(b"accept-encoding")
     if accepted is not None:
         parts = _coded(accepted, parts, headers)
     if isinstance(parts, list) and answer.status != 204:
         headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     request.status = answer.status
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    if request.is_head:
-        parts = [b""]
-    if isinstance(parts, list):
-        for number, part in enumerate(parts, 1):
-            request.sent_bytes += len(part)
-            await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
-        return
-    for part in parts:
-        request.sent_bytes += len(part)
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-        await asyncio.sleep(0)  # making a part takes time: others go in between
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    return headers, [b""] if request.is_head else parts
 
 
-def _coded(
-    accept_encoding: bytes, parts: Sequence[Buffer] | Iterator[Buffer], headers: Headers
-) -> Sequence[Buffer] | Iterator[Buffer]:
+def _coded(accept_encoding: bytes, parts: Parts, headers: Headers) -> Parts:
     """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
     size_bytes = sum(map(len, parts)) if isinstance(parts, list) else None
     if size_bytes is not None and size_bytes < content_encoding.CODED_BYTES_MIN:
@@ -172,7 +160,7 @@ def internal_error() -> errors.InternalError:
 def method_not_allowed(request: RequestHead, allowed: Sequence[str]) -> errors.MethodNotAllowedError:
     """The refusal of a method that the request's route does not have."""
     error = errors.MethodNotAllowedError(
-        f"{request.scope['method'][:20]} is not a method of {request.route}", hint=f"Use one of: {', '.join(allowed)}."
+        f"{request.head.method[:20]} is not a method of {request.route}", hint=f"Use one of: {', '.join(allowed)}."
     )
     error.allowed = tuple(allowed)
     return error
@@ -190,12 +178,11 @@ def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: st
         return
     if not _ACCESS_LOG.isEnabledFor(logging.INFO):
         return
-    scope = request.scope
-    client = scope.get("client")
+    head = request.head
     fields = {
-        "client": client[0] if client else "-",
-        "method": scope["method"],
-        "target": _target(scope.get("raw_path") or b"", scope["query_string"]),
+        "client": request.exchange.client or "-",
+        "method": head.method,
+        "target": _target(head.raw_path, head.query_string),
         "route": request.route,
         "status": request.status,
         "sentBytes": request.sent_bytes,

@@ -37,8 +37,8 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError
-from basalt.http.asgi.responses import Headers, Response, next_header
+from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError, Headers
+from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes import schemas
 from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
@@ -314,7 +314,7 @@ async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
     """Wait for the answer; `ClientGoneError` when nobody is left to be told."""
     request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
     waiting = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(request.until_gone())
+    gone = asyncio.ensure_future(request.exchange.until_gone())
     try:
         await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():

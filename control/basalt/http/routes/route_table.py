@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, get_args, get_type_hints
 
-from starlette.types import Receive, Scope, Send
-
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
-from basalt.errors import BasaltError, InputError, InvalidNameError, TopicNotFoundError
-from basalt.http.asgi.requests import JSON, BodyBudget, RequestHead, Value, convert_json, unquoted
-from basalt.http.asgi.responses import Response, json_response, method_not_allowed, send_response
+from basalt.errors import BasaltError, InputError, InvalidNameError, RouteNotFoundError, TopicNotFoundError
+from basalt.http.asgi.requests import JSON, BodyBudget, Exchange, Head, RequestHead, Value, convert_json, unquoted
+from basalt.http.asgi.responses import Response, method_not_allowed
 from basalt.http.metrics import Metrics
 from basalt.http.routes.schemas import EMPTY_BODY, Content, Schema, Shape
 from basalt.http.services import Services
@@ -33,6 +31,9 @@ ADMIN_PATH = "/v1/admin"
 TOPICS_PATH = "/v1/namespaces/{namespace}/topics"
 TOPIC_PATH = TOPICS_PATH + "/{topic}"
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
+NOT_ASKED = (0, "")
+KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, they are found anew
+KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 
@@ -55,16 +56,14 @@ class Request(RequestHead):
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget,
-        scope: Scope, receive: Receive, started_ms: float,
+        head: Head, exchange: Exchange, started_ms: float, client_id: str | None,
     ) -> None:  # fmt: skip
-        super().__init__(scope, receive, started_ms, bodies)
+        super().__init__(head, exchange, started_ms, bodies, client_id)
         self.services = services
         self.metrics = metrics
         self.snapshots = snapshots
-        self.asked_id = (
-            0,
-            "",
-        )  # the write pointer of the transaction that is asked for, and its id as the caller wrote it
+        # The write pointer of the transaction that is asked for, and its id as the caller wrote it.
+        self.asked_id = NOT_ASKED
 
     @property
     def topic(self) -> TopicName:
@@ -91,9 +90,8 @@ class Request(RequestHead):
     @property
     def act(self) -> By:
         """The author of an operator's act, the reason, and the request: for the audit."""
-        client = self.scope.get("client")
         agent = self.headers.get(b"user-agent", b"").decode("latin-1")
-        author = Author(client[0] if client else EMBEDDED, agent, self.text("as") or "")
+        author = Author(self.exchange.client or EMBEDDED, agent, self.text("as") or "")
         return author, self.text("reason") or "", self.id
 
 
@@ -155,7 +153,7 @@ class Operation:
 
 
 class RouteTable:
-    """The operations of one module, in the order in which the router tries them."""
+    """The operations of one module, in the order in which `Routes` tries them."""
 
     def __init__(self, tag: str) -> None:
         self._tag = tag
@@ -279,34 +277,94 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
 
 
 class Endpoint:
-    """All operations of one path, as an ASGI application. Errors go up to the frame, which tells them."""
+    """All operations of one path."""
 
     def __init__(self, path: str, operations: Sequence[Operation]) -> None:
         self.path = path
-        self._handlers = {
+        self.segments = tuple(
+            None if segment.startswith("{") else segment for segment in path.split("/")
+        )  # None for a parameter
+        self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
+        self._operations: dict[str, tuple[Handler, dict[str, Query] | None]] = {
             operation.method: (operation.answer, {query.name: query for query in operation.query})
             for operation in operations
         }
-        if "GET" in self._handlers:
-            self._handlers.setdefault("HEAD", self._handlers["GET"])
-        self._allowed = (*sorted(self._handlers), "OPTIONS")
+        if "GET" in self._operations:
+            self._operations.setdefault("HEAD", self._operations["GET"])
+        self._allowed = (*sorted(self._operations), "OPTIONS")
+        self._operations.setdefault("OPTIONS", (self._tell_allowed, None))  # whatever the query
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request: Request = scope["basalt.request"]
-        request.route = self.path
-        found = self._handlers.get(scope["method"])
+    def operation(self, request: RequestHead) -> tuple[Handler, dict[str, Query] | None]:
+        """The handler of the request's method, and the query parameters that it takes; None: it does not look at them."""
+        found = self._operations.get(request.head.method)
         if found is None:
-            if scope["method"] != "OPTIONS":
-                raise method_not_allowed(request, self._allowed)
-            allow = ", ".join(self._allowed).encode("ascii")
-            await send_response(request, Response(204, headers=[(b"allow", allow)]), send)
-            return
-        handler, declared = found
-        request.path = scope["path_params"]
-        query_string = scope["query_string"]
-        if query_string:
-            request.query = read_query(query_string, declared)
-        answer = await handler(request)
-        if not isinstance(answer, Response):
-            answer = Response() if answer is None else json_response(answer)
-        await send_response(request, answer, send)
+            raise method_not_allowed(request, self._allowed)
+        return found
+
+    async def _tell_allowed(self, _request: Request) -> Response:
+        return Response(204, headers=[(b"allow", ", ".join(self._allowed).encode("ascii"))])
+
+
+class Found:
+    """All that the routes have for one head: the operation's handler, and the values of path and query."""
+
+    __slots__ = ("handler", "path", "query", "route", "routes")
+
+    def __init__(
+        self, routes: Routes, route: str, handler: Handler, path: dict[str, str], query: dict[str, Value]
+    ) -> None:
+        self.routes = routes
+        self.route = route
+        self.handler = handler
+        self.path = path
+        self.query = query
+
+
+class Routes:
+    """All operations, by their paths."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        by_path: dict[str, list[Operation]] = {}
+        for operation in operations:
+            by_path.setdefault(operation.path, []).append(operation)
+        self._by_length: dict[int, list[Endpoint]] = {}  # of a path, in segments; each list in the order of the tables
+        for path, grouped in by_path.items():
+            endpoint = Endpoint(path, grouped)
+            self._by_length.setdefault(len(endpoint.segments), []).append(endpoint)
+        self._known: dict[str, tuple[Endpoint, dict[str, str]]] = {}
+
+    def find(self, request: RequestHead) -> Found:
+        """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
+
+        Refuses what no call could mean, a path that no call has, a method that its route does not have, and query
+        parameters that the call does not declare.
+        """
+        head = request.head
+        found: Found | None = head.found
+        if found is not None and found.routes is self:
+            request.route = found.route
+            return found
+        request.check()
+        endpoint, path = self._known.get(head.path) or self._look_up(head.path)
+        request.route = endpoint.path
+        handler, declared = endpoint.operation(request)
+        query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
+        found = head.found = Found(self, endpoint.path, handler, path, query)
+        return found
+
+    def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:
+        given = path.split("/")
+        for endpoint in self._by_length.get(len(given), ()):
+            values = [text for wanted, text in zip(endpoint.segments, given, strict=True) if wanted is None]
+            if all(values) and all(
+                wanted is None or wanted == text for wanted, text in zip(endpoint.segments, given, strict=True)
+            ):
+                known = endpoint, dict(zip(endpoint.names, values, strict=True))
+                if len(path) <= KNOWN_PATH_CHARS_MAX:
+                    if len(self._known) >= KNOWN_PATHS_MAX:
+                        self._known.clear()
+                    self._known[path] = known
+                return known
+        raise RouteNotFoundError(
+            f"no call has the path {path[:200]!r}", field="path", hint="GET /openapi.json lists every call."
+        )

@@ -1,0 +1,71 @@
+"""A request as plain ASGI brings it: from any ASGI server, or from an embedded client, which needs no socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope, Send
+
+from basalt.http.asgi.requests import ClientGoneError, Head, Headers, Parts, RequestHead
+
+
+def head_of(scope: Scope) -> Head:
+    """The head of a request of type `http`."""
+    return Head(
+        scope["method"], scope["path"], scope.get("raw_path") or b"", scope["query_string"], dict(scope["headers"])
+    )
+
+
+async def answer_no_request(scope: Scope, receive: Receive, send: Send, close_code: int = 1000) -> None:
+    """Close a web socket, of which there is none here; or tell a server that there is nothing to start or stop."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": close_code})
+    elif scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class AsgiExchange:
+    """The way to the client of one request, in ASGI's messages."""
+
+    __slots__ = ("_receive", "_scope", "_send")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+
+    @property
+    def client(self) -> str | None:
+        """The client's address; None where it has none."""
+        client = self._scope.get("client")
+        return client[0] if client else None
+
+    async def receive(self) -> tuple[bytes, bool]:
+        """Wait for the next part of the body, and learn whether more follow. `ClientGoneError`."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def until_gone(self) -> None:
+        """Wait until the client has closed the connection. Only after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
+        """Send the whole answer as fast as the client takes it."""
+        send = self._send
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if isinstance(parts, list):
+            for number, part in enumerate(parts, 1):
+                request.sent_bytes += len(part)
+                await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
+            return
+        for part in parts:
+            request.sent_bytes += len(part)
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(0)  # making a part takes time: others go in between
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
