@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from bench import (
@@ -43,6 +44,8 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "commits": waiting.commits,
     "held": waiting.held,
     "tephra": tephra.transactions,
+    "tephra-5000": partial(tephra.transactions, invalid=5_000),
+    "tephra-100000": partial(tephra.transactions, invalid=100_000),
     "memory": publishing.memory,
     "topics": publishing.topics,
     "invalid": publishing.invalid,
