@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, title_of
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
@@ -132,7 +132,8 @@ class CommitStage:
 
     def one_shot(self, group: Group, plan: TopicPlan, owner: str, request_id: str | None) -> Outcome:
         """In a stage: begin, add the plan's rows and commit, unless that was done before under the same request id."""
-        manager, state = self._manager, self._manager.state
+        manager = self._manager
+        state = manager.state
         made = state.begin_committed(group.now_ms, owner, request_id)
         if not made.edits:
             return state.outcome(made.transaction_id)
@@ -150,6 +151,17 @@ class CommitStage:
             manager.apply(group, made.edits)
             manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
         return state.outcome(made.transaction_id)
+
+    def one_shot_of(self, plan: TopicPlan, owner: str, request_id: str | None) -> Callable[[Group], Outcome]:
+        """The stage of a one-shot transaction, counted as a commit that begins now."""
+        started_ms = self._clock.monotonic_ms()
+
+        def stage(group: Group) -> Outcome:
+            outcome = self.one_shot(group, plan, owner, request_id)
+            group.when_durable(partial(self.count_commit, started_ms))
+            return outcome
+
+        return stage
 
     def answered_one_shot(self, group: Group, owner: str, request_id: str | None) -> Outcome | None:
         """In a stage: the outcome of an earlier one-shot transaction with this request id."""
@@ -208,12 +220,29 @@ class TopicPlan(NamedTuple):
 
     @property
     def logs(self) -> list[TopicLog]:
-        return [*(publication.log for publication in self.publications), *(log for log, _ in self.markers)]
+        logs = [publication.log for publication in self.publications]
+        if self.markers:
+            logs += [log for log, _ in self.markers]
+        return logs
 
     @property
     def payload_bytes(self) -> int:
-        markers_bytes = len(self.markers) * MARKER_BYTES
-        return markers_bytes + sum(sum(map(len, publication.messages)) for publication in self.publications)
+        total = len(self.markers) * MARKER_BYTES
+        for publication in self.publications:
+            total += sum(map(len, publication.messages))
+        return total
+
+
+def _add_publication(publications: list[Publication], number: int, part: WorkPublish, log: TopicLog) -> None:
+    messages, extras = RecordColumns.of(part.records) if part.records else (part.messages, None)
+    if len(messages) > PUBLISH_MESSAGES_MAX:
+        raise TooLargeError(
+            f"publish[{number}] has {len(messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
+            field=f"publish[{number}].messages",
+            hint="give the same topic several times",
+        )
+    if messages:
+        publications.append(Publication(log, messages, extras))
 
 
 class TopicParticipant:
@@ -254,21 +283,28 @@ class TopicParticipant:
                 joins_of_writer.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
         return joins_of_writer
 
+    def plan_in_memory(self, work: Work) -> TopicPlan | None:
+        """The plan of a one-shot transaction; None where only `plan` can tell: topics are to be opened, or there are markers.
+
+        Raises what `plan` raises.
+        """
+        if work.markers:
+            return None
+        publications: list[Publication] = []
+        for number, part in enumerate(work.publish):
+            log = self._logs.find(self._logs.title(part.namespace, part.topic))
+            if log is None:
+                return None
+            _add_publication(publications, number, part, log)
+        return TopicPlan(publications, (), work.segments)
+
     async def plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
         """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
-        publications = []
+        publications: list[Publication] = []
         for number, part in enumerate(work.publish if work is not None else ()):
             title = self._logs.title(part.namespace, part.topic)
             log = self._logs.find(title) or await self._logs.open(title)
-            messages, extras = RecordColumns.of(part.records) if part.records else (part.messages, None)
-            if len(messages) > PUBLISH_MESSAGES_MAX:
-                raise TooLargeError(
-                    f"publish[{number}] has {len(messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
-                    field=f"publish[{number}].messages",
-                    hint="give the same topic several times",
-                )
-            if messages:
-                publications.append(Publication(log, messages, extras))
+            _add_publication(publications, number, part, log)
         segments = None if work is None else work.segments
         if transaction is not None:
             await self._read_ahead(transaction, early_rows=segments is not None)
@@ -302,7 +338,8 @@ class TopicParticipant:
 
         All that `commit` needs is in memory: else `NotLoadedError`, for that must not happen once something was changed.
         """
-        for log in plan.logs:
+        logs = plan.logs
+        for log in logs:
             if not log.live and self._logs.present(log) is not log:
                 raise TopicNotFoundError(
                     f"topic {log.topic.title} was deleted and created again meanwhile",
@@ -314,7 +351,8 @@ class TopicParticipant:
             self._staged.require(dict.fromkeys(joined.values(), transaction.pointers))
         if plan.markers:
             self._markers.check(plan.markers, "markers")
-        self._markers.admit(self._taking_messages(plan, transaction))
+        if transaction is not None or any(log.marked for log in logs):
+            self._markers.admit(self._taking_messages(plan, transaction))
         if plan.segments is not None:
             if transaction is None:
                 raise InputError(
@@ -365,6 +403,10 @@ class TopicParticipant:
         With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
         are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
         """
+        if transaction is None and not plan.markers:
+            for log, messages, extras in plan.publications:
+                log.append(group, messages, extras, write_pointer)
+            return
         unpublished: list[tuple[TopicLog, int, Reference]] = []
         lost = unpublished
         if transaction is not None and transaction.topics:

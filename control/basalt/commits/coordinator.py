@@ -101,18 +101,13 @@ class Coordinator:
     async def one_shot(self, work: Work, owner: str = "", request_id: str | None = None) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing."""
         try:
-            plan = await self._topics.plan(work, None)
+            plan = self._topics.plan_in_memory(work) or await self._topics.plan(work, None)
         except InputError:
             before = await self._run(lambda group: self._stages.answered_one_shot(group, owner, request_id))
             if before is not None:
                 return before
             raise
-        started_ms = self._clock.monotonic_ms()
-        outcome = await self._run(
-            lambda group: self._stages.one_shot(group, plan, owner, request_id), plan.payload_bytes
-        )
-        self._stages.count_commit(started_ms)
-        return outcome
+        return await self._run(self._stages.one_shot_of(plan, owner, request_id), plan.payload_bytes)
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -203,6 +198,18 @@ class Coordinator:
         """As `commit`, of what the transaction stored, without more."""
         stage = self._stages.commit(transaction_id, _NOTHING, None, deferred_changes)
         return self.manager.submit(stage, waiter)
+
+    def submit_one_shot(
+        self, waiter: Waiter[Outcome], work: Work, owner: str = "", request_id: str | None = None
+    ) -> bool:
+        """As `one_shot`, where nothing speaks against the work and its topics are in memory."""
+        try:
+            plan = self._topics.plan_in_memory(work)
+        except InputError:
+            return False  # it may be a retry, which is answered whatever became of the topics since
+        if plan is None:
+            return False
+        return self.manager.submit(self._stages.one_shot_of(plan, owner, request_id), waiter, plan.payload_bytes)
 
     async def log_no_changes(self, transaction_ids: Collection[int]) -> None:
         """Log that the deferred change sets of these transactions are empty, so that nothing of them can be lost."""

@@ -335,9 +335,10 @@ class Recent:
 
     def _advance(self, now_ms: int) -> None:
         slot = now_ms // RECENT_SLOT_MS
-        for passed in range(max(self._newest + 1, slot - RECENT_SLOTS + 1), slot + 1):
-            self._slots[passed % RECENT_SLOTS] = 0
-        self._newest = max(self._newest, slot)
+        if slot > self._newest:
+            for passed in range(max(self._newest + 1, slot - RECENT_SLOTS + 1), slot + 1):
+                self._slots[passed % RECENT_SLOTS] = 0
+            self._newest = slot
 
 
 class Block(NamedTuple):
@@ -533,14 +534,18 @@ class TopicIndex:
             return
         self.first = self.first or where
         self.add(where, counted)
-        self.recent.add(now_ms, counted.messages + sum(expiry.messages for expiry in counted.own))
+        messages = counted.messages
+        if counted.own:
+            messages += sum(expiry.messages for expiry in counted.own)
+        self.recent.add(now_ms, messages)
         self.changed_ms = now_ms if self.changed_ms is None else self.changed_ms
         self.unsaved_bytes += counted.payload_bytes
 
     def add(self, where: bytes, counted: RowCount) -> None:
         """Count a row that is newer than all before it."""
         self.counted_to = where
-        self.buckets.add(counted.publish_ms, counted.messages, counted.payload_bytes, counted.own_bytes)
+        own_bytes = counted.own_bytes if counted.own else 0
+        self.buckets.add(counted.publish_ms, counted.messages, counted.payload_bytes, own_bytes)
         if counted.own and counted.publish_ms >= self.truncated_ms:
             self.own.add(counted.own)
 

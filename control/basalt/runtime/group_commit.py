@@ -18,8 +18,7 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
@@ -115,7 +114,9 @@ class Group:
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
-        self._mutations[phase].extend([(table, mutation) for mutation in mutations])
+        added = self._mutations[phase]
+        for mutation in mutations:
+            added.append((table, mutation))
 
     def part(self, owner: object, create: Callable[[], PartT]) -> PartT:
         """The part of `owner` in this group; made by `create` at the first call. It outlives a stage that raises."""
@@ -153,19 +154,21 @@ def _by_table(items: list[tuple[str, Mutation]]) -> list[TableWrite]:
     return [TableWrite(table, mutations) for table, mutations in tables.items()]
 
 
-@dataclass(slots=True)
 class _Caller(Generic[T]):
-    stage: Callable[[Group], T]
-    size_bytes: int
-    waiter: Waiter[T]
-    number: int  # callers are numbered in the order in which they came
-    result: Any = None  # the stage's, once it has run
-    refusal: Exception | None = None  # or what it raised
-    releases: list[Callable[[], None]] = field(default_factory=list)  # of what was loaded for the stage
+    __slots__ = ("number", "refusal", "releases", "result", "size_bytes", "stage", "waiter")
+
+    def __init__(self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int) -> None:
+        self.stage = stage
+        self.size_bytes = size_bytes
+        self.waiter = waiter
+        self.number = number  # callers are numbered in the order in which they came
+        self.result: Any = None  # the stage's, once it has run
+        self.refusal: Exception | None = None  # or what it raised
+        self.releases: Sequence[Callable[[], None]] = ()  # of what was loaded for the stage
 
     def release(self) -> None:
         """Let go of what was loaded for the stage."""
-        releases, self.releases = self.releases, []
+        releases, self.releases = self.releases, ()
         for release in releases:
             release()
 
@@ -343,7 +346,7 @@ class GroupCommit:
     async def _load_and_queue(self, caller: _Caller[Any], missing: NotLoadedError) -> None:
         error: Exception | None = None
         try:
-            caller.releases.append(await missing.load())
+            caller.releases = (*caller.releases, await missing.load())
         except Exception as raised:  # noqa: BLE001  # it is raised where the stage came from
             error = raised
         self.loading -= 1

@@ -244,10 +244,10 @@ class TransactionManager:
         """Return once all that was decided before is durable."""
         await self.run(_nothing)
 
-    def submit(self, stage: Callable[[Group], T], waiter: Waiter[T]) -> bool:
+    def submit(self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0) -> bool:
         """Run a stage, and tell the waiter, if the state is known."""
         if self._state is not None:
-            self._writer.submit(stage, waiter)
+            self._writer.submit(stage, waiter, size_bytes)
         return self._state is not None
 
     def is_untouched(self, group: Group) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.transactions.rules import transaction_proposals
 from basalt.transactions.rules.transaction import State
-from tests.wiring import Wired
+from tests.wiring import A, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
 
@@ -30,3 +34,35 @@ async def test_each_transaction_that_becomes_invalid_counts_though_one_edit_says
         await shop.transactions.begin(timeout_ms=1_000, external_writes=True)
     shop.clock.advance(1_000)
     assert await shop.transactions.expire() == 3
+
+
+async def told(shop: Wired, work: Work, request_id: str | None = None) -> Any:
+    """The answer of a one-shot transaction whose waiter is told; None where the coroutine has to do it."""
+    waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    return await waiter if shop.transactions.submit_one_shot(waiter, work, "app", request_id) else None
+
+
+async def test_a_one_shot_whose_waiter_is_told_is_the_one_that_a_coroutine_waits_for():
+    shop = await Wired.start()
+    await shop.topics.create(A, {})
+    await shop.publish(A, "before")
+    first = await told(shop, shop_work(orders=["told"]), "r")
+    assert await shop.transactions.one_shot(shop_work(orders=["told"]), "app", "r") == first
+    assert await told(shop, shop_work(orders=["told"]), "r") == first
+    other = await shop.transactions.one_shot(shop_work(orders=["waited for"]), "app", "s")
+    assert await told(shop, shop_work(orders=["waited for"]), "s") == other
+    assert (first.state, first.owner, other.state, other.owner) == (State.COMMITTED, "app") * 2
+    assert await shop.read(A, committed=True) == ["before", "told", "waited for"]
+    assert sum(shop.transactions.totals.commits.counts) == 5  # each call
+
+
+async def test_a_one_shot_that_has_to_read_or_is_refused_is_left_to_a_coroutine():
+    shop = await Wired.start()
+    assert await told(shop, shop_work(orders=["no topic"])) is None
+    await shop.topics.create(A, {})
+    assert await told(shop, shop_work(orders=["not open"])) is None
+    await shop.publish(A, "before")
+    assert await told(shop, Work(markers=[WorkMarker(*A, "task", 1, "watermark", 1)])) is None
+    assert await told(shop, Work([WorkPublish("no name at all", "x", [b"m"])])) is None
+    assert await told(shop, Work([WorkPublish(*A, [b"m"] * 100_000)])) is None
+    assert await shop.read(A) == ["before"]

@@ -58,6 +58,15 @@ def places(newest: LogPosition, now_ms: int, count: int) -> list[PositionRange]:
     return ranges
 
 
+def next_place(newest: LogPosition, now_ms: int) -> LogPosition:
+    """The position of the next message: that of `places` for a single one."""
+    if now_ms > newest.ms:
+        return LogPosition(now_ms, 0)
+    if newest.sequence < SEQUENCE_MAX:
+        return LogPosition(newest.ms, newest.sequence + 1)
+    return LogPosition(newest.ms + 1, 0)
+
+
 def last_of(ranges: list[PositionRange]) -> LogPosition:
     """The newest place once these are taken."""
     return LogPosition(ranges[-1].ms, ranges[-1].stop - 1)
@@ -108,6 +117,15 @@ class Cut(NamedTuple):
     stop: int
     payload_bytes: int
     size_bytes: int
+
+
+def lone_cut(payload_bytes: int) -> Cut:
+    """The cut of a publish of a single message that carries nothing else: all of it, whatever its size."""
+    return Cut(0, 1, payload_bytes, payload_bytes + MESSAGE_OVERHEAD_BYTES)
+
+
+# Time and last sequence of a part of a publish, its messages, what they carry, and its cut.
+PlacedCut = tuple[int, int, Sequence[Buffer], Sequence[Extras] | None, Cut]
 
 
 class RowBuilder:
@@ -184,8 +202,8 @@ class RowBuilder:
 
 def placed_cuts(
     ranges: Sequence[PositionRange], payloads: Sequence[Buffer], extras: Sequence[Extras] | None
-) -> Iterator[tuple[int, int, Sequence[Buffer], Sequence[Extras] | None, Cut]]:
-    """The messages of a publish as they go into rows: time and last sequence of each part, its messages, and its cut."""
+) -> Iterator[PlacedCut]:
+    """The messages of a publish as they go into rows."""
     start = 0
     for each in ranges:
         stop = start + each.stop - each.start

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 from basalt.catalog.topics import Topic, TopicName
@@ -19,9 +19,12 @@ from basalt.messaging.log.append import (
     EMPTY_LOG,
     LogPosition,
     Placed,
+    PlacedCut,
     PositionRange,
     RowBuilder,
     last_of,
+    lone_cut,
+    next_place,
     placed_cuts,
     places,
 )
@@ -181,16 +184,23 @@ class TopicLog:
     ) -> Placed:  # fmt: skip
         """Add messages at the end; at most `BATCH_MESSAGES_MAX`. Cannot fail."""
         assert 0 < len(payloads) <= BATCH_MESSAGES_MAX, len(payloads)
-        before = self.newest
-        ranges, rows = self._take(group, len(payloads)), self._rows(group)
-        for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
+        end = self.end
+        if extras is None and len(payloads) == 1:  # most publishes
+            self.end = place = next_place(end, self._earliest_ms(group))
+            parts: Iterable[PlacedCut] = [(*place, payloads, None, lone_cut(len(payloads[0])))]
+            placed = Placed(*place, *place)
+        else:
+            ranges = self._take(group, len(payloads))
+            parts, placed = placed_cuts(ranges, payloads, extras), Placed.of(ranges)
+        rows = self._rows(group)
+        for ms, last, messages, theirs, cut in parts:
             newest = rows.newest.get(self)
             if newest is None or not newest.can_take(ms, last - len(messages) + 1, written_by, cut, theirs):
-                after = before if newest is None else position(newest.ms, newest.last)
-                newest = RowBuilder(self.topic, written_by, after, ms)
+                before = end if newest is None else LogPosition(newest.ms, newest.last)
+                newest = RowBuilder(self.topic, written_by, b"" if before is EMPTY_LOG else position(*before), ms)
                 rows.begin(self, newest)
             newest.extend(messages, theirs, cut, last)
-        return Placed.of(ranges)
+        return placed
 
     def append_marker(self, group: Group, kind: RecordKind, payload: Buffer, written_by: int | None) -> Placed:
         """Add a marker at the end: a row of its own, which counts as no message. Cannot fail."""
@@ -216,10 +226,13 @@ class TopicLog:
         return Placed.of(self._take(group, 1))
 
     def _take(self, group: Group, count: int) -> list[PositionRange]:
-        # Not before the time of a truncation, even if the clock was set back since: nobody would ever read it there.
-        ranges = places(self.end, max(group.now_ms, self.topic.metadata.truncated_before_ms), count)
+        ranges = places(self.end, self._earliest_ms(group), count)
         self.end = last_of(ranges)
         return ranges
+
+    def _earliest_ms(self, group: Group) -> int:
+        # Not before the time of a truncation, even if the clock was set back since: nobody would ever read it there.
+        return max(group.now_ms, self.topic.metadata.truncated_before_ms)
 
     def _begin_row(self, group: Group, written_by: int | None) -> tuple[RowBuilder, Placed]:
         before = self.newest

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ _LONG = struct.Struct(">q")
 _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _BYTE = struct.Struct(">B")
+_NO_TEXT = _SHORT.pack(0)
 
 
 def encode_entry(first_edit: int, group: Sequence[Edit]) -> bytes:
@@ -228,10 +229,11 @@ class FieldReader:
 
 
 class FieldType(NamedTuple):
-    """One type of fields, both ways."""
+    """One type of fields, both ways. `letter` is that of `struct`, where a number is all of it."""
 
     encode: Callable[[Any], bytes]
     read: Callable[[FieldReader], Any]
+    letter: str = ""
 
 
 def numbered(kind: type[enum.IntEnum], name: str) -> FieldType:
@@ -244,22 +246,31 @@ def numbered(kind: type[enum.IntEnum], name: str) -> FieldType:
             raise reader.failure(f"{name} {number}, which never was", reader.offset - 1)
         return member
 
-    return FieldType(_BYTE.pack, read)
+    return FieldType(_BYTE.pack, read, "B")
 
 
 def record(
     kind: type, fields: Mapping[str, FieldType], problem_of: Callable[[Any], str | None] | None = None
 ) -> FieldType:
     """A value of this class: its fields one after the other. `problem_of` tells why a value that was read cannot be."""
-    names = [*fields]
-    encodes, reads = [field.encode for field in fields.values()], [field.read for field in fields.values()]
+    names, types = [*fields], [*fields.values()]
+    reads = [field.read for field in types]
     values_of = attrgetter(*names)  # of a single name it answers the value itself
-    alone = encodes[0] if len(names) == 1 else None
+    alone = types[0].encode if len(names) == 1 else None
+    numbers = len(
+        [*takewhile(lambda field: field.letter, types)]
+    )  # the fields before the first of another size are one
+    pack = struct.Struct(">" + "".join(field.letter for field in types[:numbers])).pack
+    encodes = [field.encode for field in types[numbers:]]
 
     def encode(value: Any) -> bytes:
         if alone is not None:
             return alone(values_of(value))
-        return b"".join([encode(field) for encode, field in zip(encodes, values_of(value), strict=True)])
+        values = values_of(value)
+        if not encodes:
+            return pack(*values)
+        rest = [encode(field) for encode, field in zip(encodes, values[numbers:], strict=True)]
+        return pack(*values[:numbers]) + b"".join(rest)
 
     def read(reader: FieldReader) -> Any:
         start = reader.offset
@@ -294,7 +305,9 @@ def _ascending(values: FieldType, what: str, *, ahead: Sequence[Any] = ()) -> Fi
 
 
 def _text_field(text: str | None) -> bytes:
-    data = (text or "").encode()
+    if not text:
+        return _NO_TEXT
+    data = text.encode()
     return _SHORT.pack(len(data)) + data
 
 
@@ -315,10 +328,10 @@ def _read_version(reader: FieldReader) -> int | None:
     return None if version == NO_VERSION else version
 
 
-LONG = FieldType(_LONG.pack, FieldReader.long)
-POINTER = FieldType(_LONG.pack, FieldReader.pointer)
-COUNT = FieldType(_INT.pack, FieldReader.count)
-FLAG = FieldType(_BYTE.pack, FieldReader.flag)
+LONG = FieldType(_LONG.pack, FieldReader.long, "q")
+POINTER = FieldType(_LONG.pack, FieldReader.pointer, "q")
+COUNT = FieldType(_INT.pack, FieldReader.count, "I")
+FLAG = FieldType(_BYTE.pack, FieldReader.flag, "B")
 KIND = numbered(Kind, "kind")
 TEXT = FieldType(_text_field, FieldReader.text)
 OPTIONAL_TEXT = FieldType(_text_field, FieldReader.optional_text)

@@ -117,10 +117,12 @@ class TransactionProposals(TransactionTable):
 
     def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
         """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
-        answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
-        if answered is not None:
-            return Proposal((), answered)
-        check_owner(owner)
+        if request_id is not None:
+            answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
+            if answered is not None:
+                return Proposal((), answered)
+        if owner:
+            check_owner(owner)
         pointer = next_pointer(self.last_pointer, now_ms)
         return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
 

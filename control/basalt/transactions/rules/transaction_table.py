@@ -95,6 +95,8 @@ class Memory(Generic[Item]):
 
     def forget(self, now_ms: int) -> None:
         """Forget what is over the bounds at this time."""
+        if not self._by_id:
+            return
         oldest_ms = now_ms - self._age_ms_max
         while (first := self._history.first) is not None and (
             first.at_ms < oldest_ms or len(self._by_id) > self._count_max

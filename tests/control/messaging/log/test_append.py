@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.messaging.log.append import EMPTY_LOG, LogPosition, PositionRange, last_of, places
+from basalt.messaging.log.append import (
+    EMPTY_LOG,
+    LogPosition,
+    PositionRange,
+    cuts,
+    last_of,
+    lone_cut,
+    next_place,
+    places,
+)
 from basalt_engine.keys import SEQUENCE_MAX, position
 
 relaxed = settings(deadline=None)
@@ -42,6 +51,15 @@ def test_places_are_those_that_counting_one_by_one_gives(newest: LogPosition, no
     assert listed(ranges) == naively(newest, now_ms, count)
     assert len(ranges) <= 2
     assert all(0 <= each.start < each.stop <= SEQUENCE_MAX + 1 for each in ranges)
+
+
+@relaxed
+@given(NEWEST, TIMES, st.integers(0, 3 << 20))
+def test_a_single_message_gets_the_place_and_the_cut_of_a_publish_of_one(
+    newest: LogPosition, now_ms: int, payload_bytes: int
+) -> None:
+    assert next_place(newest, now_ms) == last_of(places(newest, now_ms, 1))
+    assert [lone_cut(payload_bytes)] == cuts([bytes(payload_bytes)])
 
 
 @relaxed
