@@ -620,3 +620,59 @@ def test_known_requests_are_answered_in_their_order(client):
         writer.close()
 
     run(server, story)
+
+
+@pytest.mark.parametrize("rest", [b"", b"a part"])
+def test_a_body_that_stops_behind_an_early_answer_does_not_hold_its_connection(server, rest):
+    server.options["timeout_keep_alive"] = 0.05
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf")
+        status, _, _ = await read_answer(reader)
+        assert status == 404
+        writer.write(rest)
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            assert await reader.read() == b""
+        writer.close()
+
+    run(server, story)
+
+
+def test_requests_that_are_sent_without_end_are_read_only_as_they_are_answered(server, monkeypatch):
+    request, count = b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n", 24_000
+    most, answered = 0, HttpConnection.answered
+
+    def note(connection: HttpConnection, call: protocol.Call) -> None:
+        nonlocal most
+        answered(connection, call)
+        most = max(most, len(connection._waiting))
+
+    monkeypatch.setattr(HttpConnection, "answered", note)
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request * count)
+        for _ in range(count):
+            status, _, _ = await read_answer(reader)
+            assert status == 200
+        writer.close()
+
+    run(server, story)
+    assert 0 < most <= 2 * (256 << 10) // len(request)  # two reads: the second one finds the first call begun
+
+
+def test_requests_with_bodies_may_come_in_long_rows_and_end_anywhere(server):
+    body = b'{"messages": ["%s"]}' % (b"a" * 1_000)
+    request, count = publish(body, f"Content-Length: {len(body)}"), 300
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request * (count - 1) + request[:40])
+        await writer.drain()
+        writer.write(request[40:])
+        statuses = [(await read_answer(reader))[0] for _ in range(count)]
+        assert statuses == [200] * count
+        writer.close()
+
+    run(server, story)

@@ -211,6 +211,7 @@ class HttpConnection(asyncio.Protocol):
         self._between = True  # the parser stands before a request, or has none of the next one
         self._in_head = True
         self._head_bytes = 0
+        self._begun = 0  # heads
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._wants_continue = False
@@ -268,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
         self._begin(call)
 
     def _parse(self, data: bytes) -> None:
-        was_between, before = self._between, self._newest
+        was_between, before, begun = self._between, self._newest, self._begun
         refused = False
         try:
             self._parser.feed_data(_without_upgrade(data) if self._in_head else data)
@@ -286,11 +287,16 @@ class HttpConnection(asyncio.Protocol):
         self._begin_waiting()
         if not self._in_head or self._deaf or self.transport.is_closing():
             return
-        self._head_bytes += len(data)
+        self._head_bytes += len(data) if self._begun - begun <= was_between else self._behind_requests(data)
         if self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(431, "head_too_large", f"the request's head is more than {HEAD_BYTES_MAX} bytes")
         elif self._head_timer is None:
             self._arm_head_timer()
+
+    def _behind_requests(self, data: bytes) -> int:
+        """The bytes of these, no fewer than 1, that belong to a head which began in them behind other requests."""
+        body_bytes = 0 if self._newest is None else self._newest.unread_bytes
+        return max(1, len(data) - (data.rfind(b"\r\n\r\n") + 4) - body_bytes)
 
     # The parser's callbacks.
 
@@ -298,6 +304,7 @@ class HttpConnection(asyncio.Protocol):
         self._between = False
         self._in_head = True
         self._head_bytes = 0
+        self._begun += 1
         self._url = b""
         self._headers = {}
         self._wants_continue = False
@@ -327,7 +334,10 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         call = self._newest
-        if call is None or call.complete:
+        if call is None:
+            return
+        if call.complete:
+            self._idle_since = self.loop.time()
             return
         call.body.append(body)
         call.unread_bytes += len(body)
@@ -360,10 +370,12 @@ class HttpConnection(asyncio.Protocol):
         self._active = None
         if self.transport.is_closing():
             return
-        self.resume_reading()
         if self._waiting:
             self._begin_waiting()
+            if not self._waiting:  # else more would come with each answer than is answered
+                self.resume_reading()
             return
+        self.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.keep_alive_s, self._check_idle)
@@ -371,8 +383,8 @@ class HttpConnection(asyncio.Protocol):
     def _check_idle(self) -> None:
         """Close the connection when nothing came for long. The timer runs on over calls, for they are many."""
         self._idle_timer = None
-        if self._active is not None or not self._between or self.transport.is_closing():
-            return  # the next answer arms it
+        if self._active is not None or self._in_head or self.transport.is_closing():
+            return  # the next answer arms it; a head has its own timer, the rest of a body that was refused has none
         left_s = self._idle_since + self.keep_alive_s - self.loop.time()
         if left_s <= 0:
             self.transport.close()
