@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -18,9 +18,10 @@ from basalt.errors import BasaltError
 from basalt.http import openapi
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
-from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head
+from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head, PromptExchange
 from basalt.http.asgi.responses import (
     Response,
+    encoded,
     internal_error,
     json_response,
     log_access,
@@ -29,7 +30,7 @@ from basalt.http.asgi.responses import (
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.route_table import Operation, Request, Routes
+from basalt.http.routes.route_table import Operation, Request, Routes, Staged
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -85,10 +86,47 @@ class Frame:
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
-        request = Request(
+        return self._respond(self._request(head, exchange, client_id))
+
+    def begin_whole(
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
+        request = self._request(head, exchange, client_id)
+        try:
+            staged = self._staged(request, body)
+            if staged is not None:
+                waiter = _StageAnswer(self, request, exchange, staged.answer)
+                self._services.writer.submit(staged.stage, waiter, staged.size_bytes)
+                return None
+        except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
+            pass
+        return self._respond(request)
+
+    def _request(self, head: Head, exchange: Exchange, client_id: str | None) -> Request:
+        return Request(
             self._services, self.metrics, self._snapshots, self.bodies, head, exchange, self._clock.monotonic_ms(), client_id
         )  # fmt: skip
-        return self._respond(request)
+
+    def _staged(self, request: Request, body: bytes) -> Staged | None:
+        found = self._routes.find(request)
+        if found.stager is None or len(body) > self.bodies.bytes_max:
+            return None
+        request.path, request.query = found.path, found.query
+        return found.stager(request, body)
+
+    def tell(self, request: Request, exchange: PromptExchange, result: Response | Exception) -> None:
+        """Answer a request that was begun without a coroutine."""
+        try:
+            if isinstance(result, BasaltError):
+                result = self._problem(request, result)
+            elif isinstance(result, Exception):
+                log.error("request %s failed", request.id, exc_info=result, extra={"fields": {"requestId": request.id}})
+                result = problem_response(internal_error(), request.id)
+            headers, parts = encoded(request, result)
+            exchange.send_now(request, result.status, headers, list(parts))
+        finally:
+            self._note(request)
 
     async def _respond(self, request: Request) -> None:
         try:
@@ -124,3 +162,37 @@ class Frame:
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         self.metrics.answered(request, duration_ms)
         log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)
+
+
+class _StageAnswer:
+    """The answer to a request that is no more than one stage of the group commit, which waits for its result."""
+
+    __slots__ = ("_answer", "_exchange", "_frame", "_is_done", "_request")
+
+    def __init__(
+        self, frame: Frame, request: Request, exchange: PromptExchange, answer: Callable[[Any], Response]
+    ) -> None:
+        self._frame = frame
+        self._request = request
+        self._exchange = exchange
+        self._answer = answer
+        self._is_done = False
+
+    def cancelled(self) -> bool:
+        """No: what came as a whole is done, whether its client is still there or not."""
+        return False
+
+    def done(self) -> bool:
+        """Tell whether the answer was sent."""
+        return self._is_done
+
+    def set_result(self, result: object) -> None:
+        """Answer with what the stage returned."""
+        self._is_done = True
+        self._frame.tell(self._request, self._exchange, self._answer(result))
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Answer with what went wrong."""
+        self._is_done = True
+        error = exception if isinstance(exception, Exception) else internal_error()
+        self._frame.tell(self._request, self._exchange, error)

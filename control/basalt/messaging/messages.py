@@ -7,7 +7,7 @@ A publish takes four hops: the HTTP face parses, `Messages.publish` checks, a st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
 from basalt.catalog.topics import TopicName
@@ -68,6 +68,14 @@ class Messages:
                 lambda group: self._publish_under(group, log, messages, extras, write_pointer), sum(map(len, messages))
             )
         return PublishResponse(write_pointer, *placed)
+
+    def publish_stage(self, title: TopicName, messages: Sequence[Buffer]) -> Callable[[Group], Placed] | None:
+        """The stage of a plain publish, for a caller that submits it; None where `publish` would first read the topic."""
+        log = self._logs.find(title)
+        if log is None:
+            return None
+        self._check(messages, None)
+        return lambda group: self._open_log(log).append(group, messages)
 
     async def publish_records(
         self, title: TopicName, records: Sequence[RecordIn], write_pointer: int | None = None

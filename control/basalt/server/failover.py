@@ -28,7 +28,7 @@ from basalt.http.app import Frame, build_app
 from basalt.http.asgi import responses
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
-from basalt.http.asgi.requests import BodyBudget, Exchange, Head, RequestHead
+from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
 from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.wiring import RunningServices
@@ -78,6 +78,12 @@ class StandbyFrame:
         finally:
             duration_ms = self._clock.monotonic_ms() - request.started_ms
             responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
+
+    def begin_whole(
+        self, head: Head, exchange: PromptExchange, client_id: str | None, _body: bytes
+    ) -> Coroutine[Any, Any, None]:
+        """The same: the body makes no difference."""
+        return self.begin(head, exchange, client_id)
 
     def _answer(self, request: RequestHead) -> responses.Response:
         try:
@@ -166,9 +172,13 @@ class FailoverServer:
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
-        serving = self._serving
-        app = self._standby if serving is None or not serving.term.is_on() else serving.app
-        return app.begin(head, exchange, client_id)
+        return self._application().begin(head, exchange, client_id)
+
+    def begin_whole(
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
+        return self._application().begin_whole(head, exchange, client_id, body)
 
     async def run(self) -> None:
         """Be a standby, then the leader, then a standby again, until cancelled. Raises what waiting does not mend."""
@@ -200,6 +210,10 @@ class FailoverServer:
                 await serving.services.close()
         finally:
             await asyncio.to_thread(self.leadership.stop)
+
+    def _application(self) -> Frame | StandbyFrame:
+        serving = self._serving
+        return self._standby if serving is None or not serving.term.is_on() else serving.app
 
     def _begin(self, term: Term) -> None:
         """Called by the leadership's thread."""

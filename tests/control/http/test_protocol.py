@@ -378,6 +378,9 @@ class Scripted:
         request = RequestHead(head, exchange, 0.0, BodyBudget(1 << 20), client_id)
         return self.answer(request)
 
+    def begin_whole(self, head, exchange, client_id, body):
+        return self.begin(head, exchange, client_id)
+
     async def __call__(self, scope, receive, send):
         raise AssertionError("our own protocol needs no ASGI")
 
@@ -673,6 +676,35 @@ def test_requests_with_bodies_may_come_in_long_rows_and_end_anywhere(server):
         writer.write(request[40:])
         statuses = [(await read_answer(reader))[0] for _ in range(count)]
         assert statuses == [200] * count
+
+        writer.close()
+
+    run(server, story)
+
+
+def test_a_body_that_nobody_reads_is_no_request_though_it_looks_like_a_known_one(client):
+    async def answer(request):
+        await request.exchange.send(request, 200, [(b"content-length", b"1")], [b"%d" % len(client.app.exchanges)])
+
+    server = scripted(client, answer)
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for number, data in enumerate([GET, publish(b"", f"Content-Length: {len(GET)}"), GET + GET], 1):
+            writer.write(data)
+            await writer.drain()
+            assert (await read_answer(reader))[2] == b"%d" % number
+        writer.write(GET)
+        assert (await read_answer(reader))[2] == b"4"
+        writer.write(publish(b"", f"Content-Length: {len(GET)}"))
+        assert (await read_answer(reader))[2] == b"5"
+        writer.write(GET)  # the body, and nothing but that
+        await writer.drain()
+        await asyncio.sleep(0.01)
+        assert len(client.app.exchanges) == 5
+        writer.write(GET.replace(b"Host: h", b"Connection: close"))
+        assert (await reader.read()).count(b"HTTP/1.1 200") == 1
+        assert len(client.app.exchanges) == 6
         writer.close()
 
     run(server, story)

@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 
 from basalt.api.bodies.messages import Buffer
 from basalt.http.asgi.heads import Heads
-from basalt.http.asgi.requests import ClientGoneError, Exchange, Head, Headers, Parts, RequestHead
+from basalt.http.asgi.requests import ClientGoneError, Exchange, Head, Headers, Parts, PromptExchange, RequestHead
 
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
 HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
@@ -49,6 +49,11 @@ class Application(Protocol):
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
+
+    def begin_whole(
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
 
 
 class Call:
@@ -124,6 +129,17 @@ class Call:
             await self._send_parts(head, parts)
         if not self.gone():
             self.finish()
+
+    def send_now(self, request: RequestHead, status: int, headers: Headers, parts: list[Buffer]) -> None:
+        """Send the whole answer, which is small."""
+        request.sent_bytes = sum(map(len, parts))
+        if self.disconnected:
+            return
+        connection = self.connection
+        head = connection.head_of_answer(status, headers, self.keep_alive, chunked=False)
+        self.started = True
+        connection.transport.write(b"".join((head, *parts)))
+        self.finish()
 
     async def _send_parts(self, head: bytes, parts: list[Buffer]) -> None:
         connection = self.connection
@@ -360,7 +376,14 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, call: Call) -> None:
         self._active = call
-        task = self.loop.create_task(self.app.begin(call.head, call, call.client_id))
+        if call.more or call.wants_continue or call.disconnected or self.write_paused:
+            answering: Coroutine[Any, Any, None] | None = self.app.begin(call.head, call, call.client_id)
+        else:
+            body = call.body[0] if len(call.body) == 1 else b"".join(call.body)
+            answering = self.app.begin_whole(call.head, call, call.client_id, body)
+        if answering is None:
+            return
+        task = self.loop.create_task(answering)
         self.server_state.tasks.add(task)
         task.add_done_callback(call.ended)
 

@@ -107,6 +107,13 @@ class Exchange(Protocol):
         """Send the whole answer as fast as the client takes it. A list is sent with its length, which the headers have."""
 
 
+class PromptExchange(Exchange, Protocol):
+    """An exchange over which a small answer can be sent without waiting."""
+
+    def send_now(self, request: RequestHead, status: int, headers: Headers, parts: list[Buffer]) -> None:
+        """Send the whole answer, which is small."""
+
+
 class RequestHead:
     """A request whose body is not read yet, and (for the log and the metrics) what was answered.
 

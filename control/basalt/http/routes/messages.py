@@ -40,7 +40,17 @@ from basalt.errors import (
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError, Headers
 from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes import schemas
-from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Request, RouteTable, choice, flag, integer, words
+from basalt.http.routes.route_table import (
+    EXISTING,
+    TOPIC_PATH,
+    Request,
+    RouteTable,
+    Staged,
+    choice,
+    flag,
+    integer,
+    words,
+)
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
 from basalt.messaging.read.log_reader import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
@@ -128,6 +138,22 @@ async def read_written(
     return written, body, request.integer(POINTER) if written.pointer_in_query else body.write_pointer
 
 
+def stage_publish(request: Request, body: bytes) -> Staged | None:
+    """Stage a publish of plain messages as Avro, to a topic that is in memory."""
+    headers = request.headers
+    if headers.get(b"content-type") != AVRO or b"content-encoding" in headers or request.query:
+        return None
+    title, asked = request.topic, avro.decode_publish_request(body)
+    if asked.write_pointer is not None:
+        return None
+    stage = request.services.messaging.publish_stage(title, asked.messages)
+    return None if stage is None else Staged(stage, sum(map(len, asked.messages)), _published)
+
+
+def _published(_placed: object) -> Response:
+    return Response()
+
+
 @route(
     "POST",
     TOPIC_PATH + "/publish",
@@ -136,6 +162,7 @@ async def read_written(
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=_WRITER,
+    stager=stage_publish,
 )
 async def publish(request: Request) -> Response:
     """Publish messages.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
@@ -23,6 +23,7 @@ from basalt.http.metrics import Metrics
 from basalt.http.routes.schemas import EMPTY_BODY, Content, Schema, Shape
 from basalt.http.services import Services
 from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, is_line
+from basalt.runtime.group_commit import Group
 from basalt.transactions.codec import SnapshotBytes
 
 EMBEDDED = "embedded"  # the address of calls that come over no socket
@@ -99,6 +100,18 @@ class Request(RequestHead):
 Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
+class Staged(NamedTuple):
+    """A call that needs no more than one stage of the group commit, and what its result is answered with."""
+
+    stage: Callable[[Group], Any]
+    size_bytes: int
+    answer: Callable[[Any], Response]
+
+
+# A handler of requests that are here as a whole. None: this one is not of the simple kind, or is refused; let `Handler` tell.
+Stager: TypeAlias = Callable[[Request, bytes], Staged | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One call of the API. `body`, `answers` (by status) and `errors` are for the OpenAPI document.
@@ -118,6 +131,7 @@ class Operation:
     answers: Mapping[int, Content] = field(default_factory=lambda: {200: {}})
     errors: tuple[type[BasaltError], ...] = ()
     if_match: bool = False  # whether it reads the header If-Match
+    stager: Stager | None = None
 
     @property
     def summary(self) -> str:
@@ -163,7 +177,7 @@ class RouteTable:
         self, method: str, path: str, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
-        if_match: bool = False,
+        if_match: bool = False, stager: Stager | None = None,
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
@@ -188,6 +202,7 @@ class RouteTable:
                 answers=answers or {200: _content(answer if returned in (Response, NoneType) else returned)},
                 errors=errors,
                 if_match=if_match,
+                stager=stager,
             )
             self.operations.append(operation)
             return handler
@@ -285,17 +300,17 @@ class Endpoint:
             None if segment.startswith("{") else segment for segment in path.split("/")
         )  # None for a parameter
         self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
-        self._operations: dict[str, tuple[Handler, dict[str, Query] | None]] = {
-            operation.method: (operation.answer, {query.name: query for query in operation.query})
+        self._operations: dict[str, tuple[Handler, dict[str, Query] | None, Stager | None]] = {
+            operation.method: (operation.answer, {query.name: query for query in operation.query}, operation.stager)
             for operation in operations
         }
         if "GET" in self._operations:
             self._operations.setdefault("HEAD", self._operations["GET"])
         self._allowed = (*sorted(self._operations), "OPTIONS")
-        self._operations.setdefault("OPTIONS", (self._tell_allowed, None))  # whatever the query
+        self._operations.setdefault("OPTIONS", (self._tell_allowed, None, None))  # whatever the query
 
-    def operation(self, request: RequestHead) -> tuple[Handler, dict[str, Query] | None]:
-        """The handler of the request's method, and the query parameters that it takes; None: it does not look at them."""
+    def operation(self, request: RequestHead) -> tuple[Handler, dict[str, Query] | None, Stager | None]:
+        """The handler of the request's method; the query parameters that it takes, None: it does not look at them."""
         found = self._operations.get(request.head.method)
         if found is None:
             raise method_not_allowed(request, self._allowed)
@@ -308,16 +323,18 @@ class Endpoint:
 class Found:
     """All that the routes have for one head: the operation's handler, and the values of path and query."""
 
-    __slots__ = ("handler", "path", "query", "route", "routes")
+    __slots__ = ("handler", "path", "query", "route", "routes", "stager")
 
     def __init__(
-        self, routes: Routes, route: str, handler: Handler, path: dict[str, str], query: dict[str, Value]
-    ) -> None:
+        self, routes: Routes, route: str, handler: Handler, path: dict[str, str], query: dict[str, Value],
+        stager: Stager | None,
+    ) -> None:  # fmt: skip
         self.routes = routes
         self.route = route
         self.handler = handler
         self.path = path
         self.query = query
+        self.stager = stager
 
 
 class Routes:
@@ -347,9 +364,9 @@ class Routes:
         request.check()
         endpoint, path = self._known.get(head.path) or self._look_up(head.path)
         request.route = endpoint.path
-        handler, declared = endpoint.operation(request)
+        handler, declared, stager = endpoint.operation(request)
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
-        found = head.found = Found(self, endpoint.path, handler, path, query)
+        found = head.found = Found(self, endpoint.path, handler, path, query, stager)
         return found
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:
