@@ -1,6 +1,7 @@
 """Basalt on HBase against HBase itself: the same gateway, the same messages of 1 KB, the same run, round by round.
 
-The yardstick is what a Python program would do without Basalt: happybase, one row per message, in batches of 500.
+The yardstick is what a Python program would do without Basalt: happybase, one row per message, in batches of 500. Messages are
+random bytes, which nothing makes smaller, and lines of an access log.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bench.setting_up import (
     NAMESPACE,
     cpu_us_per,
     create_topics,
+    log_messages,
     messages,
     one_shot_request,
     publish_request,
@@ -38,6 +40,7 @@ from deploy.hbase.standalone import Gateways, Standalone
 
 ROUNDS = 5
 PEERS = (1, 2, 4)  # producers, then consumers
+KINDS: dict[str, Callable[[int], list[bytes]]] = {"1 KB": messages, "1 KB of log lines": log_messages}
 LEAD_S = 60
 HEAP_MB = 4_096  # of a region server that is not short of memory, and flushes when a memstore is full
 RAW_TABLE = b"bench_raw"
@@ -51,16 +54,24 @@ def rates(folder: Path, quick: bool) -> Iterator[Figure]:
     with _hbase(folder) as gateways:
         _connect(gateways).create_table(RAW_TABLE, {FAMILY.decode(): {}})
         with _server(folder, gateways) as server, ProcessPoolExecutor(max(PEERS)) as peers:
-            yield from _publishing(gateways, server, peers, requests)
-            yield from _reading(gateways, server, peers, requests)
+            for kind in KINDS:
+                yield from _publishing(gateways, server, peers, requests, kind)
+                yield from _reading(gateways, server, peers, requests, kind)
 
 
-def _publishing(gateways: Gateways, server: Process, peers: ProcessPoolExecutor, requests: int) -> Iterator[Figure]:
+def _topic(use: str, kind: str) -> str:
+    return f"{use}-{list(KINDS).index(kind)}"
+
+
+def _publishing(
+    gateways: Gateways, server: Process, peers: ProcessPoolExecutor, requests: int, kind: str
+) -> Iterator[Figure]:
     for producers in PEERS:
-        topics = [f"plain-{producers}", f"tx-{producers}"]
+        topics = [_topic(f"plain-{producers}", kind), _topic(f"tx-{producers}", kind)]
         create_topics(server, *topics)
-        plain, under = publish_request(topics[0], BATCH), one_shot_request(BATCH, topics[1])
-        raw = partial(_put_by, peers, gateways, producers, requests)
+        plain = publish_request(topics[0], BATCH, KINDS[kind])
+        under = one_shot_request(BATCH, topics[1], make=KINDS[kind])
+        raw = partial(_put_by, peers, gateways, producers, requests, kind)
         for warm_up in (plain, under):  # the Java processes compile what they do often
             drive(server.port, producers, requests, warm_up)
         raw()
@@ -72,45 +83,45 @@ def _publishing(gateways: Gateways, server: Process, peers: ProcessPoolExecutor,
             cpu_us.append(cpu_us_per(server, before_s, requests * BATCH))
             in_transactions.append(drive(server.port, producers, requests, under).per_second * BATCH)
         yield Figure(
-            f"HBase: publish 500 x 1 KB, {producers} producers", median(ours), "msg/s", "happybase rows/s",
+            f"HBase: publish 500 x {kind}, {producers} producers", median(ours), "msg/s", "happybase rows/s",
             median(theirs), 3.5, cpu_us=median(cpu_us),
         )  # fmt: skip
         yield Figure(
-            f"HBase: 500 messages per transaction, {producers} producers", median(in_transactions), "msg/s",
+            f"HBase: 500 x {kind} per transaction, {producers} producers", median(in_transactions), "msg/s",
             "msg/s published plainly", median(ours), 0.75,
         )  # fmt: skip
 
 
-def _reading(gateways: Gateways, server: Process, peers: ProcessPoolExecutor, requests: int) -> Iterator[Figure]:
-    total = requests * BATCH
-    create_topics(server, "full")
-    drive(server.port, 2, requests, publish_request("full", BATCH))
+def _reading(
+    gateways: Gateways, server: Process, peers: ProcessPoolExecutor, requests: int, kind: str
+) -> Iterator[Figure]:
+    total, full = requests * BATCH, _topic("full", kind)
+    create_topics(server, full)
+    drive(server.port, 2, requests, publish_request(full, BATCH, KINDS[kind]))
     connection = _connect(gateways)
     connection.delete_table(RAW_TABLE, disable=True)
     connection.create_table(RAW_TABLE, {FAMILY.decode(): {}})
-    _put_by(peers, gateways, 1, requests)
+    _put_by(peers, gateways, 1, requests, kind)
     for consumers in PEERS:
-        ours, theirs = [], []
+        ours, theirs, cpu_us = [], [], []
         for round_number in range(ROUNDS + 1):
             raw_rate = _rate(peers, consumers, partial(_scan, gateways.thrift), total)
-            rate = _rate(peers, consumers, partial(_read, server.port), total)
+            before_s = server.cpu_s()
+            rate = _rate(peers, consumers, partial(_read, server.port, full), total)
             if round_number:  # the first one warms both up
                 theirs.append(raw_rate)
                 ours.append(rate)
+                cpu_us.append(cpu_us_per(server, before_s, consumers * total))
         yield Figure(
-            f"HBase: read back, {consumers} consumers",
-            median(ours),
-            "msg/s",
-            "happybase scan, rows/s",
-            median(theirs),
-            3.0,
-        )
+            f"HBase: read back {kind}, {consumers} consumers", median(ours), "msg/s", "happybase scan, rows/s", median(theirs), 3.0,
+            cpu_us=median(cpu_us),
+        )  # fmt: skip
 
 
-def _put_by(peers: ProcessPoolExecutor, gateways: Gateways, producers: int, requests: int) -> float:
+def _put_by(peers: ProcessPoolExecutor, gateways: Gateways, producers: int, requests: int, kind: str) -> float:
     """Rows per second that so many processes put together."""
     share = requests // producers
-    puts = [partial(_put, gateways.thrift, number, share) for number in range(producers)]
+    puts = [partial(_put, gateways.thrift, number, share, kind) for number in range(producers)]
     return producers * share * BATCH / _seconds(peers, puts)
 
 
@@ -131,13 +142,13 @@ def _seconds(peers: ProcessPoolExecutor, calls: Sequence[Callable[[], None]]) ->
     return time.perf_counter() - start
 
 
-def _put(thrift: str, number: int, batches: int) -> None:
+def _put(thrift: str, number: int, batches: int, kind: str) -> None:
     """A row per message, as happybase's users do it; keys rise, each producer has its own."""
     with happybase_at(thrift) as connection:
-        table, began = connection.table(RAW_TABLE), time.time_ns()
+        table, began, payloads = connection.table(RAW_TABLE), time.time_ns(), KINDS[kind](BATCH)
         for batch_number in range(batches):
             with table.batch() as batch:
-                for index, payload in enumerate(messages(BATCH)):
+                for index, payload in enumerate(payloads):
                     batch.put(b"%d-%020d-%08d-%04d" % (number, began, batch_number, index), {FAMILY + b":p": payload})
 
 
@@ -147,10 +158,10 @@ def _scan(thrift: str) -> int:
         return sum(1 for _, columns in rows if len(columns[FAMILY + b":p"]) == MESSAGE_BYTES)
 
 
-def _read(port: int) -> int:
+def _read(port: int, name: str) -> int:
     """The topic through Basalt's client, in full pages."""
     with basalt.connect(f"http://127.0.0.1:{port}", namespace=NAMESPACE) as client:
-        topic, count, start = client.topic("full"), 0, None
+        topic, count, start = client.topic(name), 0, None
         while True:
             page = topic.poll(start=start, inclusive=start is None)
             if not len(page):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import rocksdict
@@ -19,6 +21,25 @@ BATCH = 500
 NAMESPACE = "bench"
 
 _MESSAGES = [os.urandom(MESSAGE_BYTES) for _ in range(BATCH)]
+
+
+def log_messages(count: int) -> list[bytes]:
+    """Lines of an access log, joined to as many bytes: some 3 : 1 each, and more side by side.
+
+    BASALT_ACCESS_LOG names a real log; without, the lines are made up, of as many different words.
+    """
+    if named := os.environ.get("BASALT_ACCESS_LOG"):
+        lines = Path(named).read_bytes().splitlines()
+    else:
+        chance = random.Random(7)
+        lines = [
+            b'10.%d.%d.%d - - [%02d/May/2026:%02d:%02d:%02d +0000] "GET /%x/%x.html HTTP/1.1" 200 %d "-" "Mozilla/5.0 (%x)"'
+            % (*(chance.randrange(top) for top in (99, 250, 250, 28, 24, 60, 60, 1 << 16, 1 << 24, 99_999, 1 << 16)),)
+            for _ in range(10_000)
+        ]
+    text = b"\n".join(lines)
+    starts = (number * MESSAGE_BYTES % (len(text) - MESSAGE_BYTES) for number in range(count))
+    return [text[start : start + MESSAGE_BYTES] for start in starts]
 
 
 def messages(count: int) -> list[bytes]:
@@ -36,14 +57,14 @@ def create_topics(server: Process, *topics: str, clients: int = 16) -> None:
     drive(server.port, clients, len(puts), turns(puts))
 
 
-def publish_request(topic: str, count: int) -> bytes:
+def publish_request(topic: str, count: int, make: Callable[[int], list[bytes]] = messages) -> bytes:
     """A publish of `count` messages outside a transaction."""
-    return request(path(topic, "/publish"), encode_publish_request(PublishRequest(None, messages(count))))
+    return request(path(topic, "/publish"), encode_publish_request(PublishRequest(None, make(count))))
 
 
-def one_shot_request(count: int, *topics: str) -> bytes:
+def one_shot_request(count: int, *topics: str, make: Callable[[int], list[bytes]] = messages) -> bytes:
     """A one-shot transaction of `count` messages in each of the topics."""
-    parts = [WorkPublish(NAMESPACE, topic, messages(count)) for topic in topics]
+    parts = [WorkPublish(NAMESPACE, topic, make(count)) for topic in topics]
     return request("/v1/transactions", encode_work(Work(publish=parts)))
 
 
