@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position, position_fields
-from basalt_engine.records import decode, first_position, is_merged
+from basalt_engine.records import decode, first_position, is_merged, uncompressed_bytes
 from basalt_engine.table import Columns, DeleteRange, Put, Row, Store, Table, limited
 
 ROW_BYTES_MAX = 1 << 20  # rows are cut here; a single message may be larger and then is a row of its own
@@ -56,8 +56,8 @@ class MessageRow(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The row's approximate size in memory."""
-        return 200 + (len(self.batch) if self.batch is not None else 0)
+        """The row's approximate size in memory, uncompressed."""
+        return 200 + (uncompressed_bytes(self.batch) if self.batch is not None else 0)
 
     @property
     def is_merged(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import struct
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise, repeat
@@ -33,6 +34,7 @@ Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes], ...]
 
 _HEADER = struct.Struct(">BBBBI")
+_IS_ZSTD = b"\x01"  # the header's byte 3
 _PLACE = struct.Struct(">QH")  # of a position
 _CRC_BYTES = 4
 _NO_KEY = 0xFFFFFFFF
@@ -156,11 +158,43 @@ def merge(batches: Sequence[tuple[bytes, RecordBatch]], compression: Compression
     return _sealed(RecordKind.USER, flags | BatchSection.POSITIONS, compression, count, body)
 
 
-def _compressed(body: bytes) -> tuple[list[Buffer], Compression]:
+def _compressed(body: Buffer) -> tuple[list[Buffer], Compression]:
     if len(body) > BATCH_BYTES_MAX:  # one very large message: what reads it would refuse to decompress as much
         return [body], Compression.NONE
-    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(body)
-    return [len(body).to_bytes(4, "big"), packed], Compression.ZSTD
+    return [len(body).to_bytes(_LENGTH_BYTES, "big"), _ZSTD.compressor.compress(body)], Compression.ZSTD
+
+
+def compressed(data: bytes) -> bytes:
+    """The same batch with its body compressed. One with a body beyond `BATCH_BYTES_MAX` stays as it is."""
+    version, kind, flags, compression, count = _HEADER.unpack_from(data)
+    assert (version, compression) == (VERSION, Compression.NONE)
+    body, compression = _compressed(memoryview(data)[_HEADER.size : -_CRC_BYTES])
+    return _sealed(kind, flags, compression, count, body) if compression else data
+
+
+def compressed_share(data: bytes, sample_bytes: int) -> float:
+    """The share of its bytes that so many from the middle of an uncompressed batch, where payloads lie, take when compressed."""
+    at = max(0, (len(data) - sample_bytes) // 2)
+    sample = data[at : at + sample_bytes]
+    return len(_ZSTD.compressor.compress(sample)) / len(sample)
+
+
+def uncompressed_bytes(data: Buffer) -> int:
+    """The size of an encoded batch before it was compressed, from its header alone: nothing is checked."""
+    if data[3:4] != _IS_ZSTD:
+        return len(data)
+    return _HEADER.size + int.from_bytes(data[_HEADER.size : _HEADER.size + _LENGTH_BYTES], "big") + _CRC_BYTES
+
+
+class _Zstd(threading.local):
+    """One thread's contexts of the library: to make one takes longer than a small batch."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_ZSTD = _Zstd()
 
 
 def _encode_extras(extras: Sequence[Extras]) -> tuple[int, list[bytes], list[bytes]]:
@@ -451,6 +485,6 @@ def _decompress(body: memoryview) -> memoryview:
         # Checked first, for the library allocates what the frame claims, whatever limit it is given.
         if zstandard.frame_content_size(body[4:]) != size:
             raise CorruptionError(f"a record batch's compressed frame does not hold the {size} bytes that it should")
-        return memoryview(zstandard.ZstdDecompressor().decompress(body[4:], allow_extra_data=False))
+        return memoryview(_ZSTD.decompressor.decompress(body[4:], allow_extra_data=False))
     except zstandard.ZstdError as error:
         raise CorruptionError(f"a record batch does not decompress: {error}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from basalt_engine.records import (
     RecordBatch,
     RecordKind,
     can_merge,
+    compressed,
+    compressed_share,
     count_messages,
     decode,
     decode_headers,
@@ -31,6 +35,7 @@ from basalt_engine.records import (
     first_position,
     is_merged,
     merge,
+    uncompressed_bytes,
 )
 from tests.vector_lines import cases
 
@@ -154,6 +159,32 @@ def test_a_batch_beyond_what_may_be_decompressed_stays_uncompressed(monkeypatch:
         data = encode([payload], compression=Compression.ZSTD)
         assert data[3] == (Compression.ZSTD if payload is largest else Compression.NONE)
         assert bytes(decode(data).payloads()[0]) == payload
+
+
+@relaxed
+@given(batches())
+def test_a_batch_compressed_afterwards_is_as_if_it_had_been_written_so(
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression],
+) -> None:
+    payloads, extras, kind, compression = made
+    plain, written = encode(payloads, extras, kind=kind), encode(payloads, extras, kind=kind, compression=compression)
+    assert written == (compressed(plain) if compression else plain)
+    assert uncompressed_bytes(written) == len(plain)
+
+
+def test_a_sample_tells_what_shrinks_from_what_does_not() -> None:
+    assert compressed_share(encode([b"the same again and again"] * 500), 1_000) < 0.1
+    assert compressed_share(encode([random.Random(seed).randbytes(1_000) for seed in range(9)]), 1_000) > 1
+    assert compressed_share(encode([b""]), 1_000) > 0  # there need not be as much
+
+
+def test_threads_compress_side_by_side() -> None:
+    plain = [encode([bytes([number]) * 10_000, random.Random(number).randbytes(50_000)]) for number in range(16)]
+    with ThreadPoolExecutor(4) as threads:
+        same = [content(decode(data)) for data in threads.map(compressed, plain)] == [
+            content(decode(data)) for data in plain
+        ]
+    assert same
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 32_767, 32_768, BATCH_MESSAGES_MAX])

@@ -202,7 +202,7 @@ PROPERTIES = (
         "onInvalid", Word(("drop", "retain")), "drop", "what becomes of the rows of failed writers: gone, or kept till their TTL"
     ),
     TopicProperty(
-        "compression", Word(("none", "zstd")), "none", "how messages are packed that are published from then on",
+        "compression", Word(("auto", "none", "zstd")), "auto", "how messages are packed that are published from then on: auto compresses what shrinks",
         also=("compression.type",),
     ),
 )  # fmt: skip
@@ -218,7 +218,7 @@ class TopicProperties(TypedDict, total=False):
     tasks: int | str | None
     spread: int | str | None
     on_invalid: Literal["drop", "retain"] | None
-    compression: Literal["none", "zstd"] | None
+    compression: Literal["auto", "none", "zstd"] | None
     generation: int | str | None
 
 

@@ -32,6 +32,7 @@ LABELS_MAX = 64  # properties of a user's own; its row stays small, for every re
 PROPERTY_CHARS_MAX = 4_096
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_COMPRESSIONS: Mapping[str, Compression | None] = {"auto": None, "none": Compression.NONE, "zstd": Compression.ZSTD}
 TITLES_CACHED_MAX = 4_096  # prefixes whose names are at hand: a commit asks for those of its topics several times
 
 
@@ -53,7 +54,7 @@ class Topic(NamedTuple):
     metadata: TopicMetadata
     keys: TopicKeys  # under which new rows are written
     read_keys: TopicKeys  # under which rows may lie: the widest spread this generation ever had
-    compression: Compression  # of new rows
+    compression: Compression | None  # of new batches; None: what pays
 
     @property
     def namespace(self) -> str:
@@ -168,7 +169,7 @@ class Topics(Catalog[TopicName, Topic]):
         keys = TopicKeys(prefix, generation, self.buckets, metadata.spread)
         scanned = metadata.spread_scanned
         read_keys = keys if scanned == metadata.spread else keys._replace(spread=scanned)
-        compression = Compression.ZSTD if metadata.others.get("compression") == "zstd" else Compression.NONE
+        compression = _COMPRESSIONS.get(metadata.others.get("compression", "auto"))
         return Topic(title, metadata, keys, read_keys, compression)
 
     async def _change(self, topic: Topic, new: TopicMetadata) -> Topic:

@@ -94,7 +94,7 @@ async def test_a_new_topic_has_the_defaults_and_the_first_generation(topics: Top
     assert topic.properties == DEFAULTS
     assert (topic.metadata.created_ms, topic.metadata.updated_ms) == (1_000, 1_000)
     assert topic.keys == topic.read_keys == (b"shop:orders:", 1, BUCKETS, 1)
-    assert topic.compression is Compression.NONE
+    assert topic.compression is None
     assert await topics.get(A) == topics.loaded(A).topic == topic
 
 

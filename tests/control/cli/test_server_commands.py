@@ -49,7 +49,10 @@ def test_a_topic_is_shown_with_each_property_its_default_and_its_effect(cli):
     lines = [" ".join(line.split()) for line in cli("topic", "show", "orders").out.splitlines()]
     assert "PROPERTY VALUE DEFAULT EFFECT" in lines
     assert "ttl forever 7d how long messages are kept; a new one holds for old messages at once" in lines
-    assert "compression none none how messages are packed that are published from then on" in lines
+    assert (
+        "compression auto auto how messages are packed that are published from then on: auto compresses what shrinks"
+        in lines
+    )
     assert "tasks as the markers say as the markers say how many tasks give markers in the topic" in lines
     assert "label.team billing - -" in lines
     assert any(line.startswith("retainBytes 10 GiB no limit bytes of messages that the topic keeps") for line in lines)

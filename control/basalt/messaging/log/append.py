@@ -185,7 +185,7 @@ class RowBuilder:
         where = position(self.ms, self.last)
         if self.reference is not None:
             return MessageRow(where, self.written_by, None, self.reference)
-        batch = encode(self.payloads, self.extras, kind=self.kind, compression=self.topic.compression)
+        batch = encode(self.payloads, self.extras, kind=self.kind)
         return MessageRow(where, self.written_by, batch, None, self._expire_ms())
 
     def _expire_ms(self) -> int | None:

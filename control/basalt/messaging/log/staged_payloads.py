@@ -22,7 +22,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import Buffer, Extras, decode, encode
+from basalt_engine.records import Buffer, Extras, decode, encode, uncompressed_bytes
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
@@ -134,8 +134,9 @@ class StagedPayloads:
         writer, topic = self._change(group, log, write_pointer), log.topic
         ranges = places(writer.newest, group.now_ms, len(payloads))
         for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
-            where, batch = position(ms, last), encode(messages, theirs, compression=topic.compression)
-            group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, batch)))
+            where, batch = position(ms, last), encode(messages, theirs)
+            stored = PayloadRow(where, log.packing.stored(batch, topic.compression))
+            group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, stored))
             writer.add(where, cut.stop - cut.start, cut.payload_bytes, count_staged(batch))
         writer.newest = last_of(ranges)
 
@@ -254,7 +255,7 @@ class StagedPayloads:
     ) -> tuple[list[tuple[bytes, int, int, TtlCounts]], bytes | None]:
         """Return position and counts of the first rows from a position on; and where there may be more."""
         stored = self._table.scan(topic.keys, write_pointer, start, LAST_POSITION)
-        rows, rest = stored_log.first_rows(stored, lambda row: len(row.batch))
+        rows, rest = stored_log.first_rows(stored, lambda row: uncompressed_bytes(row.batch))
         batches = ((row.position, decode(row.batch, verify=False)) for row in rows)
         return [(where, batch.count, batch.payload_bytes, count_ttls(batch)) for where, batch in batches], rest
 

@@ -24,7 +24,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.keys import TopicKeys, position_fields
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import Buffer, decode
+from basalt_engine.records import Buffer, decode, uncompressed_bytes
 from basalt_engine.system import SystemRecord, SystemTable
 
 PAGE_ROWS = 256
@@ -107,7 +107,7 @@ def _count_payloads(
     assert row.written_by is not None
     start, last, _ = row.reference
     stored = payloads.scan(topic.keys, abs(row.written_by), max(start, first), last)
-    found, rest = first_rows(stored, lambda each: len(each.batch))
+    found, rest = first_rows(stored, lambda each: uncompressed_bytes(each.batch))
     return [_count(row, each.batch, topic.metadata.ttl_ms) for each in found], rest
 
 

@@ -28,6 +28,7 @@ from basalt.messaging.log.append import (
     placed_cuts,
     places,
 )
+from basalt.messaging.log.packing import Packing
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
@@ -98,7 +99,7 @@ class TopicLog:
 
     __slots__ = (
         "__weakref__", "_locks", "_waiting", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
-        "pending", "roll_backs_seen", "stable", "staged", "tail", "topic", "uncommitted", "unconfirmed", "writing",
+        "packing", "pending", "roll_backs_seen", "stable", "staged", "tail", "topic", "uncommitted", "unconfirmed", "writing",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory, *, marked: bool = False) -> None:
@@ -113,6 +114,7 @@ class TopicLog:
         self.pending = 0  # what of a group has changed the log and is not durable yet
         # Keys of rows whose write failed, and may still take effect later: until it is decided, they stay in flight.
         self.unconfirmed: tuple[bytes, ...] = ()
+        self.packing = Packing()
         self.tail: Tail | None = None
         self.memory = memory
         # Where rows of open writers lie (start, stop), by write pointer.
@@ -423,10 +425,13 @@ class GroupRows:
         self._now_ms = group.now_ms
         for log, builder in self._built:
             row = builder.row()
-            self._written.append((log, builder, row))
+            self._written.append((log, builder, row))  # as it is, so that readers of the tail have nothing to unpack
             log.writing = True
             if log.in_flight is None:
                 log.in_flight = builder.after
+            stored = row.batch and log.packing.stored(row.batch, builder.topic.compression)
+            if stored is not row.batch:
+                row = row._replace(batch=stored)
             group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
 
     def durable(self) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from basalt.api.markers import Marker, decode_marker
 from basalt.catalog.topics import Topic
+from basalt.messaging.log.packing import StoredSize
 from basalt.messaging.log.stored_log import PAGE_ROWS, LogPage, read_page
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -25,9 +26,9 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
-from basalt_engine.messages import POSITION_BYTES, ROW_BYTES_MAX, MessageRow, MessageTable, cut_rows
+from basalt_engine.messages import POSITION_BYTES, MessageRow, MessageTable, cut_rows
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import BatchSection, Extras, RecordBatch, RecordKind, decode
+from basalt_engine.records import BatchSection, Extras, RecordBatch, RecordKind, decode, uncompressed_bytes
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
@@ -413,10 +414,10 @@ class Reading:
         # A later reader finds the same messages from one time until another, for they may have TTLs of their own.
         self.from_ms, self.until_ms = 0, FOREVER_MS
 
-    @property
-    def remote_bytes(self) -> int:
-        """The bytes to ask a remote store for."""
-        return min(self._enough.bytes_max, REMOTE_BYTES_MAX) + ROW_BYTES_MAX
+    def remote_bytes(self, size: StoredSize) -> int:
+        """The bytes to ask a remote store for, of rows like these."""
+        messages = max(self._enough.messages_max - self.messages, 0)
+        return size.bytes_for(messages, min(self._enough.bytes_max, REMOTE_BYTES_MAX))
 
     def go_on(self, oldest_ms: int) -> Start:
         """The start of the next look; nothing is reached that was published before `oldest_ms`."""
@@ -475,7 +476,7 @@ class Reading:
             self.next_id = end_of(row_position)
             self._rows_left -= 1
             if row.batch is not None:
-                self._bytes_left -= len(row.batch)
+                self._bytes_left -= uncompressed_bytes(row.batch)
             stopped = self._stop_at(self.next_id)
             if stopped is not None:
                 return stopped
@@ -611,13 +612,17 @@ class LogReader:
         start, passed = reading.start.position, reading.next_id
         stop = log.durable_stop if reading.stop is None else min(log.durable_stop, reading.stop)
 
+        wanted, size = reading.remote_bytes(log.packing.read or StoredSize()), StoredSize()
+
         def look() -> Stopped:
             rows: Iterable[MessageRow] | None = cached
             if rows is None:
-                rows = self.messages.stored(topic.read_keys, start, stop, bytes_max=reading.remote_bytes)
+                rows = size.counted(self.messages.stored(topic.read_keys, start, stop, bytes_max=wanted))
             return reading.look(rows, partial(self.stored_rows, topic), cached is None)
 
         stopped = await self._call.about(topic.keys, look)
+        if size.messages:
+            log.packing.read = size
         return Stopped.END if stopped is Stopped.LOOKED and reading.next_id is passed else stopped
 
     async def page(

@@ -9,6 +9,7 @@ import pytest
 
 from basalt.api.bodies.messages import PublishResponse, RecordIn
 from basalt.errors import TopicNotFoundError
+from basalt.messaging.log import packing
 from basalt.messaging.read import log_reader
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Extras
@@ -45,7 +46,7 @@ async def test_a_reader_that_asks_for_few_bytes_at_once_sees_everything_once(
     shop: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_reader, "REMOTE_BYTES_MAX", 2)
-    monkeypatch.setattr(log_reader, "ROW_BYTES_MAX", 2)
+    monkeypatch.setattr(packing, "ROW_BYTES_MAX", 2)
     await shop.topics.update(A, {"spread": "3"})
     tx = await shop.transactions.begin()
     for number in range(6):
