@@ -30,7 +30,7 @@ from basalt.http.asgi.responses import (
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.route_table import Operation, Request, Routes, Staged
+from basalt.http.routes.route_table import Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -94,10 +94,7 @@ class Frame:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
         request = self._request(head, exchange, client_id)
         try:
-            staged = self._staged(request, body)
-            if staged is not None:
-                waiter = _StageAnswer(self, request, exchange, staged.answer)
-                self._services.writer.submit(staged.stage, waiter, staged.size_bytes)
+            if self._submit(request, exchange, body):
                 return None
         except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
             pass
@@ -108,12 +105,12 @@ class Frame:
             self._services, self.metrics, self._snapshots, self.bodies, head, exchange, self._clock.monotonic_ms(), client_id
         )  # fmt: skip
 
-    def _staged(self, request: Request, body: bytes) -> Staged | None:
+    def _submit(self, request: Request, exchange: PromptExchange, body: bytes) -> bool:
         found = self._routes.find(request)
-        if found.stager is None or len(body) > self.bodies.bytes_max:
-            return None
+        if found.submit is None or len(body) > self.bodies.bytes_max:
+            return False
         request.path, request.query = found.path, found.query
-        return found.stager(request, body)
+        return found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange))
 
     def tell(self, request: Request, exchange: PromptExchange, result: Response | Exception) -> None:
         """Answer a request that was begun without a coroutine."""

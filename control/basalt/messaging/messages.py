@@ -7,7 +7,7 @@ A publish takes four hops: the HTTP face parses, `Messages.publish` checks, a st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
 from basalt.catalog.topics import TopicName
@@ -18,7 +18,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.log_reader import Fetch, LogReader, SliceLimits, Start, start_from
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group, GroupCommit, Waiter
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
@@ -69,13 +69,14 @@ class Messages:
             )
         return PublishResponse(write_pointer, *placed)
 
-    def publish_stage(self, title: TopicName, messages: Sequence[Buffer]) -> Callable[[Group], Placed] | None:
-        """The stage of a plain publish, for a caller that submits it; None where `publish` would first read the topic."""
+    def submit_publish(self, waiter: Waiter[Placed], title: TopicName, messages: Sequence[Buffer]) -> bool:
+        """As `publish` of plain messages, told to the waiter; False, and nothing is done, where the topic is first to be read."""
         log = self._logs.find(title)
         if log is None:
-            return None
+            return False
         self._check(messages, None)
-        return lambda group: self._open_log(log).append(group, messages)
+        self._writer.submit(lambda group: self._open_log(log).append(group, messages), waiter, sum(map(len, messages)))
+        return True
 
     async def publish_records(
         self, title: TopicName, records: Sequence[RecordIn], write_pointer: int | None = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 from dataclasses import replace
 
 import pytest
 
-from basalt.api.bodies.messages import PublishRequest
+from basalt.api.bodies.messages import PublishRequest, Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt.errors import BusyError, StoreError
 from basalt.http.asgi import requests
@@ -206,6 +207,50 @@ def test_a_bug_in_a_stage_is_told_as_ever_and_logged(client, monkeypatch, caplog
     assert (answer[0], needed) == (500, False)
     assert caplog.text.count("ZeroDivisionError") == 2
     assert b"ZeroDivisionError" not in answer[2]
+
+
+WORK = avro.encode_work(Work([WorkPublish("shop", "orders", [b"a", b"bc"])]))
+TRANSACTION_ID = re.compile(rb'("transaction"|"id"|"writePointer"):("[^"]*"|[0-9]+)')
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "needs"),
+    [
+        (AVRO_TYPE, WORK, 200, False),
+        (AVRO_TYPE, b"nonsense", 400, True),
+        (AVRO_TYPE, WORK + b"x", 400, True),
+        (AVRO_TYPE, avro.encode_work(Work([WorkPublish("shop", "none", [b"a"])])), 404, True),
+        ({b"content-type": b"application/json"}, b"{}", 200, True),
+        ({}, b"", 200, True),
+    ],
+)
+def test_a_one_shot_transaction_needs_no_coroutine_where_nothing_is_unusual(client, headers, body, status, needs):
+    opened(client)
+    answers = [
+        client.run(answered(client, head_of("/v1/transactions", headers), body, whole=whole)) for whole in (False, True)
+    ]
+    assert [needed for _, needed in answers] == [True, needs]
+    (first,), (second,) = ([(status, TRANSACTION_ID.sub(b"", body)) for status, _, body in each] for each, _ in answers)
+    assert first == second
+    assert first[0] == status
+
+
+def test_a_one_shot_that_is_sent_again_is_answered_again_and_done_once(client):
+    path = opened(client)
+
+    async def story():
+        told = []
+        for _ in range(2):
+            exchange = Prompt(WORK)
+            assert client.app.begin_whole(head_of("/v1/transactions"), exchange, "shot-1", WORK) is None
+            await settled(client)
+            told += exchange.answers
+        return told
+
+    first, second = client.run(story())
+    assert first == second
+    assert first[0] == 200
+    assert client.payloads(path) == ["a", "bc"]
 
 
 def test_a_client_that_has_gone_does_not_undo_its_publish(client):

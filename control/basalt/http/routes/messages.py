@@ -45,7 +45,7 @@ from basalt.http.routes.route_table import (
     TOPIC_PATH,
     Request,
     RouteTable,
-    Staged,
+    WaiterOf,
     choice,
     flag,
     integer,
@@ -138,16 +138,14 @@ async def read_written(
     return written, body, request.integer(POINTER) if written.pointer_in_query else body.write_pointer
 
 
-def stage_publish(request: Request, body: bytes) -> Staged | None:
-    """Stage a publish of plain messages as Avro, to a topic that is in memory."""
-    headers = request.headers
-    if headers.get(b"content-type") != AVRO or b"content-encoding" in headers or request.query:
-        return None
+def submit_publish(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
+    """Submit a publish of plain messages as Avro."""
+    if not request.is_plain(AVRO):
+        return False
     title, asked = request.topic, avro.decode_publish_request(body)
     if asked.write_pointer is not None:
-        return None
-    stage = request.services.messaging.publish_stage(title, asked.messages)
-    return None if stage is None else Staged(stage, sum(map(len, asked.messages)), _published)
+        return False
+    return request.services.messaging.submit_publish(waiter_of(_published), title, asked.messages)
 
 
 def _published(_placed: object) -> Response:
@@ -162,7 +160,7 @@ def _published(_placed: object) -> Response:
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=_WRITER,
-    stager=stage_publish,
+    submit=submit_publish,
 )
 async def publish(request: Request) -> Response:
     """Publish messages.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
@@ -23,7 +23,7 @@ from basalt.http.metrics import Metrics
 from basalt.http.routes.schemas import EMPTY_BODY, Content, Schema, Shape
 from basalt.http.services import Services
 from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, is_line
-from basalt.runtime.group_commit import Group
+from basalt.runtime.group_commit import Waiter
 from basalt.transactions.codec import SnapshotBytes
 
 EMBEDDED = "embedded"  # the address of calls that come over no socket
@@ -76,6 +76,11 @@ class Request(RequestHead):
         """The transaction that the path names; `InputError` for no id, `TransactionNotFoundError` for one not of here."""
         return self.write_pointer_of(self.path["transaction"], "id")
 
+    def is_plain(self, media_type: bytes) -> bool:
+        """Tell a request of exactly this content type, without a coding or a query, which needs no more looking at."""
+        headers = self.headers
+        return headers.get(b"content-type") == media_type and b"content-encoding" not in headers and not self.query
+
     def write_pointer_of(self, text: str, field: str) -> int:
         """The write pointer in a transaction's id; errors as `transaction_id` has them."""
         write_pointer = self.services.ids.parse(text, field)
@@ -100,16 +105,11 @@ class Request(RequestHead):
 Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
-class Staged(NamedTuple):
-    """A call that needs no more than one stage of the group commit, and what its result is answered with."""
-
-    stage: Callable[[Group], Any]
-    size_bytes: int
-    answer: Callable[[Any], Response]
-
-
-# A handler of requests that are here as a whole. None: this one is not of the simple kind, or is refused; let `Handler` tell.
-Stager: TypeAlias = Callable[[Request, bytes], Staged | None]
+# Makes the waiter that answers with what the given function makes of a stage's result.
+WaiterOf: TypeAlias = Callable[[Callable[[Any], Response]], Waiter[Any]]
+# Submits a call that is no more than one stage of the group commit, whose body is here as a whole. False, or an error, and
+# nothing is done: this one is not of the simple kind, or is refused; the `Handler` is to tell.
+Submit: TypeAlias = Callable[[Request, bytes, WaiterOf], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class Operation:
     answers: Mapping[int, Content] = field(default_factory=lambda: {200: {}})
     errors: tuple[type[BasaltError], ...] = ()
     if_match: bool = False  # whether it reads the header If-Match
-    stager: Stager | None = None
+    submit: Submit | None = None
 
     @property
     def summary(self) -> str:
@@ -177,7 +177,7 @@ class RouteTable:
         self, method: str, path: str, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
-        if_match: bool = False, stager: Stager | None = None,
+        if_match: bool = False, submit: Submit | None = None,
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
@@ -202,7 +202,7 @@ class RouteTable:
                 answers=answers or {200: _content(answer if returned in (Response, NoneType) else returned)},
                 errors=errors,
                 if_match=if_match,
-                stager=stager,
+                submit=submit,
             )
             self.operations.append(operation)
             return handler
@@ -300,8 +300,8 @@ class Endpoint:
             None if segment.startswith("{") else segment for segment in path.split("/")
         )  # None for a parameter
         self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
-        self._operations: dict[str, tuple[Handler, dict[str, Query] | None, Stager | None]] = {
-            operation.method: (operation.answer, {query.name: query for query in operation.query}, operation.stager)
+        self._operations: dict[str, tuple[Handler, dict[str, Query] | None, Submit | None]] = {
+            operation.method: (operation.answer, {query.name: query for query in operation.query}, operation.submit)
             for operation in operations
         }
         if "GET" in self._operations:
@@ -309,7 +309,7 @@ class Endpoint:
         self._allowed = (*sorted(self._operations), "OPTIONS")
         self._operations.setdefault("OPTIONS", (self._tell_allowed, None, None))  # whatever the query
 
-    def operation(self, request: RequestHead) -> tuple[Handler, dict[str, Query] | None, Stager | None]:
+    def operation(self, request: RequestHead) -> tuple[Handler, dict[str, Query] | None, Submit | None]:
         """The handler of the request's method; the query parameters that it takes, None: it does not look at them."""
         found = self._operations.get(request.head.method)
         if found is None:
@@ -323,18 +323,18 @@ class Endpoint:
 class Found:
     """All that the routes have for one head: the operation's handler, and the values of path and query."""
 
-    __slots__ = ("handler", "path", "query", "route", "routes", "stager")
+    __slots__ = ("handler", "path", "query", "route", "routes", "submit")
 
     def __init__(
         self, routes: Routes, route: str, handler: Handler, path: dict[str, str], query: dict[str, Value],
-        stager: Stager | None,
+        submit: Submit | None,
     ) -> None:  # fmt: skip
         self.routes = routes
         self.route = route
         self.handler = handler
         self.path = path
         self.query = query
-        self.stager = stager
+        self.submit = submit
 
 
 class Routes:
@@ -364,9 +364,9 @@ class Routes:
         request.check()
         endpoint, path = self._known.get(head.path) or self._look_up(head.path)
         request.route = endpoint.path
-        handler, declared, stager = endpoint.operation(request)
+        handler, declared, submit = endpoint.operation(request)
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
-        found = head.found = Found(self, endpoint.path, handler, path, query, stager)
+        found = head.found = Found(self, endpoint.path, handler, path, query, submit)
         return found
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:

@@ -23,6 +23,7 @@ from basalt.http.routes.route_table import (
     REASON,
     Request,
     RouteTable,
+    WaiterOf,
     choice,
     flag,
     integer,
@@ -61,6 +62,14 @@ route = RouteTable("transactions")
 operators = RouteTable("admin")
 
 
+def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
+    """Submit a one-shot transaction as Avro."""
+    if not request.is_plain(AVRO):
+        return False
+    waiter = waiter_of(lambda outcome: json_response(_outcome(request, outcome)))
+    return request.services.transactions.submit_one_shot(waiter, avro.decode_work(body), "", request.client_id)
+
+
 @route(
     "POST",
     TRANSACTIONS_PATH,
@@ -78,6 +87,7 @@ operators = RouteTable("admin")
         errors.RequestReusedError,
         errors.BusyError,
     ),
+    submit=submit_one_shot,
 )
 async def begin(request: Request) -> Response:
     """Begin a transaction; or, given work, do it as a one-shot transaction."""
