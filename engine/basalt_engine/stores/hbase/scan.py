@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, NamedTuple, TypeVar
 
 from basalt_engine.stores.hbase.gateway import types
@@ -29,7 +30,8 @@ from basalt_engine.table import KEY_BYTES_MAX, Row, prefix_stop
 # A chunk's number of rows is a guess by the table's rows so far. Larger chunks are no faster, and a reader that wants
 # little waits for the whole of one.
 CHUNK_BYTES = 4 << 20
-CHUNK_ROWS_MIN = 8
+CHUNK_ROWS_MIN = 8  # however little is wanted,
+CHUNK_BYTES_MIN = 512 << 10  # unless these take more than so much
 CHUNK_ROWS_MAX = 2_000
 ROW_BYTES_GUESS = 64 << 10  # before any row was seen
 
@@ -107,7 +109,9 @@ class RowSize:
 
     def rows_in(self, size_bytes: int) -> int:
         """The number of rows that take about so many bytes, within the bounds of a chunk."""
-        return int(min(max(size_bytes / max(self.mean_bytes, 1), CHUNK_ROWS_MIN), CHUNK_ROWS_MAX))
+        mean_bytes = max(self.mean_bytes, 1)
+        rows_min = min(CHUNK_ROWS_MIN, ceil(CHUNK_BYTES_MIN / mean_bytes))
+        return min(max(ceil(size_bytes / mean_bytes), rows_min), CHUNK_ROWS_MAX)
 
 
 class Prefetcher:
@@ -193,13 +197,13 @@ class Scan(Iterator[Row]):
         if self._left is not None:
             prefetcher.opened(self)
 
-    def prefetch(self) -> None:
+    def prefetch(self, bytes_in_hand: int = 0) -> None:
         """Fetch the next chunk on another thread, if there may be one and it is not on its way."""
         if self._left is not None and self._ahead is None:
-            self._ahead = self._prefetcher.submit(self._reader(self._left))
+            self._ahead = self._prefetcher.submit(self._reader(self._left, bytes_in_hand))
 
-    def _reader(self, span: Span) -> Callable[[], _Chunk]:
-        wanted = CHUNK_BYTES if self._bytes_max is None else min(CHUNK_BYTES, self._bytes_max)
+    def _reader(self, span: Span, bytes_in_hand: int = 0) -> Callable[[], _Chunk]:
+        wanted = CHUNK_BYTES if self._bytes_max is None else min(CHUNK_BYTES, self._bytes_max - bytes_in_hand)
         rows = self._size.rows_in(wanted)
         rows = rows if self._rows_max is None else min(rows, self._rows_max)
         return lambda: _read_chunk(self._fetch, span, rows)
@@ -227,8 +231,9 @@ class Scan(Iterator[Row]):
             self._rows_max -= len(rows)
             if self._rows_max <= 0:
                 self._left = None
-        if self._bytes_max is None or sum(row.size_bytes for row in rows) < self._bytes_max:
-            self.prefetch()
+        in_hand = 0 if self._bytes_max is None else sum(row.size_bytes for row in rows)
+        if self._bytes_max is None or in_hand < self._bytes_max:
+            self.prefetch(in_hand)
         return rows
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from concurrent.futures import wait
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_reversed_scan_ends_with_its_start(table, start):
 
 
 def test_a_reversed_scan_yields_no_row_too_many_when_its_last_one_is_deleted_meanwhile(table, monkeypatch):
-    monkeypatch.setattr(scan_module.Scan, "prefetch", lambda self: None)  # nothing is fetched ahead
+    monkeypatch.setattr(scan_module.Scan, "prefetch", lambda *_: None)  # nothing is fetched ahead
     scan = table.scan(b"", None, reverse=True, rows_max=10)
     found = [next(scan) for _ in range(8)]
     table.write([DeleteRange(found[-1].key, found[-1].key + b"\0")])
@@ -103,6 +104,22 @@ def test_no_chunk_is_fetched_ahead_beyond_a_limit(fake, table):
     assert len(list(table.scan(b"", None, bytes_max=6 * 8))) == 8
     time.sleep(0.05)
     assert fake.calls["getScannerResults"] == 2
+
+
+def test_large_rows_are_fetched_as_far_as_the_limit_goes_and_not_by_whole_chunks(store, monkeypatch):
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES", 400_000)
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES_MIN", 50_000)
+    table = store.table("payload")
+    table.write([Put(key, {b"c": bytes(100_000)}) for key in KEYS])
+    table._row_size.saw(list(table.scan(b"", b"020")))
+    table._row_size.mean_bytes = 100_000
+    asked, fetch = [], table._fetch
+    monkeypatch.setattr(table, "_fetch", lambda scan, rows: asked.append(rows) or fetch(scan, rows))
+    scan, found = table.scan(b"", None, bytes_max=950_000), []
+    for row in scan:
+        found.append(row.key)
+        wait([] if scan._ahead is None else [scan._ahead])  # else it may be asked for here, when more has been read
+    assert (found, asked) == (KEYS[:10], [4, 4, 2])
 
 
 def test_busy_workers_hold_no_scan_up(table, store):
