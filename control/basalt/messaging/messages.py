@@ -145,7 +145,11 @@ class Messages:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if arrival is None or left_ms <= 0 or self.stopping:
                     return found._replace(next_id=begin.id if not begin.inclusive else None)
-                await asyncio.wait([arrival], timeout=left_ms / 1_000)
+                timer = asyncio.get_running_loop().call_later(left_ms / 1_000, _arrive, arrival)
+                try:
+                    await arrival
+                finally:
+                    timer.cancel()
             finally:
                 if arrival is not None:
                     arrival.cancel()
@@ -204,6 +208,12 @@ class Messages:
         self._logs.staged.require({log: [writer]})
         self._writers.join(group, writer, log.topic, log.newest_ms)
         self._logs.staged.store(group, log, writer, messages, extras)
+
+
+def _arrive(arrival: asyncio.Future[None]) -> None:
+    """Let go on who waits, for the time is up."""
+    if not arrival.done():
+        arrival.set_result(None)
 
 
 def check_age(write_pointer: int, now_ms: int, lifetime_ms_max: int) -> None:

@@ -338,18 +338,26 @@ async def fetch(
 async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
     """Wait for the answer; `ClientGoneError` when nobody is left to be told."""
     request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
-    waiting = asyncio.ensure_future(answer)
+    task, waits, given_up = asyncio.current_task(), True, False
+    assert task is not None, "a call is answered in a task"
+
+    def give_up(_: asyncio.Future[None]) -> None:
+        nonlocal given_up
+        if waits:  # else it was told while the answer was on its way
+            given_up = True
+            task.cancel()
+
     gone = asyncio.ensure_future(request.exchange.until_gone())
+    gone.add_done_callback(give_up)
     try:
-        await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            waiting.cancel()
-            await asyncio.wait((waiting,))  # so that nothing of this request runs on behind it
-            raise ClientGoneError
-        return waiting.result()
+        return await answer  # in this task, so that nothing of the request runs on behind it
+    except asyncio.CancelledError:
+        if given_up and not task.uncancel():  # nobody else cancels it
+            raise ClientGoneError from None
+        raise
     finally:
+        waits = False
         gone.cancel()
-        waiting.cancel()
 
 
 def _is_committed(request: Request) -> bool:
