@@ -16,6 +16,7 @@ from rocksdict import WriteBatch
 from basalt_engine.errors import CorruptionError, RowExistsError
 from basalt_engine.stores.rocks.database import LARGE_TABLES, Database, large_name
 from basalt_engine.table import (
+    Columns,
     Delete,
     DeleteRange,
     Insert,
@@ -133,6 +134,9 @@ class _Row(NamedTuple):
     large_values: bytes | None = None
 
 
+_NO_ROW = _Row(_ABSENT)
+
+
 class StagedWrite:
     """A batch in the making. The caller has the store's write lock, so that what is read here stays as it is."""
 
@@ -147,18 +151,22 @@ class StagedWrite:
         table, mutations = write
         check_table(table)
         for mutation in mutations:
-            self._add(table, mutation)
+            check_mutation(mutation)
+            if type(mutation) is Put:
+                self._put(table, mutation.key, mutation.columns, self._row(table, mutation.key))
+            else:
+                self._add(table, mutation)
 
     def _add(self, table: str, mutation: Mutation) -> None:
-        check_mutation(mutation)
         if isinstance(mutation, Put):
-            self._put(table, mutation)
+            self._put(table, mutation.key, mutation.columns, self._row(table, mutation.key))
         elif isinstance(mutation, Delete):
             self._delete(table, mutation)
         elif isinstance(mutation, Insert):
-            if self.column(table, mutation.key, mutation.first) is not None:
+            found = self._row(table, mutation.key)
+            if mutation.first in found.row.inline or mutation.first in found.row.large:
                 raise RowExistsError(f"row {mutation.key.hex()} of table {table} is there already")
-            self._put(table, Put(*mutation))
+            self._put(table, mutation.key, mutation.columns, found)
         else:
             self._delete_range(table, mutation)
 
@@ -173,10 +181,10 @@ class StagedWrite:
         found = self._rows.get((table, key))
         if found is not None:
             return found
-        if any(start <= key < stop for start, stop in self._deleted.get(table, ())):
-            return _Row(_ABSENT)
+        if self._deleted and any(start <= key < stop for start, stop in self._deleted.get(table, ())):
+            return _NO_ROW
         value = self._database.get(self._database.rows(table), key)
-        return _Row(_ABSENT if value is None else unpack(value))
+        return _NO_ROW if value is None else _Row(unpack(value))
 
     def _large_columns(self, table: str, key: bytes, found: _Row) -> dict[bytes, bytes]:
         if not found.row.large:
@@ -189,9 +197,14 @@ class StagedWrite:
             raise CorruptionError(f"the large values of row {key.hex()} of table {table} are missing or damaged")
         return columns
 
-    def _put(self, table: str, mutation: Put) -> None:
-        key, columns = mutation
-        found = self._row(table, key)
+    def _put(self, table: str, key: bytes, columns: Columns, found: _Row) -> None:
+        if found is _NO_ROW and (
+            table not in LARGE_TABLES or max(map(len, columns.values()), default=0) < LARGE_VALUE_BYTES_MIN
+        ):
+            if columns:  # most rows are new, and small: there is nothing to merge, and their columns were counted
+                self.batch.put(key, packed(columns, _NO_LARGE, 0), self._database.handle(table))
+                self._rows[table, key] = _Row(PackedRow(dict(columns), _NO_LARGE, 0))
+            return
         inline = dict(found.row.inline)
         new_large: dict[bytes, bytes] = {}
         for name, value in columns.items():
@@ -237,7 +250,7 @@ class StagedWrite:
             return
         self._deleted.setdefault(table, []).append((start, stop))
         for changed in [item for item in self._rows if item[0] == table and start <= item[1] < stop]:
-            self._rows[changed] = _Row(_ABSENT)
+            self._rows[changed] = _NO_ROW
         for family in self._families(table):
             self.batch.delete_range(start, stop, self._database.handle(family))
 
