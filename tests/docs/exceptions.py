@@ -10,7 +10,6 @@ TESTED_ELSEWHERE = {
     "engine/basalt_engine/stores/hbase/thrift2.py": "tests/hbase/test_store.py",
     "engine/basalt_engine/stores/memory.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/stores/rocks/damage.py": "tests/engine/stores/test_rocks_damage.py",
-    "engine/basalt_engine/stores/rocks/database.py": "tests/engine/stores/test_rocks_failures.py",
     "engine/basalt_engine/stores/rocks/store.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/stores/rocks/table.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/table.py": "tests/contract/test_writes.py",

@@ -36,6 +36,11 @@ OPEN_FILES_MAX = 512
 OPEN_FILES_MIN = 32  # fewer, and every read of a payload opens its file anew
 OPEN_FILES_SHARE = 4  # of the process's limit the store takes one in so many; the rest is for connections
 
+# The blob files of a family are collected once one in so many of their bytes is garbage, and until fewer than one in so
+# many are.
+GARBAGE_PART_BEGUN = 4
+GARBAGE_PART_ENDED = 8
+
 BLOB_LISTS_MAX = 20  # that one check goes through while RocksDB removes files: more than a start sees
 LARGE_TABLES = ("message", "payload")  # their large values have a column family of their own
 
@@ -121,7 +126,8 @@ _OPTIONS = """\
   # Payloads may be compressed already, and records hold the choice per topic.
   blob_compression_type=kNoCompression
   compression=kNoCompression
-  enable_blob_garbage_collection=true
+  # Off until there is garbage: see `collects_garbage`.
+  enable_blob_garbage_collection=false
   blob_garbage_collection_age_cutoff=0.5
   blob_garbage_collection_force_threshold=0.5
   target_file_size_base=4194304
@@ -175,6 +181,15 @@ def open_files_max(limit: int) -> int:
     return min(OPEN_FILES_MAX, max(OPEN_FILES_MIN, limit // OPEN_FILES_SHARE))
 
 
+def collects_garbage(collecting: bool, blob_bytes: int, garbage_bytes: int) -> bool:
+    """Tell whether blob files with so much garbage are to be collected; `collecting` is the answer so far.
+
+    While they are, each compaction rewrites all values in the older half of them, dead neighbours or none. Where values come
+    in and none are deleted, that would be as much again as was written, and more the longer it goes on.
+    """
+    return 0 < blob_bytes <= garbage_bytes * (GARBAGE_PART_ENDED if collecting else GARBAGE_PART_BEGUN)
+
+
 class Database:
     """RocksDB in `path`, open until `close`. Raises this package's errors, and `DbClosedError` when it is closed."""
 
@@ -202,6 +217,7 @@ class Database:
         for name in LARGE_TABLES:
             self._families[large_name(name)].set_read_options(unchecked)
         self._checked = ReadOptions()
+        self._collecting: set[str] = set()  # tables whose blob files are collected, which each opening begins without
 
     def rows(self, table: str) -> Rdict:
         """The family of the table's packed rows, to read from."""
@@ -352,6 +368,18 @@ class Database:
             total("total-sst-files-size"), total("total-blob-file-size"), total("estimate-pending-compaction-bytes"),
             counts["delays"], counts["stops"], total("is-write-stopped") > 0,
         )  # fmt: skip
+
+    def tend_garbage(self) -> None:
+        """Begin or end the collection of blob files, by the garbage that compactions have found in them."""
+        for table in LARGE_TABLES:
+            family = self.large(table)
+            blob_bytes, garbage_bytes = (
+                family.property_int_value(f"rocksdb.live-blob-file-{name}") or 0 for name in ("size", "garbage-size")
+            )
+            collecting = table in self._collecting
+            if collects_garbage(collecting, blob_bytes, garbage_bytes) != collecting:
+                self._call(family.set_options, {"enable_blob_garbage_collection": str(not collecting).lower()})
+                self._collecting ^= {table}
 
     def checkpoint(self, directory: Path) -> None:
         """A copy of the database in a new directory; files that never change are hard links where possible."""

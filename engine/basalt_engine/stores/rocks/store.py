@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeVar
 from crc32c import crc32c
 from rocksdict import DbClosedError, WriteBatch
 
+from basalt_engine.clock import SystemClock
 from basalt_engine.errors import (
     BasaltError,
     CorruptionError,
@@ -47,6 +48,7 @@ from basalt_engine.table import TABLE_NAMES, Columns, Put, TableWrite, check_col
 SPARE_BYTES = 1 << 20  # beside the logs, which are written into table files, opening needs space for small files
 OPEN_TRIES = 300  # with the pause below: 3 s for other threads to come to the end of the chunk that they are reading
 OPEN_PAUSE_S = 0.01
+GARBAGE_PAUSE_MS = 10_000  # between two looks at the garbage in blob files, which take some microseconds
 SLOT_BYTES = (
     4 << 10
 )  # two slots of SYNCED take turns, each in a page of its own: a torn write leaves the other one whole
@@ -211,6 +213,8 @@ class DurableDatabase:
         self._synced: SyncedFile | None = None
         self._failure: BasaltError | None = None
         self._closed = False
+        self._clock = SystemClock()
+        self._look_ms = 0.0  # when the next write is to look at the garbage
         try:
             self._open()
         except BaseException:
@@ -291,6 +295,16 @@ class DurableDatabase:
             return
         if self._sync:
             self._synced.advance(before + changes, torn_tails=True)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._look_ms:
+            self._look_ms = now_ms + GARBAGE_PAUSE_MS
+            self._tend_garbage(database)
+
+    def _tend_garbage(self, database: Database) -> None:
+        try:
+            database.tend_garbage()
+        except BasaltError as error:  # the write that looked is on the disk all the same, and a later one looks again
+            log.warning("%s: how garbage is collected stays as it was: %s", self.path, error)
 
     def _find_outcome(self, error: BasaltError, appended: bool, before: int, after: int) -> None:
         """Look in the reopened log for a write that failed. Returns if it is there after all, else raises."""
