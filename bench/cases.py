@@ -246,8 +246,8 @@ def _idle(folder: Path, scale: int) -> Rounds:
         time.sleep(SETTLING_S)
         while True:
             before_s = server.cpu_s()
-            time.sleep(IDLE_S)
-            yield Round((server.cpu_s() - before_s) * 1e3 / IDLE_S, rss_mib=server.rss_mib())
+            time.sleep(IDLE_S / scale)
+            yield Round((server.cpu_s() - before_s) * 1e3 * scale / IDLE_S, rss_mib=server.rss_mib())
 
 
 Case = tuple[Callable[[Path, int], Rounds], str]
