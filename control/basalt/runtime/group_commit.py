@@ -31,6 +31,8 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 PartT = TypeVar("PartT", bound="GroupPart")
 
+MakeMutation = Callable[[], Mutation]
+
 GROUP_BYTES_MAX = 8 << 20  # one write stays short enough that the next group does not wait long
 QUEUE_BYTES_MAX = 64 << 20
 # A group of so few, and of so few bytes, is written on the event loop, where the disk is quick: handing it to a thread and
@@ -107,7 +109,7 @@ class Group:
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self._mutations: tuple[list[tuple[str, Mutation]], ...] = ([], [], [])
+        self._mutations: tuple[list[tuple[str, Mutation | MakeMutation]], ...] = ([], [], [])
         self._parts: dict[object, Any] = {}
         self._done: list[Callable[[], None]] = []
         self._failed: list[Callable[[], None]] = []
@@ -117,6 +119,10 @@ class Group:
         added = self._mutations[phase]
         for mutation in mutations:
             added.append((table, mutation))
+
+    def add_late(self, table: str, make: MakeMutation, phase: Phase = Phase.ROWS) -> None:
+        """A mutation that is made when the group is written: of a large group on the thread, where it holds up nobody. Must not fail."""
+        self._mutations[phase].append((table, make))
 
     def part(self, owner: object, create: Callable[[], PartT]) -> PartT:
         """The part of `owner` in this group; made by `create` at the first call. It outlives a stage that raises."""
@@ -147,10 +153,10 @@ class Group:
         return [_by_table(phase) for phase in phases if phase]
 
 
-def _by_table(items: list[tuple[str, Mutation]]) -> list[TableWrite]:
+def _by_table(items: list[tuple[str, Mutation | MakeMutation]]) -> list[TableWrite]:
     tables: dict[str, list[Mutation]] = {}
     for table, mutation in items:
-        tables.setdefault(table, []).append(mutation)
+        tables.setdefault(table, []).append(mutation() if callable(mutation) else mutation)
     return [TableWrite(table, mutations) for table, mutations in tables.items()]
 
 

@@ -354,6 +354,38 @@ async def test_the_mutations_of_a_table_keep_their_order() -> None:
     assert store.writes == [[("message", [b"b", b"a", b"b"]), ("system", [b"s"])]]
 
 
+@pytest.mark.parametrize("remote", [True, False])
+async def test_a_mutation_that_is_made_late_is_made_where_the_group_is_written_and_keeps_its_place(
+    remote: bool,
+) -> None:
+    store, threads = RecordingStore(remote=remote), set[int]()
+
+    def late() -> Put:
+        threads.add(threading.get_ident())
+        return Put(b"b", {b"c": b"late"})
+
+    def stage(group: Group) -> None:
+        group.add("message", Put(b"a", {b"c": b""}))
+        group.add_late("message", late)
+        group.add("message", Put(b"c", {b"c": b""}))
+
+    await together(GroupCommit(store, ManualClock(1)), stage)
+    assert store.writes == [[("message", [b"a", b"b", b"c"])]]
+    assert threads == store.threads
+    assert (threading.get_ident() in threads) is not remote
+
+
+async def test_a_stage_that_raises_takes_back_what_was_to_be_made_late() -> None:
+    store = RecordingStore()
+
+    def stage(group: Group) -> None:
+        group.add_late("message", lambda: Put(b"late", {}))
+        raise InputError("no")
+
+    await together(GroupCommit(store, ManualClock(1)), stage, put("a"))
+    assert store.writes == [[("message", [b"a"])]]
+
+
 async def test_a_failure_in_the_first_phase_is_what_the_store_says() -> None:
     store = RecordingStore(atomic=False)
     error = StoreError("no")

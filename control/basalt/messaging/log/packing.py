@@ -11,10 +11,14 @@ pages, and all rows behind the first are read in vain; so the rows of one look s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
-from basalt_engine.messages import ROW_BYTES_MAX, MessageRow
+from basalt.catalog.topics import Topic
+from basalt.runtime.group_commit import Group
+from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, MessageTable
 from basalt_engine.records import Compression, compressed, compressed_share, count_messages, uncompressed_bytes
+from basalt_engine.table import Put
 
 TRIED_BYTES_MIN = 16 << 10  # smaller batches cost little anyway, and a reader of many of them would unpack each
 SAMPLE_BYTES = 4 << 10  # tried first, in some microseconds
@@ -66,8 +70,19 @@ class Packing:
         self.untried = 0
         self.read: StoredSize | None = None
 
+    def add(self, group: Group, topic: Topic, row: MessageRow) -> None:
+        """Write the log's next row with the group. One that may be compressed is packed only then: some megabytes take milliseconds."""
+        batch = row.batch
+        if batch is None or (len(batch) < TRIED_BYTES_MIN and topic.compression is not Compression.ZSTD):
+            group.add(MessageTable.name, MessageTable.put(topic.keys, row))
+        else:
+            group.add_late(MessageTable.name, partial(self._put, topic, row, batch))
+
+    def _put(self, topic: Topic, row: MessageRow, batch: bytes) -> Put:
+        return MessageTable.put(topic.keys, row._replace(batch=self.stored(batch, topic.compression)))
+
     def stored(self, batch: bytes, compression: Compression | None) -> bytes:
-        """The log's next batch as it is to be stored."""
+        """The log's next batch as it is to be stored; on the thread that writes it."""
         stored, self.untried = packed(batch, compression, self.untried)
         return stored
 

@@ -25,7 +25,7 @@ from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, Extras, decode, encode, uncompressed_bytes
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Store
+from basalt_engine.table import Put, Store
 
 LAST_POSITION = b"\xff" * (POSITION_BYTES - 1) + b"\xfe"  # of payload rows: what comes after it is the writer's note
 
@@ -135,8 +135,7 @@ class StagedPayloads:
         ranges = places(writer.newest, group.now_ms, len(payloads))
         for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
             where, batch = position(ms, last), encode(messages, theirs)
-            stored = PayloadRow(where, log.packing.stored(batch, topic.compression))
-            group.add(PayloadTable.name, PayloadTable.put(topic.keys, write_pointer, stored))
+            group.add_late(PayloadTable.name, partial(_packed, log, topic, write_pointer, where, batch))
             writer.add(where, cut.stop - cut.start, cut.payload_bytes, count_staged(batch))
         writer.newest = last_of(ranges)
 
@@ -271,3 +270,8 @@ class StagedPayloads:
         if self._store_drops and publish_ms + topic.metadata.ttl_ms <= self._clock.now_ms():
             return True
         return publish_ms < stored_log.expired_before_ms(self._system, topic)
+
+
+def _packed(log: TopicLog, topic: Topic, write_pointer: int, where: bytes, batch: bytes) -> Put:
+    """The mutation that stores the batch, packed."""
+    return PayloadTable.put(topic.keys, write_pointer, PayloadRow(where, log.packing.stored(batch, topic.compression)))

@@ -429,10 +429,7 @@ class GroupRows:
             log.writing = True
             if log.in_flight is None:
                 log.in_flight = builder.after
-            stored = row.batch and log.packing.stored(row.batch, builder.topic.compression)
-            if stored is not row.batch:
-                row = row._replace(batch=stored)
-            group.add(MessageTable.name, MessageTable.put(builder.topic.keys, row))
+            log.packing.add(group, builder.topic, row)
 
     def durable(self) -> None:
         self._landed()
