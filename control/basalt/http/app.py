@@ -112,16 +112,21 @@ class Frame:
         request.path, request.query = found.path, found.query
         return found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange))
 
-    def tell(self, request: Request, exchange: PromptExchange, result: Response | Exception) -> None:
-        """Answer a request that was begun without a coroutine."""
+    def tell(self, request: Request, exchange: PromptExchange, make: Callable[[], Response]) -> None:
+        """Answer a request that was begun without a coroutine with what is made for it, or with the error that this raises."""
         try:
-            if isinstance(result, BasaltError):
-                result = self._problem(request, result)
-            elif isinstance(result, Exception):
-                log.error("request %s failed", request.id, exc_info=result, extra={"fields": {"requestId": request.id}})
-                result = problem_response(internal_error(), request.id)
-            headers, parts = encoded(request, result)
-            exchange.send_now(request, result.status, headers, list(parts))
+            try:
+                answer = make()
+            except BasaltError as error:
+                answer = self._problem(request, error)
+            except Exception:
+                log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+                answer = problem_response(internal_error(), request.id)
+            headers, parts = encoded(request, answer)
+            exchange.send_now(request, answer.status, headers, list(parts))
+        except Exception:
+            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+            exchange.break_off()
         finally:
             self._note(request)
 
@@ -186,10 +191,13 @@ class _StageAnswer:
     def set_result(self, result: object) -> None:
         """Answer with what the stage returned."""
         self._is_done = True
-        self._frame.tell(self._request, self._exchange, self._answer(result))
+        self._frame.tell(self._request, self._exchange, functools.partial(self._answer, result))
 
     def set_exception(self, exception: BaseException) -> None:
         """Answer with what went wrong."""
         self._is_done = True
-        error = exception if isinstance(exception, Exception) else internal_error()
-        self._frame.tell(self._request, self._exchange, error)
+        self._frame.tell(self._request, self._exchange, functools.partial(_raise, exception))
+
+
+def _raise(error: BaseException) -> Response:
+    raise error

@@ -15,6 +15,7 @@ from basalt.api.codecs import avro
 from basalt.errors import BusyError, StoreError
 from basalt.http.asgi import requests
 from basalt.http.asgi.requests import Head
+from basalt.http.routes import transactions
 from basalt.runtime import group_commit
 
 
@@ -46,6 +47,9 @@ class Prompt:
 
     async def send(self, request, status, headers, parts):
         self.send_now(request, status, headers, list(parts))
+
+    def break_off(self):
+        self.answers.append("broken off")
 
     def send_now(self, request, status, headers, parts):
         request.sent_bytes = sum(map(len, parts))
@@ -271,9 +275,18 @@ def test_an_answer_that_cannot_be_sent_spoils_nobody_elses(client):
         for each in others:
             assert client.app.begin_whole(head_of(f"{path}/publish"), each, None, PUBLISH) is None
         await settled(client)
-        return [len(each.answers) for each in others]
+        return [each.answers[0][0] for each in others]
 
-    assert client.run(story()) == [1, 0, 1]
+    assert client.run(story()) == [200, "b", 200]
+
+
+def test_an_answer_that_cannot_be_made_is_told_as_ever(client, monkeypatch):
+    opened(client)
+    monkeypatch.setattr(transactions, "_outcome", lambda request, outcome: 1 / 0)
+    answers = [client.run(answered(client, head_of("/v1/transactions"), WORK, whole=whole)) for whole in (False, True)]
+    assert [needed for _, needed in answers] == [True, False]
+    assert answers[0][0] == answers[1][0]
+    assert answers[0][0][0][0] == 500
 
 
 def test_metrics_and_the_log_have_both_alike(client, caplog):

@@ -10,11 +10,15 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import uvicorn
 
+from basalt.api.bodies.messages import PublishRequest
+from basalt.api.codecs import avro
 from basalt.errors import TooLargeError
 from basalt.http.asgi import protocol
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.asgi.requests import BodyBudget, RequestHead
+from basalt.http.asgi.responses import Response
+from basalt.http.routes import messages
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
 ANSWER_SECONDS_MAX = 60  # a bound for a hang, not an expectation
@@ -705,6 +709,22 @@ def test_a_body_that_nobody_reads_is_no_request_though_it_looks_like_a_known_one
         writer.write(GET.replace(b"Host: h", b"Connection: close"))
         assert (await reader.read()).count(b"HTTP/1.1 200") == 1
         assert len(client.app.exchanges) == 6
+        writer.close()
+
+    run(server, story)
+
+
+def test_a_prompt_answer_that_cannot_be_sent_ends_its_connection(server, monkeypatch):
+    monkeypatch.setattr(messages, "_published", lambda placed: Response(200, b"", b"a\r\nb: c"))
+    body = avro.encode_publish_request(PublishRequest(None, [b"a"]))
+
+    async def story():
+        await polled(server)  # the topic is in memory
+        head = publish(b"", f"Content-Length: {len(body)}").replace(b"application/json", b"avro/binary")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head + body)
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            assert await reader.read() == b""
         writer.close()
 
     run(server, story)

@@ -141,6 +141,11 @@ class Call:
         connection.transport.write(b"".join((head, *parts)))
         self.finish()
 
+    def break_off(self) -> None:
+        """End the connection: there is no answer, for which the client would wait."""
+        if not self.disconnected:
+            self.connection.transport.close()
+
     async def _send_parts(self, head: bytes, parts: list[Buffer]) -> None:
         connection = self.connection
         connection.transport.write(head)

@@ -113,6 +113,9 @@ class PromptExchange(Exchange, Protocol):
     def send_now(self, request: RequestHead, status: int, headers: Headers, parts: list[Buffer]) -> None:
         """Send the whole answer, which is small."""
 
+    def break_off(self) -> None:
+        """End the connection: there is no answer, for which the client would wait."""
+
 
 class RequestHead:
     """A request whose body is not read yet, and (for the log and the metrics) what was answered.
