@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from basalt.commits import commit_stage
 from basalt.messaging import index, markers, ranges, topic_stats
-from basalt.messaging.log import roll_back, stored_log, topic_log
+from basalt.messaging.log import merged_rows, roll_back, stored_log, tails
 from basalt.messaging.log.topic_log import LogLimits
 from basalt.messaging.read import first_unstable, log_reader
 from basalt.pruning import prune
@@ -38,6 +38,7 @@ SMALL: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
     (log_reader, {"LOOK_ROWS_MAX": 2, "PAGE_ROWS": 2, "ROWS_MAX": 3}),
     (markers, {"SAVE_TOPICS_MAX": 2}),
     (memory, {"SCAN_CHUNK_ROWS": 2}),
+    (merged_rows, {"MERGED_ROWS_MIN": 2, "RUNS_WAITING_MAX": 2}),
     (prune, {"EDIT_POINTERS_MAX": 2, "GONE_REPORTS_MAX": 2, "NOTES_MAX": 2}),
     (ranges, {"SCAN_ROWS_MAX": 3, "SKIPS_MAX": 2}),
     (roll_back, {"GROUP_ROWS_MAX": 2, "LOCKED_PAGES_MAX": 2}),
@@ -47,7 +48,7 @@ SMALL: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
     (stored_log, {"PAGE_ROWS": 2}),
     (table, {"CHUNK_ROWS": 2, "FIRST_ROWS": 2, "NEAR_ROWS": 2, "PASSED_MAX": 2}),
     (tables, {"LONG_LOOKS_MAX": 2, "SHORT_ROWS_MAX": 2, "SHORT_SCANS_MAX": 2}),
-    (topic_log, {"DEAD_ROWS_MAX": 2}),
+    (tails, {"DEAD_ROWS_MAX": 2, "MERGED_MESSAGES_MAX": 5}),
     (topic_stats, {"LAST_ROWS_MAX": 2, "SAVE_GROUP_TOPICS": 2}),
     (transaction, {"CHUNK_POINTERS_MAX": 2}),
     (transaction_proposals, {"EXPIRED_MAX": 2}),

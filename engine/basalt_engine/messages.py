@@ -153,7 +153,7 @@ class MessageTable:
         if reverse and stop is not None:
             # Looked for once the scan has begun: what is merged after that is not missed, but passed twice, and cut here.
             newest = next(rows, None)
-            behind = self._astride(keys, stop)
+            behind = self.astride(keys, stop)
             if behind is not None:
                 yield from cut_rows(behind, start, stop, reverse=True)
                 stop = min(stop, behind.first)
@@ -170,12 +170,14 @@ class MessageTable:
                 if not reverse:
                     start = max(start, whole.position + b"\0")
         if not reverse and stop is not None and rows_left > 0 and bytes_left > 0:
-            behind = self._astride(keys, stop)
+            behind = self.astride(keys, stop)
             if behind is not None:
                 yield from cut_rows(behind, start, stop)
 
-    def _astride(self, keys: TopicKeys, stop: bytes) -> MessageRow | None:
-        """The merged row that has messages on both sides of a position."""
+    def astride(self, keys: TopicKeys, stop: bytes) -> MessageRow | None:
+        """The merged row that has messages on both sides of a position; None when there is none."""
+        if not self._may_be_merged:
+            return None
         last_ms = int.from_bytes(stop[:8].ljust(8, b"\0"), "big") + MERGED_SPAN_MS_MAX
         if last_ms >= 1 << 64:
             return None

@@ -132,7 +132,7 @@ def is_merged(data: Buffer) -> bool:
     return bool(int.from_bytes(data[2:3], "big") & BatchSection.POSITIONS)
 
 
-def merge(batches: Sequence[tuple[bytes, RecordBatch]], compression: Compression = Compression.NONE) -> bytes:
+def merge(batches: Sequence[tuple[bytes, RecordBatch]]) -> bytes:
     """Several batches as one, which has the position of each message; they come with those of their last ones, ascending.
 
     All carry the same sections, and `can_merge` takes each of them.
@@ -153,9 +153,7 @@ def merge(batches: Sequence[tuple[bytes, RecordBatch]], compression: Compression
     body: list[Buffer] = [*chain(*lengths_of), *positions]
     for same in (fixed_of, blobs_of):  # section by section, in each of them batch by batch
         body += chain(*zip(*same, strict=True))
-    if compression is Compression.ZSTD:
-        body, compression = _compressed(b"".join(body))
-    return _sealed(RecordKind.USER, flags | BatchSection.POSITIONS, compression, count, body)
+    return _sealed(RecordKind.USER, flags | BatchSection.POSITIONS, Compression.NONE, count, body)
 
 
 def _compressed(body: Buffer) -> tuple[list[Buffer], Compression]:

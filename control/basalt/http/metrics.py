@@ -194,6 +194,8 @@ class Metrics:
         yield _counter("basalt_published_bytes", "Bytes of their payloads", memory.payload_bytes_total)
         yield _counter("basalt_fetched_messages", "Messages that readers got", messaging.fetched_messages_total)
         yield _counter("basalt_fetched_bytes", "Bytes of their payloads", messaging.fetched_bytes_total)
+        yield _counter("basalt_merged_rows", "Small rows that became part of a larger one", memory.merged_rows_total)
+        yield _counter("basalt_merged_bytes", "Bytes of the rows that they became", memory.merged_bytes_total)
         yield _gauge("basalt_waiting_fetches", "Long polls that wait for a message", memory.waiting)
 
     def _by_topic(self) -> Iterator[Metric]:

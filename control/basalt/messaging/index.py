@@ -521,18 +521,18 @@ class TopicIndex:
         self.own = OwnExpiry()
         self.recent = Recent()
         self.counted_to = b""  # the position of the newest row that is counted
-        self.first = b""  # while incomplete: the position of the oldest row that was appended since
+        self.first = b""  # while incomplete: the position of the oldest message that was appended since
         self.complete = False
         self.gone_before_ms = 0  # everything published before was removed
         self.removals = 0
         self.changed_ms: int | None = None  # when they changed first since they were saved
         self.unsaved_bytes = 0
 
-    def observe(self, where: bytes, counted: RowCount, now_ms: int) -> None:
-        """A row at this position became durable."""
+    def observe(self, where: bytes, counted: RowCount, now_ms: int, first: bytes = b"") -> None:
+        """A row at this position became durable; `first` is that of its first message, where it has several."""
         if where <= self.counted_to:  # it was read before we were told
             return
-        self.first = self.first or where
+        self.first = self.first or first or where
         self.add(where, counted)
         messages = counted.messages
         if counted.own:

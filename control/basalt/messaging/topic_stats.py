@@ -186,7 +186,8 @@ class TopicStatistics:
         start = max(start, position(index.truncated_ms, 0))
         if log.unconfirmed:
             await log.confirm_or_delete()
-        stop = log.durable_stop  # what comes after it is told to us
+        # What comes after it is told to us; a merged row may hold what was read here and what was told.
+        stop = min(log.durable_stop, index.first) if index.first else log.durable_stop
         async with aclosing(pages(self._call, self._reads.messages, topic.read_keys, start, stop)) as found:
             async for page in found:
                 async with aclosing(counted(self._call, self._reads.payloads, topic, page)) as contents:

@@ -138,6 +138,10 @@ class ExpiredRows:
 
     def _expired(self, topic: Topic, now_ms: int) -> _Expired:
         before_ms = max(now_ms - topic.metadata.ttl_ms + 1, self._truncated_ms(topic))
+        # A merged row goes as a whole. What of it has expired counts as gone no sooner: were the TTL raised, it would be read again.
+        astride = self._messages.astride(topic.read_keys, position(max(before_ms, 0), 0))
+        if astride is not None:
+            before_ms = position_fields(astride.first)[0]
         rows = self._messages.scan(topic.read_keys, b"", position(max(before_ms, 0), 0), reverse=True)
         newest = next(iter(rows), None)
         log_start = stored_log.expired(self._system, topic)

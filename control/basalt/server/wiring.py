@@ -15,6 +15,7 @@ from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
 from basalt.http import services
 from basalt.http.metrics import StoreMetrics
+from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -173,6 +174,7 @@ async def _wire(
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     catalog, cache_bytes_max = Topics(store, clock, facts.buckets), settings.messaging.cache_bytes_max
     topics = TopicLogs(store, clock, catalog, tail_bytes_max=cache_bytes_max, limits=memory)
+    merge_small_rows(writer, topics.memory)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
     log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)

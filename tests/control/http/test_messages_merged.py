@@ -17,7 +17,7 @@ from basalt.messaging.read.log_reader import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow
-from basalt_engine.records import Buffer, Compression, Extras, decode, encode, merge
+from basalt_engine.records import Buffer, Compression, Extras, compressed, decode, encode, merge
 from tests.control.api.codecs import client_codecs
 
 ROWS = st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=4), min_size=2, max_size=40)
@@ -30,7 +30,8 @@ def stored(rows: list[list[bytes]], *, keyed: bool, compression: Compression) ->
         extras = [Extras(b"k%d" % number, (("h", payload),)) for payload in payloads] if keyed else None
         data = encode(payloads, extras, compression=compression)
         before.append(MessageRow(position(5 + 2 * number, len(payloads) + 254), None, data))
-    data = merge([(row.position, decode(row.batch or b"")) for row in before], compression)
+    data = merge([(row.position, decode(row.batch or b"")) for row in before])
+    data = compressed(data) if compression else data
     whole = Slice(before[-1]._replace(batch=data), decode(data), None)
     return whole, [Slice(row, decode(row.batch or b""), None) for row in before]
 

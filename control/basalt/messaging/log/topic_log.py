@@ -7,8 +7,7 @@ generation while anybody holds it: `TopicLogs` opens it, finds it inside a stage
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from basalt.messaging.log.append import (
 )
 from basalt.messaging.log.packing import Packing
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
+from basalt.messaging.log.tails import Tail, TailOwner, Tails
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
@@ -57,9 +57,6 @@ class LogLimits(NamedTuple):
 
 
 LOG_LIMITS = LogLimits()
-
-SLOT_BYTES = 100  # a row that was removed from a tail keeps its place: rows are dropped in the order in which they came
-DEAD_ROWS_MAX = 1_000  # rows of dropped tails that may stand in the order, whatever the number of living ones
 
 Range = tuple[bytes, bytes | None]  # positions, half-open; None: to the end
 
@@ -94,12 +91,12 @@ class LogLocks:
         self.confirming = asyncio.Lock()
 
 
-class TopicLog:
+class TopicLog(TailOwner):
     """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
 
     __slots__ = (
         "__weakref__", "_locks", "_waiting", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
-        "packing", "pending", "roll_backs_seen", "stable", "staged", "tail", "topic", "uncommitted", "unconfirmed", "writing",
+        "packing", "pending", "roll_backs_seen", "stable", "staged", "topic", "uncommitted", "unconfirmed", "writing",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory, *, marked: bool = False) -> None:
@@ -262,7 +259,8 @@ class TopicLog:
             self.index = None  # read anew, with the payloads
         elif not self.ended:
             counted = count_row(builder.ms, messages, payload_bytes, own_ttls, self.topic.metadata.ttl_ms)
-            self.present_index().observe(row.position, counted, now_ms)
+            index = self.present_index()
+            index.observe(row.position, counted, now_ms, index.first or row.first)
         if memory.meter is not None:
             memory.meter(self.topic.title, messages, payload_bytes)
 
@@ -391,6 +389,11 @@ class TopicLog:
                 self.memory.with_waiting.discard(self)
 
     @property
+    def rows_locked(self) -> bool:
+        """True while a job may change or remove rows."""
+        return self._locks is not None and self._locks.rows.locked()
+
+    @property
     def locks(self) -> LogLocks:
         """For a caller that must be alone at something."""
         if self._locks is None:
@@ -432,10 +435,13 @@ class GroupRows:
             log.packing.add(group, builder.topic, row)
 
     def durable(self) -> None:
+        appended = self._memory.appended
         self._landed()
         for log, builder, row in self._written:
             if not log.ended:
                 self._memory.tails.append(log, row, builder.after)
+                if appended is not None:
+                    appended(log, row)
         for log in self.newest:
             log.notify()
         for log, builder, row in self._written:  # last, so that readers lose nothing by a count that fails
@@ -480,6 +486,10 @@ class LogMemory:
         self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted
         self.messages_total = 0
         self.payload_bytes_total = 0
+        self.appended: Callable[[TopicLog, MessageRow], None] | None = None  # told of each row at the end of a tail
+        self.merged_rows_total = self.merged_bytes_total = (
+            0  # small rows that became part of another, and the bytes of those
+        )
         self.meter: Callable[[TopicName, int, int], None] | None = None  # told of each topic's messages and bytes
         self.recent: OrderedDict[TopicName, TopicLog] = OrderedDict()  # the least recently used first
         self.detailed: OrderedDict[TopicLog, int] = OrderedDict()  # with the entries of their blocks, in the same order
@@ -558,140 +568,3 @@ class LogMemory:
         for writer in list((log.staged or {}).values()):
             if not writer.pins:
                 self.writers.evict(writer)
-
-
-class Tail:
-    """One topic's rows, ascending; `first` is the index of the oldest that still counts."""
-
-    __slots__ = ("expired", "first", "owner", "positions", "rows", "starts_after")
-
-    def __init__(self, owner: TopicLog, starts_after: bytes) -> None:
-        self.owner: TopicLog | None = owner  # None once the tail was dropped
-        self.starts_after = starts_after  # every row after this position is here
-        self.positions: list[bytes] = []
-        self.rows: list[MessageRow | None] = []
-        self.first = 0
-        self.expired = 0  # every row before this index was removed
-
-    def rows_from(self, start: bytes, rows_max: int | None = None) -> list[MessageRow]:
-        """The rows with a position >= `start`, ascending; the first so many at least, where there are more."""
-        index, end = bisect_left(self.positions, start, self.first), len(self.rows)
-        step = end if rows_max is None else rows_max
-        found: list[MessageRow] = []
-        while index < end and len(found) < step:
-            found += [row for row in self.rows[index : index + step] if row is not None]
-            index += step
-        return found
-
-    def roll_back(self, position: bytes) -> None:
-        """The row at this position was rolled back in the store."""
-        index = self._index_of(position)
-        row = None if index is None else self.rows[index]
-        if index is not None and row is not None and row.written_by is not None:
-            self.rows[index] = row._replace(written_by=-abs(row.written_by))
-
-    def drop_oldest(self) -> int:
-        """Forget the oldest row; its bytes."""
-        size_bytes = _size_bytes(self.rows[self.first])
-        self.starts_after = max(self.starts_after, self.positions[self.first])
-        self.rows[self.first] = None
-        self.first += 1
-        if self.first * 2 > len(self.rows):  # amortised: each row is moved once on average
-            del self.rows[: self.first], self.positions[: self.first]
-            self.expired = max(0, self.expired - self.first)
-            self.first = 0
-        return size_bytes
-
-    def remove(self, position: bytes) -> int:
-        """The row at this position was removed from the store. Its place stays; the bytes that this frees."""
-        index = self._index_of(position)
-        return 0 if index is None else self._remove_at(index)
-
-    def remove_before(self, position: bytes) -> int:
-        """All rows before this position were removed from the store; the bytes that this frees."""
-        stop = bisect_left(self.positions, position, self.first)
-        freed_bytes = sum(map(self._remove_at, range(max(self.first, self.expired), stop)))
-        self.expired = max(self.expired, stop)
-        return freed_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(_size_bytes, self.rows[self.first :]))
-
-    def _index_of(self, position: bytes) -> int | None:
-        index = bisect_left(self.positions, position, self.first)
-        return index if index < len(self.positions) and self.positions[index] == position else None
-
-    def _remove_at(self, index: int) -> int:
-        freed_bytes = _size_bytes(self.rows[index]) - SLOT_BYTES
-        self.rows[index] = None
-        return freed_bytes
-
-
-class Tails:
-    """The tails of all topics, together at most `bytes_max`."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._order: deque[Tail] = deque()  # the tail of each cached row, oldest row first
-        self._dead_rows = 0  # entries of the order whose tail was dropped
-        self.bytes = 0
-        self.hits = 0
-        self.misses = 0
-
-    def append(self, owner: TopicLog, row: MessageRow, after: bytes) -> None:
-        """Keep a row that was just written; no row lies between position `after` and it."""
-        tail = owner.tail
-        if tail is None:
-            tail = owner.tail = Tail(owner, after)
-        tail.positions.append(row.position)
-        tail.rows.append(row)
-        self._order.append(tail)
-        self.bytes += row.size_bytes
-        while self.bytes > self._bytes_max:
-            self._drop_oldest()
-
-    def rows(self, tail: Tail | None, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:
-        """The tail's rows from a position on; None when some of them may be only in the store."""
-        if tail is None or start <= tail.starts_after:
-            self.misses += 1
-            return None
-        self.hits += 1
-        return tail.rows_from(start, rows_max)
-
-    def remove(self, tail: Tail | None, position: bytes) -> None:
-        """The row at this position was removed from the store."""
-        if tail is not None:
-            self.bytes -= tail.remove(position)
-
-    def remove_before(self, tail: Tail | None, position: bytes) -> None:
-        """All rows before this position were removed from the store."""
-        if tail is not None:
-            self.bytes -= tail.remove_before(position)
-
-    def drop(self, owner: TopicLog) -> None:
-        """Drop all of a topic: it was deleted, or its rows changed in the store."""
-        tail = owner.tail
-        if tail is None:
-            return
-        self.bytes -= tail.size_bytes
-        self._dead_rows += len(tail.rows) - tail.first
-        owner.tail, tail.owner = None, None
-        if self._dead_rows > max(len(self._order) // 2, DEAD_ROWS_MAX):  # each row is passed twice on average
-            self._order = deque(each for each in self._order if each.owner is not None)
-            self._dead_rows = 0
-
-    def _drop_oldest(self) -> None:
-        tail = self._order.popleft()
-        if tail.owner is None:
-            self._dead_rows -= 1
-            return
-        self.bytes -= tail.drop_oldest()
-        if not tail.rows:
-            owner, tail.owner = tail.owner, None
-            owner.tail = None
-
-
-def _size_bytes(row: MessageRow | None) -> int:
-    """The bytes that a row, or the place of a removed one (None), counts against the limit."""
-    return SLOT_BYTES if row is None else row.size_bytes

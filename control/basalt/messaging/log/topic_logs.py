@@ -17,7 +17,8 @@ from basalt.errors import TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import EMPTY_LOG, LogPosition
 from basalt.messaging.log.staged_payloads import StagedPayloads
-from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, Tails, TopicLog
+from basalt.messaging.log.tails import Tails
+from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Join

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from basalt.messaging.log import topic_log
-from basalt.messaging.log.topic_log import SLOT_BYTES, Tail, Tails
+from basalt.messaging.log import tails
+from basalt.messaging.log.tails import SLOT_BYTES, Tail, TailOwner, Tails
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow
 
@@ -23,7 +23,7 @@ def row_at(place: int, size: int = 0, written_by: int | None = None) -> MessageR
     return MessageRow(position(place, 0), written_by, bytes(size))
 
 
-class Log:
+class Log(TailOwner):
     """Whose tail it is."""
 
     tail: Tail | None = None
@@ -116,6 +116,20 @@ class TailMachine(RuleBasedStateMachine):
         stop = self.known(topic, pick) + b"\0" * beyond
         self.stored[topic] = {where: row for where, row in self.stored[topic].items() if where >= stop}
         self.tail.drop_before(topic, stop)
+
+    @rule(topic=TOPICS, pick=st.integers(0, 50), count=st.integers(2, 5))
+    def merge(self, topic: TopicKey, pick: int, count: int) -> None:
+        tail = self.tail.logs[topic].tail
+        places = [where for where in sorted(self.stored[topic]) if where >= self.known(topic, pick)][:count]
+        rows = tail.between(places[0], places[-1]) if tail is not None and places else []
+        if tail is None or len(rows) < 2 or any(row.written_by is not None for row in rows):
+            return
+        merged = rows[-1]._replace(batch=b"".join(row.batch or b"" for row in rows))
+        for row in rows:
+            del self.stored[topic][row.position]
+        self.stored[topic][merged.position] = merged
+        self.tail.replace(tail, rows, merged)
+        assert tail.between(places[0], places[-1]) == [merged]
 
     @precondition(lambda self: self.tail.bytes)
     @rule(topic=TOPICS)
@@ -260,7 +274,7 @@ def test_changes_of_rows_that_are_not_there_change_nothing(where: bytes) -> None
 
 def test_rows_of_dropped_tails_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic whose writes fail again and again drops its tail each time, while no row is pushed out by newer ones."""
-    monkeypatch.setattr(topic_log, "DEAD_ROWS_MAX", 2)
+    monkeypatch.setattr(tails, "DEAD_ROWS_MAX", 2)
     cache = TailCache(10**9)
     cache.append(B, row_at(1), b"")
     for place in range(1, 100):
@@ -271,3 +285,35 @@ def test_rows_of_dropped_tails_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -
     assert cache.rows(B, FIRST) == [row_at(1)]
     assert cache.rows(A, position(99, 1)) == [row_at(100)]
     assert cache.bytes == row_at(1).size_bytes + row_at(100).size_bytes
+
+
+def test_a_merged_row_is_dropped_when_the_last_of_its_rows_would_have_been() -> None:
+    cache = TailCache(2_000)
+    rows = [row_at(place, 100) for place in (1, 2, 3)]
+    for row, after in zip(rows, [b"", rows[0].position, rows[1].position], strict=True):
+        cache.append(A, row, after)
+    cache.append(B, row_at(9, 100), b"")
+    tail = cache.logs[A].tail
+    assert tail is not None
+    merged = rows[-1]._replace(batch=bytes(300))
+    cache.replace(tail, rows, merged)
+    assert cache.bytes == 500 + 300
+    cache.append(B, row_at(10, 1_200), position(9, 0))
+    assert cache.rows(A, FIRST) is None
+    assert cache.rows(B, FIRST) is not None
+    assert cache.bytes == 300 + 1_400
+
+
+def test_rows_that_were_dropped_meanwhile_are_not_replaced_by_one() -> None:
+    cache = TailCache(1_000)
+    rows = [row_at(place, 100) for place in (1, 2, 3)]
+    for row, after in zip(rows, [b"", rows[0].position, rows[1].position], strict=True):
+        cache.append(A, row, after)
+    tail = cache.logs[A].tail
+    assert tail is not None
+    cache.append(A, row_at(4, 100), rows[2].position)
+    cache.replace(tail, rows, rows[-1])
+    assert cache.rows(A, rows[1].position) == [*rows[1:], row_at(4, 100)]
+    cache.forget(A)
+    cache.replace(tail, rows[1:], rows[-1])
+    assert cache.bytes == 0
