@@ -32,6 +32,17 @@ async def test_rows_come_in_pages_of_so_many_or_so_many_bytes(shop: Wired, monke
     assert [len(page) async for page in pages(call, messages, topic.read_keys, b"", stop)] == [1]
 
 
+async def test_a_page_of_compressed_rows_is_as_long_as_they_are_unpacked(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+    await shop.topics.update(A, {"compression": "zstd"})
+    for _ in range(5):
+        await shop.publish(A, "x" * 10_000)
+        shop.clock.advance(1)
+    topic = await shop.topics.get(A)
+    monkeypatch.setattr(stored_log, "PAGE_BYTES", 20_000)
+    call, messages = StoreCalls(shop.store), MessageTable(shop.store.table("message"))
+    assert [len(page) async for page in pages(call, messages, topic.read_keys)] == [2, 2, 1]
+
+
 @pytest.mark.parametrize("page_rows", [1, 256])
 async def test_a_reference_counts_what_it_refers_to(
     shop: Wired, monkeypatch: pytest.MonkeyPatch, page_rows: int

@@ -498,3 +498,12 @@ def test_messages_expire_one_by_one_at_their_own_time() -> None:
     found = fetched(log, start_from(None, True), EVERYTHING, None)
     assert payloads(found) == [b"a", b"c"]
     assert found.next_id == end_of(log.rows[0].position)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_look_ends_by_the_bytes_of_its_rows_before_they_were_compressed(compression: Compression) -> None:
+    batch = encode([bytes(100_000)], compression=compression)
+    rows = [MessageRow(position(FIRST_MS + number, 0), None, batch) for number in range(5)]
+    reading = Reading(start_from(None, True), SliceLimits(1_000, 1 << 30), None, NOW_MS)
+    stopped = reading.look(rows, lambda _: [], verify=True, bytes_max=250_000)
+    assert (stopped, reading.messages) == (Stopped.PAUSED, 3)
