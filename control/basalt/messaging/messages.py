@@ -69,13 +69,17 @@ class Messages:
             )
         return PublishResponse(write_pointer, *placed)
 
-    def submit_publish(self, waiter: Waiter[Placed], title: TopicName, messages: Sequence[Buffer]) -> bool:
-        """As `publish` of plain messages, told to the waiter; False, and nothing is done, where the topic is first to be read."""
+    def submit_publish(
+        self, waiter: Waiter[Placed], title: TopicName, messages: Sequence[Buffer], extras: Sequence[Extras] | None = None,
+    ) -> bool:  # fmt: skip
+        """As `publish` without a write pointer, told to the waiter; False, and nothing is done, where the topic is first to be read."""
         log = self._logs.find(title)
         if log is None:
             return False
         self._check(messages, None)
-        self._writer.submit(lambda group: self._open_log(log).append(group, messages), waiter, sum(map(len, messages)))
+        self._writer.submit(
+            lambda group: self._open_log(log).append(group, messages, extras), waiter, sum(map(len, messages))
+        )
         return True
 
     async def publish_records(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import re
 from dataclasses import replace
@@ -114,7 +115,8 @@ def test_a_plain_publish_needs_no_coroutine_and_is_answered_once_it_is_durable(c
         (AVRO_TYPE, PUBLISH + b"x", b"", 400),
         (AVRO_TYPE, PUBLISH, b"transactionWritePointer=1", 400),
         (AVRO_TYPE, PUBLISH, b"other=1", 400),
-        ({b"content-type": b"application/json"}, b'{"messages": ["a"]}', b"", 200),
+        ({b"content-type": b"application/json"}, b'{"messages": ["\\u0100"]}', b"", 400),
+        ({b"content-type": b"application/json"}, b'{"messages": ["a"], "transactionWritePointer": 7}', b"", 400),
         ({b"content-type": b"avro/binary; a=b"}, PUBLISH, b"", 200),
         ({b"content-type": b"text/plain"}, PUBLISH, b"", 415),
         ({}, PUBLISH, b"", 415),
@@ -127,6 +129,31 @@ def test_what_is_unusual_is_answered_as_ever(client, headers, body, query, statu
     path = client.topic()
     answer, needed = both(client, f"{path}/publish", headers, body, query)
     assert (answer[0], needed) == (status, True)
+
+
+RECORDS = {
+    "records": [{"payload": "a", "key": "k", "headers": [{"name": "n", "value": "v"}]}, {"payload": "b", "ttlMs": 5000}]
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        ("publish", b'{"messages": ["a", "bc"]}'),
+        ("records", json.dumps(RECORDS).encode()),
+        ("records", json.dumps({"records": []}).encode()),
+        ("records", b"{"),
+        ("records", json.dumps({**RECORDS, "transactionWritePointer": 7}).encode()),
+    ],
+)
+def test_json_and_records_are_published_alike_in_both_ways(client, call, body):
+    path = opened(client)
+    (status, _, _), needed = both(client, f"{path}/{call}", {b"content-type": b"application/json"}, body)
+    assert needed is (status != 200)
+    read = client.call("GET", f"{path}/records").json()["records"]
+    once, again = read[: len(read) // 2], read[len(read) // 2 :]
+    assert [{**each, "id": ""} for each in once] == [{**each, "id": ""} for each in again]
+    assert len(once) == 2 * (status == 200)
 
 
 def test_a_topic_that_is_not_in_memory_is_opened_as_ever(client):

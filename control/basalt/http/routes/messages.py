@@ -52,6 +52,7 @@ from basalt.http.routes.route_table import (
     words,
 )
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
+from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.read.log_reader import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
@@ -139,13 +140,26 @@ async def read_written(
 
 
 def submit_publish(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
-    """Submit a publish of plain messages as Avro."""
-    if not request.is_plain(AVRO):
+    """Submit a publish of plain messages."""
+    media_type = request.plain_type
+    if media_type not in (AVRO, JSON):
         return False
-    title, asked = request.topic, avro.decode_publish_request(body)
+    title, asked = request.topic, _PUBLISH[media_type].decode(body)
     if asked.write_pointer is not None:
         return False
     return request.services.messaging.submit_publish(waiter_of(_published), title, asked.messages)
+
+
+def submit_records(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
+    """Submit a publish of records."""
+    media_type = request.plain_type
+    if media_type not in (AVRO, JSON):
+        return False
+    title, asked = request.topic, _RECORDS[media_type].decode(body)
+    if asked.write_pointer is not None:
+        return False
+    payloads, extras = RecordColumns.of(asked.records)
+    return request.services.messaging.submit_publish(waiter_of(_published), title, payloads, extras)
 
 
 def _published(_placed: object) -> Response:
@@ -244,6 +258,7 @@ async def roll_back(request: Request) -> None:
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
     errors=(*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError),
     tag="records",
+    submit=submit_records,
 )
 async def publish_records(request: Request) -> Response:
     """Publish records.

@@ -76,10 +76,11 @@ class Request(RequestHead):
         """The transaction that the path names; `InputError` for no id, `TransactionNotFoundError` for one not of here."""
         return self.write_pointer_of(self.path["transaction"], "id")
 
-    def is_plain(self, media_type: bytes) -> bool:
-        """Tell a request of exactly this content type, without a coding or a query, which needs no more looking at."""
+    @property
+    def plain_type(self) -> bytes | None:
+        """The content type as it was sent, where neither a coding nor a query changes how the body is read; else None."""
         headers = self.headers
-        return headers.get(b"content-type") == media_type and b"content-encoding" not in headers and not self.query
+        return headers.get(b"content-type") if b"content-encoding" not in headers and not self.query else None
 
     def write_pointer_of(self, text: str, field: str) -> int:
         """The write pointer in a transaction's id; errors as `transaction_id` has them."""

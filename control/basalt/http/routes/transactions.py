@@ -64,7 +64,7 @@ operators = RouteTable("admin")
 
 def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     """Submit a one-shot transaction as Avro."""
-    if not request.is_plain(AVRO):
+    if request.plain_type != AVRO:
         return False
     waiter = waiter_of(lambda outcome: json_response(_outcome(request, outcome)))
     return request.services.transactions.submit_one_shot(waiter, avro.decode_work(body), "", request.client_id)
