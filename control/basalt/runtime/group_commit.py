@@ -19,6 +19,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
@@ -263,9 +264,7 @@ class GroupCommit:
         slow = max(self._recent_ms, default=0.0) > INLINE_WRITE_MS_MAX
         if self._store.remote or not small or slow or self._store.busy:
             # Meanwhile the loop reads the requests that will make up the next group.
-            task = self._loop.create_task(self._write_on_thread(group, callers))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._write_on_thread(group, callers)
             return
         self._finish(group, callers, self._try_write(group))
 
@@ -278,12 +277,16 @@ class GroupCommit:
             return BasaltError("the write could not be put together; nothing of it was written")
         return None
 
-    async def _write_on_thread(self, group: Group, callers: list[_Caller[Any]]) -> None:
-        try:
-            error = await self._calls.write(self._try_write, group)
-        except RuntimeError:  # the interpreter is about to end and starts no thread any more; nothing was tried
+    def _write_on_thread(self, group: Group, callers: list[_Caller[Any]]) -> None:
+        def write() -> None:
             error = self._try_write(group)
-        self._finish(group, callers, error)
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                self._loop.call_soon_threadsafe(self._finish, group, callers, error)
+
+        try:
+            self._calls.begin_write(write)
+        except RuntimeError:  # the interpreter is about to end and starts no thread any more; nothing was tried
+            self._finish(group, callers, self._try_write(group))
 
     def _try_write(self, group: Group) -> BasaltError | None:
         try:

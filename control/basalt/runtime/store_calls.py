@@ -29,6 +29,8 @@ OWNER_READS_MAX = 6  # one stuck topic leaves a part of its bucket's share to th
 WAITING_READS_MAX = 256  # beside the reads that have a thread; at 20 ms a read the last waits for about a second
 WAIT_MS_MAX = 10_000  # after which a client had better be told
 
+WRITER_THREAD = "basalt-write"
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Keys: TypeAlias = TopicKeys | TableKeys
@@ -39,6 +41,7 @@ class StoreCalls:
 
     def __init__(self, store: Store) -> None:
         self._threads = _threads_of(store) if store.remote else None
+        self._writer: ThreadPoolExecutor | None = None  # of a local store, made by the first write
 
     async def __call__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's result. A local store answers in microseconds, less than a thread would cost.
@@ -72,6 +75,18 @@ class StoreCalls:
             return await asyncio.to_thread(call, *args, **kwargs)
         return await self._threads.write(lambda: call(*args, **kwargs))
 
+    def begin_write(self, call: Callable[[], None]) -> None:
+        """Have the writer's thread make the call, which tells by itself what became of it. Raises as `write` does.
+
+        A task that waits for the thread costs as much as the hand-over itself.
+        """
+        if self._threads is not None:
+            self._threads.begin_write(call)
+            return
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix=WRITER_THREAD)
+        self._writer.submit(call)
+
 
 def _name(prefix: bytes) -> str:
     """The name of the topic or table with this prefix, as errors say it."""
@@ -104,7 +119,7 @@ class _StoreThreads:
 
     def __init__(self) -> None:
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="basalt-read")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="basalt-write")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=WRITER_THREAD)
         self._shares: dict[Hashable, _Share] = {}  # those with reads under way
 
     def shares(self, owner: Hashable, name: str, bucket: int | None) -> list[_Share]:
@@ -163,6 +178,10 @@ class _StoreThreads:
     async def write(self, call: Callable[[], T]) -> T:
         """The result of a write, made on the writer's thread."""
         return await asyncio.wrap_future(self._writer.submit(copy_context().run, call))
+
+    def begin_write(self, call: Callable[[], None]) -> None:
+        """As that of `StoreCalls`."""
+        self._writer.submit(call)
 
 
 # All services of a store share its threads. An entry goes with its store; threads that have nothing to do end then.

@@ -22,6 +22,7 @@ from basalt.runtime.group_commit import (
     NextGroupError,
     Phase,
 )
+from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import BasaltError, DiskFullError, InputError, StoreError
 from basalt_engine.stores.memory import MemoryStore
@@ -44,10 +45,12 @@ class RecordingStore(MemoryStore):
         self.writes: list[list[tuple[str, list[bytes]]]] = []
         self.errors: list[Exception | None] = []
         self.threads: set[int] = set()
+        self.begun = False
         self.gate = threading.Event()
         self.gate.set()
 
     def write(self, writes: Sequence[TableWrite]) -> None:
+        self.begun = True
         self.gate.wait(60)
         self.threads.add(threading.get_ident())
         error = self.errors.pop(0) if self.errors else None
@@ -484,7 +487,7 @@ async def test_calls_that_come_during_a_write_make_up_the_next_group() -> None:
     writer = GroupCommit(store, ManualClock())
     store.gate.clear()
     first = asyncio.ensure_future(writer.run(put("a")))
-    while writer.queue_bytes or not writer._tasks:
+    while not store.begun:
         await asyncio.sleep(0)
     others = [asyncio.ensure_future(writer.run(put(name))) for name in "bc"]
     await asyncio.sleep(0)
@@ -514,6 +517,26 @@ async def test_what_takes_a_local_store_long_is_written_on_a_thread(
     assert await together(writer, *map(put, names), sizes=[size_bytes] * callers) == names
     assert (threading.get_ident() not in store.threads) == on_thread
     assert writer.groups == 1
+
+
+@pytest.mark.parametrize("remote", [False, True])
+async def test_all_groups_that_take_long_are_written_on_one_thread(remote: bool) -> None:
+    store = RecordingStore(remote=remote)
+    writer = GroupCommit(store, ManualClock())
+    for name in ("a", "b", "c"):
+        assert await together(writer, put(name), sizes=[INLINE_BYTES_MAX]) == [name]
+    assert len(store.threads) == 1
+    assert store.threads != {threading.get_ident()}
+
+
+async def test_a_group_is_written_though_no_thread_starts_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(StoreCalls, "begin_write", refuse)
+    store = RecordingStore(remote=True)
+    assert await GroupCommit(store, ManualClock()).run(put("a")) == "a"
+    assert store.threads == {threading.get_ident()}
 
 
 class SlowStore(RecordingStore):
@@ -674,7 +697,7 @@ async def test_a_caller_that_leaves_during_the_write_takes_nothing_back_and_nobo
     writer = GroupCommit(store, ManualClock())
     store.gate.clear()
     leaving, staying = (asyncio.ensure_future(writer.run(put(name))) for name in "ab")
-    while not writer._tasks:
+    while not store.begun:
         await asyncio.sleep(0)
     leaving.cancel()
     store.gate.set()
