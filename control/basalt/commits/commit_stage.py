@@ -351,7 +351,7 @@ class TopicParticipant:
             self._staged.require(dict.fromkeys(joined.values(), transaction.pointers))
         if plan.markers:
             self._markers.check(plan.markers, "markers")
-        if transaction is not None or any(log.marked for log in logs):
+        if (transaction is not None and transaction.topics) or any(log.marked for log in logs):
             self._markers.admit(self._taking_messages(plan, transaction))
         if plan.segments is not None:
             if transaction is None:
@@ -403,7 +403,7 @@ class TopicParticipant:
         With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
         are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
         """
-        if transaction is None and not plan.markers:
+        if (transaction is None or not transaction.topics) and not plan.markers:
             for log, messages, extras in plan.publications:
                 log.append(group, messages, extras, write_pointer)
             return

@@ -52,6 +52,7 @@ _MAP_HEADER = struct.Struct(">bbi")
 _I32_VALUE = struct.Struct(">i")
 _I64_VALUE = struct.Struct(">q")
 _FIELD_HEADER = struct.Struct(">bh")
+_FIELD_START = struct.Struct(">Bh")  # as it is read: a stranger's type may be any byte
 SEQUENCE_BYTES = 4
 
 
@@ -164,8 +165,20 @@ class _Reader:
 
     def structure(self, fields: Mapping[int, Field]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        while (kind := self._byte()) != STOP:
-            number: int = _FIELD_ID.unpack_from(self._data, self._take(_FIELD_ID.size))[0]
+        data, last = self._data, len(self._data) - _FIELD_START.size
+        while True:
+            position = self.position
+            if position <= last:
+                kind, number = _FIELD_START.unpack_from(data, position)
+                if kind == STOP:
+                    self.position = position + 1
+                    break
+                self.position = position + _FIELD_START.size
+            else:  # a stop, or less than a field
+                kind = self._byte()
+                if kind == STOP:
+                    break
+                (number,) = _FIELD_ID.unpack_from(data, self._take(_FIELD_ID.size))
             field = fields.get(number)
             if field is None:
                 self.skip(kind)
@@ -182,7 +195,11 @@ class _Reader:
         return value
 
     def i64(self) -> int:
-        value: int = _I64_VALUE.unpack_from(self._data, self._take(_I64_VALUE.size))[0]
+        position = self.position
+        if position + _I64_VALUE.size > len(self._data):
+            self._take(_I64_VALUE.size)  # refuses
+        self.position = position + _I64_VALUE.size
+        value: int = _I64_VALUE.unpack_from(self._data, position)[0]
         return value
 
     def blob(self) -> bytes:

@@ -102,3 +102,22 @@ def test_noise_has_no_header_or_one(frame):
         return
     assert 0 < len(header.name) <= 128
     assert header.arguments_start <= len(frame)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "the 0 bytes of the frame end within a struct"),
+        (b"\xc8\x00\x07", "there is no Thrift type 200"),
+        (b"\xc8\x00\x01", "txId has Thrift type 200, not 10"),
+        (b"\x0a\x00", "2 bytes from byte 1 on, in a frame of 2"),
+        (b"\x0a\x00\x01", "8 bytes from byte 3 on, in a frame of 3"),
+        (b"\x0a\x00\x01" + bytes(7), "8 bytes from byte 3 on, in a frame of 10"),
+        (b"\x0a\x00\x01" + bytes(8), "the 11 bytes of the frame end within a struct"),
+        (b"\x0a\x00\x01" + bytes(9) + b"\x0a\x00\x01", "3 bytes follow the arguments"),
+    ],
+)
+def test_a_struct_that_is_none_is_told_by_its_bytes(body, reason):
+    with pytest.raises(MalformedArgumentsError, match=f"^{reason}$"):
+        read("commitOrThrow", body)
+    assert read("commitOrThrow", b"\x0a\x00\x01" + bytes(7) + b"\x05\x00") == {"txId": 5}
