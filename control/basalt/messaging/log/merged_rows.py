@@ -86,15 +86,15 @@ class RowMerger:
             return
         batches = [(row.position, decode(row.batch or b"", verify=False)) for row in rows]
         merged = MessageRow(rows[-1].position, None, merge(batches))
-        packed = merged._replace(batch=topic_log.packing.stored(merged.batch or b"", topic.compression))
         gone = [Delete(topic.keys.message_key(*position_fields(row.position))) for row in rows[:-1]]
-        group.add(MessageTable.name, MessageTable.put(topic.keys, packed), *gone)
-        group.when_durable(lambda: self._merged(tail, rows, merged, packed.size_bytes))
+        topic_log.packing.add(group, topic, merged)
+        group.add(MessageTable.name, *gone)
+        group.when_durable(lambda: self._merged(tail, rows, merged))
         group.when_failed(lambda: self._memory.tails.drop(topic_log))
 
-    def _merged(self, tail: Tail, rows: list[MessageRow], merged: MessageRow, size_bytes: int) -> None:
+    def _merged(self, tail: Tail, rows: list[MessageRow], merged: MessageRow) -> None:
         self._memory.merged_rows_total += len(rows)
-        self._memory.merged_bytes_total += size_bytes
+        self._memory.merged_bytes_total += merged.size_bytes
         self._memory.tails.replace(tail, rows, merged)
 
     # As a waiter.
