@@ -43,12 +43,13 @@ class Store(MemoryStore):
         self.go_on.set()
 
     def write(self, writes: Sequence[TableWrite]) -> None:
+        fails = self.fails  # as it was told before it was held
         self.writing.set()
         self.go_on.wait(60)
-        if self.fails == "refused":
+        if fails == "refused":
             raise StoreError("the disk is full")
         super().write(writes)
-        if self.fails == "no answer":
+        if fails == "no answer":
             raise UnknownOutcomeError("the connection broke")
 
     def hold(self) -> None:
@@ -101,9 +102,9 @@ async def together(shop: Wired, *calls: Awaitable[T]) -> list[T | BaseException]
     if blocker is not None:
         while len(shop.services.writer._queue) < len(calls):
             await asyncio.sleep(0)
+        store.fails = fails
         store.release()
         await blocker
-        store.fails = fails
         before += 1
     found = await answers
     # A stage that needs what is not in memory runs again, in a later group: each call at most once for each thing it lacks.
