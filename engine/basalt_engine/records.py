@@ -36,6 +36,7 @@ Headers = tuple[tuple[str, bytes], ...]
 _HEADER = struct.Struct(">BBBBI")
 _IS_ZSTD = b"\x01"  # the header's byte 3
 _PLACE = struct.Struct(">QH")  # of a position
+_ONE_LENGTH = struct.Struct(">I")
 _CRC_BYTES = 4
 _NO_KEY = 0xFFFFFFFF
 _NO_EVENT_TIME = -(1 << 63)
@@ -433,6 +434,29 @@ def first_position(data: Buffer, last: bytes) -> bytes:
 def count_messages(data: Buffer) -> int:
     """The number of messages in an encoded batch, from its header alone: nothing is checked."""
     return int.from_bytes(data[4:8], "big")
+
+
+def plain_span(data: bytes, *, verify: bool) -> tuple[tuple[int, ...], memoryview] | None:
+    """The lengths of the payloads, and the payloads as one stretch, of an uncompressed batch of users' messages that carry nothing else.
+
+    None for every other batch, and for one that `decode` would refuse: ask that. `verify` is as there.
+    """
+    size_bytes = len(data)
+    if size_bytes < _HEADER.size + _CRC_BYTES:
+        return None
+    version, kind, flags, compression, count = _HEADER.unpack_from(data)
+    end, payloads_at = size_bytes - _CRC_BYTES, _HEADER.size + _LENGTH_BYTES * count
+    if version != VERSION or kind or flags or compression or not 0 < count <= BATCH_MESSAGES_MAX or payloads_at > end:
+        return None
+    view = memoryview(data)
+    lengths: tuple[int, ...] = (
+        _ONE_LENGTH.unpack_from(data, _HEADER.size)
+        if count == 1
+        else struct.unpack_from(f">{count}I", data, _HEADER.size)
+    )
+    if verify and (sum(lengths) != end - payloads_at or crc32c(view[:end]) != int.from_bytes(data[end:], "big")):
+        return None
+    return lengths, view[payloads_at:end]
 
 
 def decode(data: Buffer, *, verify: bool = True) -> RecordBatch:

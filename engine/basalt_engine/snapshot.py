@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -79,6 +79,19 @@ class InvalidList:
 NO_INVALID = InvalidList()
 
 
+class Writers(NamedTuple):
+    """The transactional writers of several rows, none of which was rolled back, with the lowest and the highest of them."""
+
+    pointers: frozenset[int]
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, pointers: frozenset[int]) -> Writers | None:
+        """These writers, if there are any."""
+        return cls(pointers, min(pointers), max(pointers)) if pointers else None
+
+
 class TransactionSnapshot(NamedTuple):
     """The transactions as one reader sees them.
 
@@ -107,6 +120,17 @@ class TransactionSnapshot(NamedTuple):
         if written_by > self.read_pointer or _contains(self.in_progress, written_by):
             return Visibility.HOLD
         return Visibility.VISIBLE
+
+    def sees_all(self, writers: Writers) -> bool:
+        """True when it is certain that a reader with this snapshot gets the rows of each of these; one that is its own may make it False."""
+        pointers, low, high = writers
+        if high > self.read_pointer or self.excluded in pointers:
+            return False
+        return not any(
+            pointer in pointers
+            for undone in (self.in_progress, self.invalid.pointers)
+            for pointer in undone[bisect_left(undone, low) : bisect_right(undone, high)]
+        )
 
     def is_visible(self, written_by: int | None) -> bool:
         """True when a reader with this snapshot gets rows of this writer."""

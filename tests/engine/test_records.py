@@ -35,6 +35,7 @@ from basalt_engine.records import (
     first_position,
     is_merged,
     merge,
+    plain_span,
     uncompressed_bytes,
 )
 from tests.vector_lines import cases
@@ -234,6 +235,31 @@ def test_every_cut_of_a_batch_is_corrupt(
     for end in range(len(data)):
         with pytest.raises(CorruptionError):
             decode(data[:end])
+
+
+@relaxed
+@given(batches(), st.data())
+def test_the_span_of_a_plain_batch_is_that_of_the_decoded_one_or_none_where_that_is_refused(
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression], data: st.DataObject
+) -> None:
+    payloads, extras, kind, compression = made
+    whole = encode(payloads, extras, kind=kind, compression=compression)
+    batch, found = decode(whole), plain_span(whole, verify=True)
+    if kind is not RecordKind.USER or batch.flags or whole[3]:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found[0], bytes(found[1])) == (batch.lengths(), b"".join(payloads))
+    bad = bytearray(whole)
+    bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
+    assert plain_span(bytes(bad), verify=True) is None
+    assert plain_span(whole[: data.draw(st.integers(0, len(whole) - 1))], verify=True) is None
+
+
+def test_lengths_that_do_not_fill_a_plain_batch_are_no_span() -> None:
+    assert plain_span(plain(struct.pack(">I", 2) + b"abc"), verify=True) is None
+    assert plain_span(plain(struct.pack(">II", 2, 2) + b"abc", count=2), verify=True) is None
+    assert plain_span(plain(b"abc", count=65_536), verify=True) is None
 
 
 @pytest.mark.parametrize(("data", "meaning"), cases("record-batches"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine import snapshot as snapshot_module
-from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot, Visibility
+from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot, Visibility, Writers
 
 relaxed = settings(deadline=None)
 
@@ -49,6 +49,18 @@ def naively(snapshot: TransactionSnapshot, written_by: int | None) -> Visibility
 def test_a_snapshot_judges_as_the_definition_says(snapshot: TransactionSnapshot, written_by: int | None) -> None:
     assert snapshot.judge(written_by) is naively(snapshot, written_by)
     assert snapshot.is_visible(written_by) == (naively(snapshot, written_by) is Visibility.VISIBLE)
+
+
+@settings(deadline=None, max_examples=500)
+@given(snapshots(), st.frozensets(st.integers(1, 7), min_size=1, max_size=4))
+def test_who_certainly_sees_several_writers_sees_each_of_them(
+    snapshot: TransactionSnapshot, pointers: frozenset[int]
+) -> None:
+    writers = Writers.of(pointers)
+    assert writers is not None
+    each = all(naively(snapshot, pointer) is Visibility.VISIBLE for pointer in pointers)
+    others = pointers.isdisjoint(snapshot.own)
+    assert snapshot.sees_all(writers) == each if others else each or not snapshot.sees_all(writers)
 
 
 SNAPSHOT = TransactionSnapshot(10, 12, (5, 9), InvalidList((3, 11)), (12,))

@@ -273,6 +273,14 @@ class Metrics:
         writes.add_metric((), writer.groups, writer.write_ms / 1_000)
         yield writes
         yield _gauge("basalt_write_queue_bytes", "Bytes of calls that wait to be written", writer.queue_bytes)
+        answers = self._services.topics.tails.answers
+        yield _gauge("basalt_answers_bytes", "Bytes of messages kept as they were answered", answers.bytes)
+        stretches = CounterMetricFamily(
+            "basalt_answers_stretches", "Stretches of messages encoded, and reused", labels=("how",)
+        )
+        stretches.add_metric(("encoded",), answers.made)
+        stretches.add_metric(("reused",), answers.hits)
+        yield stretches
         runs = CounterMetricFamily("basalt_job_runs", "Runs of scheduled jobs by outcome", labels=("job", "outcome"))
         for name, outcomes in self._services.scheduler.run_totals().items():
             for outcome, count in outcomes.items():

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
+from basalt.api.codecs.encoded import Encoding
 from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, TooLargeError
 from basalt.messaging.log.append import Placed, RecordColumns
@@ -17,6 +18,7 @@ from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.read.answer_reader import AnswerReader, AnswerReading, Encoded
 from basalt.messaging.read.log_reader import Fetch, LogReader, SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit, Waiter
 from basalt.transactions.manager import Transactions
@@ -36,6 +38,7 @@ class Messages:
         self._clock = clock
         self._logs = logs
         self._reader = reader
+        self._answer_reader = AnswerReader(reader, logs.tails.answers)
         self._roll_backs = roll_backs
         self._writer = writer
         self._writers = writers
@@ -119,12 +122,13 @@ class Messages:
     async def fetch(
         self, title: TopicName, start: bytes | int | None, inclusive: bool, *, messages_max: int | None = None,
         bytes_max: int | None = None, snapshot: TransactionSnapshot | None = None, committed: bool = False,
-        markers: bool = False, wait_ms: int = 0,
+        markers: bool = False, wait_ms: int = 0, encoding: Encoding | None = None,
     ) -> Fetch:  # fmt: skip
         """Messages from a position on; waits up to `wait_ms` until there is one.
 
         `committed` reads under the manager's newest snapshot, `snapshot` under the one given, neither sees everything.
-        With `markers` these come in between; they are waited for as messages are. `BusyError`: too many wait already.
+        With `markers` these come in between; they are waited for as messages are. `BusyError`: too many wait already. With
+        an `encoding` the page is in `encoded`, in part as messages that are encoded so already.
         """
         limits = SliceLimits(
             min(messages_max or self.limits.messages_max, self.limits.messages_max),
@@ -137,10 +141,14 @@ class Messages:
             arrival = log.waiter() if wait_ms else None
             try:
                 seen = self._writers.current() if committed else snapshot
-                found = await self._reader.read(log, begin, limits, seen, markers=markers)
+                if encoding is None:
+                    found = await self._reader.read(log, begin, limits, seen, markers=markers)
+                else:
+                    reading = AnswerReading(begin, limits, seen, self._clock.now_ms(), markers=markers)
+                    found = await self._answer_reader.read(log, reading, Encoded(encoding, committed))
                 if markers:
                     found = found._replace(generation=log.topic.generation, tasks=log.topic.tasks)
-                if found.slices:
+                if found.slices or found.encoded:
                     self.fetched_messages_total += found.messages
                     self.fetched_bytes_total += found.payload_bytes
                     return found

@@ -200,7 +200,7 @@ class ExpiredRows:
 
     def _gone(self, log: TopicLog, before_ms: int) -> None:
         key = log.topic.keys.generation_key
-        self._logs.tails.remove_before(log.tail, position(before_ms, 0))
+        self._logs.tails.remove_before(log, position(before_ms, 0))
         if log.index is not None:
             log.present_index().expired(
                 before_ms

@@ -180,11 +180,11 @@ class GarbageRows:
                 first, last, _ = row.reference
                 rows = PayloadTable.remove_between(topic.keys, abs(written_by), first, last)
                 group.add(PayloadTable.name, rows)
-            group.when_durable(lambda: tails.remove(log.tail, row.position))
+            group.when_durable(lambda: tails.remove(log, row.position))
             group.when_failed(lambda: tails.drop(log))
         elif verdict.fate is Fate.ROLL_BACK:
             group.add(MessageTable.name, MessageTable.roll_back(row.key, written_by))
-            group.when_durable(lambda: None if log.tail is None else log.tail.roll_back(row.position))
+            group.when_durable(lambda: tails.roll_back(log, row.position))
             group.when_failed(lambda: tails.drop(log))
         elif verdict is NO_SNAPSHOT or (snapshot is not None and snapshot.judge(written_by) is Visibility.HOLD):
             return None

@@ -38,7 +38,7 @@ from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
 from basalt.settings import Settings
-from basalt.settings.tree import HBaseSettings
+from basalt.settings.tree import HBaseSettings, MessagingSettings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
 from basalt.thrift.face import ThriftFace
@@ -165,6 +165,15 @@ async def open_services(
         raise
 
 
+def _topic_logs(
+    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits
+) -> TopicLogs:
+    return TopicLogs(
+        store, clock, catalog, tail_bytes_max=settings.cache_bytes_max, answers_bytes_max=settings.answers_bytes_max,
+        limits=memory,
+    )  # fmt: skip
+
+
 async def _wire(
     settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: HBaseCluster | None,
     memory: LogLimits,
@@ -172,8 +181,8 @@ async def _wire(
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    catalog, cache_bytes_max = Topics(store, clock, facts.buckets), settings.messaging.cache_bytes_max
-    topics = TopicLogs(store, clock, catalog, tail_bytes_max=cache_bytes_max, limits=memory)
+    catalog = Topics(store, clock, facts.buckets)
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory)
     merge_small_rows(writer, topics.memory)
     kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
     log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)

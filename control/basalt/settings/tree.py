@@ -130,6 +130,9 @@ class MessagingSettings:
     cache_bytes_max: Annotated[
         int, Size("memory for the newest messages of all topics together; 0: none", 0, 1024 * GIB)
     ] = 256 * MIB
+    answers_bytes_max: Annotated[
+        int, Size("memory for messages as they were answered, for others who read the same; 0: none", 0, 1024 * GIB)
+    ] = 32 * MIB
     queue_bytes_max: Annotated[
         int, Size("payloads waiting to be written, before publishers get 503", KIB, 16 * GIB)
     ] = 64 * MIB

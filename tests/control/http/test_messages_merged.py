@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from basalt.api.codecs import batches
 from basalt.api.codecs.arrow import COLUMNS, Source
+from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN
 from basalt.http.routes import messages as routes
 from basalt.http.routes import ranges
-from basalt.http.routes.messages import ALONE_BYTES_MIN, RUN_MESSAGES_MIN
 from basalt.messaging.read.log_reader import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import position

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from basalt.api.bodies.messages import ConsumeRequest, Message, PublishRequest
 from basalt.api.codecs import avro
+from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN
 from basalt.client.calls.pages import Page
 from basalt.http.asgi import content_encoding
 from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
 from basalt.http.routes import messages as routes
-from basalt.http.routes.messages import ALONE_BYTES_MIN, PART_BYTES, RUN_MESSAGES_MIN
+from basalt.http.routes.messages import PART_BYTES
 from tests.control.api.codecs import client_codecs
 
 AVRO = "avro/binary"

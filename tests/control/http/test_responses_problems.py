@@ -92,8 +92,7 @@ def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(client, monk
         yield b"some"
         raise ZeroDivisionError
 
-    formats = messages._POLL
-    monkeypatch.setitem(formats, b"application/json", formats[b"application/json"]._replace(encode=break_off))
+    monkeypatch.setattr(messages, "json_parts", break_off)
     with pytest.raises(ZeroDivisionError):
         client.poll(path)
 

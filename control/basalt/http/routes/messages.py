@@ -21,6 +21,7 @@ from basalt.api.bodies.messages import (
     LONG_MAX,
     Buffer,
     Carried,
+    ConsumeRequest,
     Record,
     RecordsRequest,
     check_rollback,
@@ -28,6 +29,7 @@ from basalt.api.bodies.messages import (
 )
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
+from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN, AvroMessages, BatchedMessages, Encoding
 from basalt.catalog.topics import TopicName
 from basalt.errors import (
     InputError,
@@ -52,6 +54,7 @@ from basalt.http.routes.route_table import (
     words,
 )
 from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
+from basalt.messaging.log.answers import StretchPart
 from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.read.log_reader import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
@@ -65,8 +68,6 @@ RECORDS_PATH = TOPIC_PATH + "/records"
 WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
 WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
 PART_BYTES = 256 * 1024  # about the size of a part: few enough to send, small enough to make without a pause
-RUN_MESSAGES_MIN = 16  # below that, gathering costs less than a block
-ALONE_BYTES_MIN = 64 * 1024  # a stretch of stored bytes this long is sent as it lies; shorter ones are joined
 PART_RECORDS = 1_000  # an answer of records is made and sent in parts of about so many; each takes a few milliseconds
 _MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
 
@@ -200,8 +201,8 @@ async def publish(request: Request) -> Response:
 async def poll(request: Request) -> Response:
     """Read messages from a position on."""
     title = request.topic
-    media_type, decode, encode, _ = _POLL[request.required_type(_POLL)]
-    body = decode(await request.body())
+    media_type = request.required_type(_POLL)
+    body = _POLL[media_type](await request.body())
     start = body.start_from
     start = start if start is None or isinstance(start, int) else bytes(start)
     records = request.flag("records")
@@ -212,12 +213,17 @@ async def poll(request: Request) -> Response:
             field="markers",
             hint="Accept application/vnd.basalt.batches, or read records.",
         )
-    fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction)
+    encoding = BatchedMessages if batched else AvroMessages if media_type == AVRO and not records else None
+    fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction, encoding)
     headers = position_headers(request, fetched)
     if batched:  # takes no time to make, whatever its size
-        return Response(200, list(batch_parts(fetched.slices)), BATCHES, headers)
-    parts = _RECORD_PARTS[media_type](request, fetched) if records else encode(fetched.slices)
-    whole = fetched.payload_bytes <= WHOLE_BYTES_MAX
+        return Response(200, list(batch_parts(fetched.encoded)), BATCHES, headers)
+    if encoding is not None:
+        parts = avro_parts(fetched.encoded)
+    else:
+        parts = _RECORD_PARTS[media_type](request, fetched) if records else json_parts(fetched.slices)
+    encoded_bytes = sum(part.payload_bytes for part in fetched.encoded if isinstance(part, StretchPart))
+    whole = fetched.payload_bytes - encoded_bytes <= WHOLE_BYTES_MAX
     return Response(200, list(parts) if whole else parts, media_type, headers)
 
 
@@ -327,6 +333,7 @@ async def fetch(
     inclusive: bool,
     messages_max: int | None,
     transaction: Buffer | None = None,
+    encoding: Encoding | None = None,
 ) -> Fetch:
     """Fetch and count what the topic has for a reader; wait as long as `waitMs` says or until the client has gone.
 
@@ -340,11 +347,11 @@ async def fetch(
     def look(wait_ms: int) -> Coroutine[None, None, Fetch]:
         return request.services.messaging.fetch(
             title, start, inclusive, messages_max=messages_max, snapshot=snapshot, committed=committed, markers=markers,
-            wait_ms=wait_ms,
+            wait_ms=wait_ms, encoding=encoding,
         )  # fmt: skip
 
     fetched = await look(0)
-    if wait_ms and not fetched.slices:
+    if wait_ms and not (fetched.slices or fetched.encoded):
         fetched = await unless_gone(request, look(wait_ms))
     request.metrics.topics.fetched(title, fetched.messages, fetched.payload_bytes)
     return fetched
@@ -438,17 +445,25 @@ class _Gathered:
         return [Carried(*extras) for piece in self._slices for extras in piece.extras()] if self.flags else None
 
 
-def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) -> Iterator[_Gathered | Slice]:
-    """Slices that stand alone as they are, the others gathered to about the size of a part."""
+Piece = Slice | StretchPart
+
+
+def _gathered(
+    pieces: Sequence[Piece], stands_alone: Callable[[Slice], bool]
+) -> Iterator[_Gathered | Slice | StretchPart]:
+    """Pieces that are encoded already, and slices that stand alone, as they are; the others gathered to about the size of a part."""
     gathered = _Gathered()
-    for piece in slices:
-        alone = stands_alone(piece)
-        flags = piece.batch.flags
+    for piece in pieces:
+        if isinstance(piece, StretchPart):
+            alone, flags = True, gathered.flags
+        else:
+            alone, flags = stands_alone(piece), piece.batch.flags
         if flags != gathered.flags:
             if gathered.ids:
                 yield gathered
             gathered = _Gathered(flags)
         if not alone:
+            assert isinstance(piece, Slice)
             gathered.add(piece)
         if gathered.ids and (alone or gathered.size_bytes >= PART_BYTES):
             yield gathered
@@ -459,19 +474,25 @@ def _gathered(slices: Sequence[Slice], stands_alone: Callable[[Slice], bool]) ->
         yield gathered
 
 
-def avro_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
+def avro_parts(pieces: Sequence[Piece]) -> Iterator[Buffer]:
     """A Messages answer as Avro."""
-    for part in _gathered(slices, lambda piece: piece.count >= RUN_MESSAGES_MIN and piece.counted_at is not None):
+    return in_parts(_avro_pieces(pieces))
+
+
+def _avro_pieces(pieces: Sequence[Piece]) -> Iterator[Buffer]:
+    for part in _gathered(pieces, lambda piece: piece.count >= RUN_MESSAGES_MIN and piece.counted_at is not None):
         if isinstance(part, _Gathered):
             yield avro.encode_messages_block(part.ids, part.payloads)
+        elif isinstance(part, StretchPart):
+            yield from part.pieces()
         else:
             yield avro.encode_messages_run(*part.id_parts(), part.payloads())
     yield avro.END_OF_ARRAY
 
 
-def batch_parts(slices: Sequence[Slice]) -> Iterator[Buffer]:
+def batch_parts(pieces: Sequence[Piece]) -> Iterator[Buffer]:
     """A Messages answer as batches. Long stretches are the stored bytes themselves, not copied."""
-    return in_parts(chain([batches.START], _batch_pieces(slices), [batches.END]))
+    return in_parts(chain([batches.START], _batch_pieces(pieces), [batches.END]))
 
 
 def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -498,9 +519,11 @@ def _is_batch(piece: Slice) -> bool:
     return not is_short or piece.batch.kind is not RecordKind.USER
 
 
-def _batch_pieces(slices: Sequence[Slice]) -> Iterator[Buffer]:
-    for part in _gathered(slices, _is_batch):
-        if isinstance(part, _Gathered):
+def _batch_pieces(pieces: Sequence[Piece]) -> Iterator[Buffer]:
+    for part in _gathered(pieces, _is_batch):
+        if isinstance(part, StretchPart):
+            yield from part.pieces()
+        elif isinstance(part, _Gathered):
             yield batches.encode_list(part.ids, part.payloads)
             if part.flags:
                 yield batches.encode_carried(part.flags, part.sections())
@@ -573,9 +596,9 @@ _STORE: Mapping[bytes, Format] = {
     JSON: _PUBLISH[JSON]._replace(decode=partial(json_bodies.decode_publish_request, check=check_store)),
     ARROW: _PUBLISH[ARROW],
 }
-_POLL: Mapping[bytes, Format] = {
-    AVRO: Format(AVRO, avro.decode_consume_request, avro_parts),
-    JSON: Format(JSON, json_bodies.decode_consume_request, json_parts),
+_POLL: Mapping[bytes, Callable[[bytes], ConsumeRequest]] = {
+    AVRO: avro.decode_consume_request,
+    JSON: json_bodies.decode_consume_request,
 }
 _ROLL_BACK = {
     AVRO: partial(avro.decode_publish_response, check=check_rollback),

@@ -132,9 +132,8 @@ class RollBacks:
         group.when_failed(lambda: log.memory.tails.drop(log))
 
     def _rolled_back(self, log: TopicLog, rows: list[MessageRow]) -> None:
-        if log.tail is not None:
-            for row in rows:
-                log.tail.roll_back(row.position)
+        for row in rows:
+            log.memory.tails.roll_back(log, row.position)
         log.notify()
 
     def _vanishing(self, rows: list[MessageRow]) -> list[MessageRow]:

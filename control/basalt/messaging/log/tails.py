@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 
+from basalt.messaging.log.answers import Answers
 from basalt_engine.messages import MERGED_SPAN_MS_MAX, MessageRow
 from basalt_engine.records import count_messages
 
@@ -151,10 +152,11 @@ class Tail:
 
 
 class Tails:
-    """The tails of all topics, together at most `bytes_max`."""
+    """The tails of all topics, together at most `bytes_max`; and stretches of any part of them, as readers were answered them."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, answers_bytes_max: int = 0) -> None:
         self._bytes_max = bytes_max
+        self.answers = Answers(answers_bytes_max)
         self._order: deque[Tail] = deque()  # the tail of each cached row, oldest row first
         self._dead_rows = 0  # entries of the order whose tail was dropped
         self.bytes = 0
@@ -182,15 +184,23 @@ class Tails:
         self.hits += 1
         return tail.rows_from(start, rows_max)
 
-    def remove(self, tail: Tail | None, position: bytes) -> None:
-        """The row at this position was removed from the store."""
-        if tail is not None:
-            self.bytes -= tail.remove(position)
+    def roll_back(self, owner: TailOwner, position: bytes) -> None:
+        """The row at this position was rolled back in the store."""
+        self.answers.forget(owner, position)
+        if owner.tail is not None:
+            owner.tail.roll_back(position)
 
-    def remove_before(self, tail: Tail | None, position: bytes) -> None:
+    def remove(self, owner: TailOwner, position: bytes) -> None:
+        """The row at this position was removed from the store."""
+        self.answers.forget(owner, position)
+        if owner.tail is not None:
+            self.bytes -= owner.tail.remove(position)
+
+    def remove_before(self, owner: TailOwner, position: bytes) -> None:
         """All rows before this position were removed from the store."""
-        if tail is not None:
-            self.bytes -= tail.remove_before(position)
+        self.answers.forget_before(owner, position)
+        if owner.tail is not None:
+            self.bytes -= owner.tail.remove_before(position)
 
     def replace(self, tail: Tail, rows: Sequence[MessageRow], merged: MessageRow) -> None:
         """These neighbours became one row in the store."""
@@ -199,6 +209,7 @@ class Tails:
 
     def drop(self, owner: TailOwner) -> None:
         """Drop all of a topic: it was deleted, or its rows changed in the store."""
+        self.answers.drop(owner)
         tail = owner.tail
         if tail is None:
             return

@@ -538,6 +538,7 @@ class LogMemory:
 
     def forget_all_blocks(self) -> None:
         """Writers that had been decided about were decided about anew: no block holds any more."""
+        self.tails.answers.clear()
         for log in self.detailed:
             self._forget_blocks(log)
 

@@ -37,10 +37,11 @@ class TopicLogs:
     """The logs of one store."""
 
     def __init__(
-        self, store: Store, clock: Clock, catalog: Topics, *, tail_bytes_max: int, limits: LogLimits = LOG_LIMITS
-    ) -> None:
+        self, store: Store, clock: Clock, catalog: Topics, *, tail_bytes_max: int, answers_bytes_max: int = 0,
+        limits: LogLimits = LOG_LIMITS,
+    ) -> None:  # fmt: skip
         self.catalog = catalog
-        self.tails = Tails(tail_bytes_max)
+        self.tails = Tails(tail_bytes_max, answers_bytes_max)
         self.memory = LogMemory(store, self.tails, limits)
         self.staged = StagedPayloads(store, clock, self.memory.writers)
         self._messages = MessageTable.of(store)

@@ -11,13 +11,14 @@ import asyncio
 import functools
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
 from basalt.api.markers import Marker, decode_marker
 from basalt.catalog.topics import Topic
+from basalt.messaging.log.answers import StretchPart
 from basalt.messaging.log.packing import StoredSize
 from basalt.messaging.log.stored_log import PAGE_ROWS, LogPage, read_page
 from basalt.messaging.log.topic_log import TopicLog
@@ -39,13 +40,13 @@ LOOK_BYTES_MAX = 4 << 20  # or some 10 ms of large ones; then others get their t
 REMOTE_BYTES_MAX = 16 << 20  # asked of a remote store at once, and in memory for each reader
 FOREVER_MS = (1 << 63) - 1
 _END_OF_ROW = b"\xff" * POSITION_BYTES  # after every message of a row
-_NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
+NO_PAYLOAD_ROW = bytes(MESSAGE_ID_BYTES - POSITION_BYTES)
 
 PayloadRows = Callable[[MessageRow], Iterable[PayloadRow]]  # reads the payload rows that a row refers to, in order
 
 
 @functools.cache
-def _numbers() -> list[bytes]:
+def numbers() -> list[bytes]:
     """All sequence numbers, at hand: every poll needs thousands. A server that nobody polls goes without their 3 MB."""
     return [number.to_bytes(2, "big") for number in range(1 << 16)]
 
@@ -112,7 +113,7 @@ class Slice:
         """The ids in parts, where they count up: what all begin with, the two bytes that are each one's own, what all end with."""
         assert self._positions is None
         first = self._first_sequence
-        return self._head, _numbers()[first + self.start : first + self.stop], self._tail()
+        return self._head, numbers()[first + self.start : first + self.stop], self._tail()
 
     def first_id(self) -> bytes:
         """The id of the first message; where there is a `counted_at`, the others count up from it in that number."""
@@ -125,7 +126,7 @@ class Slice:
     def id_at(self, index: int) -> bytes:
         """The id of the batch's message at this index."""
         if self._positions is not None:
-            return bytes(self._positions[POSITION_BYTES * index : POSITION_BYTES * (index + 1)]) + _NO_PAYLOAD_ROW
+            return bytes(self._positions[POSITION_BYTES * index : POSITION_BYTES * (index + 1)]) + NO_PAYLOAD_ROW
         return self._head + (self._first_sequence + index).to_bytes(2, "big") + self._tail()
 
     @property
@@ -167,7 +168,7 @@ class Slice:
 
     def _tail(self) -> bytes:
         """The end of each id, after the number that counts the messages."""
-        return _NO_PAYLOAD_ROW if self._stored_ms is None else b""
+        return NO_PAYLOAD_ROW if self._stored_ms is None else b""
 
     def _part(self, start: int, stop: int) -> Slice:
         part = Slice.__new__(Slice)
@@ -182,7 +183,7 @@ class Slice:
         if self._positions is not None:
             # The ids end with zeros: whoever stands at something else behind a position has passed its message.
             rest = start[POSITION_BYTES:]
-            passed = rest > _NO_PAYLOAD_ROW or (rest == _NO_PAYLOAD_ROW and not inclusive)
+            passed = rest > NO_PAYLOAD_ROW or (rest == NO_PAYLOAD_ROW and not inclusive)
             first = self.batch.index_of(start[:POSITION_BYTES] + b"\0" * passed)
             return self._part(min(max(self.start, first), self.stop), self.stop)
         head, shared = self._head, start[: len(self._head)]
@@ -265,7 +266,7 @@ class Start(NamedTuple):
         """
         if row.position != self.id[:POSITION_BYTES]:
             return False
-        last = _NO_PAYLOAD_ROW if row.reference is None else row.reference.last
+        last = NO_PAYLOAD_ROW if row.reference is None else row.reference.last
         return self.id[POSITION_BYTES:] > last or (self.id[POSITION_BYTES:] == last and not self.inclusive)
 
     def within(self, row: MessageRow) -> MessageRow:
@@ -281,7 +282,7 @@ def start_from(at: bytes | int | None, inclusive: bool) -> Start:
     if at is None:
         return Start(bytes(MESSAGE_ID_BYTES), True)
     if isinstance(at, int):
-        return Start(position(at if inclusive else at + 1, 0) + _NO_PAYLOAD_ROW, True)
+        return Start(position(at if inclusive else at + 1, 0) + NO_PAYLOAD_ROW, True)
     return Start(at, inclusive)
 
 
@@ -359,6 +360,7 @@ class ReadBudget:
 class Fetch(NamedTuple):
     """A page of messages. `next_id`: go on from here, exclusively; None when nothing was passed.
 
+    A caller that asked for an encoding finds everything in `encoded`, not in `slices`.
     `full_at` is the id of the message that did not fit. A caller that asked for markers also gets the topic's
     generation and its property `tasks`.
     """
@@ -373,6 +375,7 @@ class Fetch(NamedTuple):
     tasks: int | None = None
     stopped: Stopped = Stopped.END
     full_at: bytes | None = None
+    encoded: Sequence[Slice | StretchPart] = ()
 
 
 class Reading:
@@ -413,6 +416,11 @@ class Reading:
         self.skipped: set[int] = set()  # failed writers whose rows were passed
         # A later reader finds the same messages from one time until another, for they may have TTLs of their own.
         self.from_ms, self.until_ms = 0, FOREVER_MS
+
+    @property
+    def has_found(self) -> bool:
+        """True when the page has a message, or a marker."""
+        return bool(self.slices)
 
     def remote_bytes(self, size: StoredSize) -> int:
         """The bytes to ask a remote store for, of rows like these."""
@@ -550,6 +558,13 @@ class Reading:
                 self.from_ms = max(self.from_ms, expire_ms)
 
 
+class RowsAhead(NamedTuple):
+    """The next rows of a log: `cached` where they are in its tail. `rows` are those, or are read from a local store as they are taken."""
+
+    cached: list[MessageRow] | None
+    rows: Iterable[MessageRow] | None
+
+
 class LogReader:
     """Reads the logs of one store."""
 
@@ -578,29 +593,44 @@ class LogReader:
         while True:
             if log.unconfirmed:
                 await log.confirm_or_delete()
-            topic = log.topic
-            start = reading.go_on(log.oldest_ms(reading.now_ms)).position
-            cached = self._logs.tails.rows(log.tail, start, LOOK_ROWS_MAX)
-            if self._remote and (cached is None or any(row.reference is not None for row in cached)):
-                stopped = await self._look_remotely(log, topic, reading, cached)
-            else:
-                stopped = self._look(log, topic, reading, cached)
-            if stopped is not Stopped.PAUSED:
-                needs_more = stopped is Stopped.LOOKED or (stopped is Stopped.SPENT and not reading.whole)
-                if not needs_more or (reading.slices and not reading.whole):
-                    return reading.page(stopped)
-            if reading.budget is None or stopped is Stopped.SPENT:
-                reading.budget = ReadBudget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
-            await asyncio.sleep(0)  # others get their turn on a long way
+            reading.go_on(log.oldest_ms(reading.now_ms))
+            page = await self.turn(log, reading, self.rows_ahead(log, reading))
+            if page is not None:
+                return page
 
-    def _look(self, log: TopicLog, topic: Topic, reading: Reading, cached: list[MessageRow] | None) -> Stopped:
+    def rows_ahead(self, log: TopicLog, reading: Reading) -> RowsAhead:
+        """The rows from `reading.start` on, to be read in this turn of the event loop."""
+        start = reading.start.position
+        cached = self._logs.tails.rows(log.tail, start, LOOK_ROWS_MAX)
+        if cached is not None or self._remote:
+            return RowsAhead(cached, cached)
+        # To the end of the log, row by row: the one in which a range ends may be a merged one, that lies behind it.
+        return RowsAhead(None, self.messages.stored(log.topic.read_keys, start, log.in_flight_stop))
+
+    async def turn(
+        self, log: TopicLog, reading: Reading, ahead: RowsAhead, rows_max: int = LOOK_ROWS_MAX
+    ) -> Fetch | None:
+        """Look at the rows ahead, and let others have their turn; the page, when it is complete."""
+        cached = ahead.cached
+        if self._remote and (cached is None or any(row.reference is not None for row in cached)):
+            stopped = await self._look_remotely(log, log.topic, reading, cached)
+        else:
+            stopped = self._look(log.topic, reading, ahead, rows_max)
+        if stopped is not Stopped.PAUSED:
+            needs_more = stopped is Stopped.LOOKED or (stopped is Stopped.SPENT and not reading.whole)
+            if not needs_more or (reading.has_found and not reading.whole):
+                return reading.page(stopped)
+        if reading.budget is None or stopped is Stopped.SPENT:
+            reading.budget = ReadBudget(ROWS_MAX)  # a reader gets something, or knows that there is nothing
+        await asyncio.sleep(0)  # others get their turn on a long way
+        return None
+
+    def _look(self, topic: Topic, reading: Reading, ahead: RowsAhead, rows_max: int) -> Stopped:
         """Look at the next rows, in the tail or in a local store."""
-        rows: Iterable[MessageRow] | None = cached
-        if rows is None:
-            # To the end of the log, row by row: the one in which a range ends may be a merged one, that lies behind it.
-            rows = self.messages.stored(topic.read_keys, reading.start.position, log.in_flight_stop)
+        cached, rows = ahead
+        assert rows is not None
         payload_rows = partial(self.stored_rows, topic)
-        stopped = reading.look(rows, payload_rows, cached is None, LOOK_ROWS_MAX, LOOK_BYTES_MAX)
+        stopped = reading.look(rows, payload_rows, cached is None, rows_max, LOOK_BYTES_MAX)
         is_end = stopped is Stopped.LOOKED and (cached is None or len(cached) < LOOK_ROWS_MAX)
         return Stopped.END if is_end else stopped
 

@@ -42,16 +42,14 @@ class TailCache(Tails):
     def rows(self, topic: TopicKey, start: bytes, rows_max: int | None = None) -> list[MessageRow] | None:  # type: ignore[override]
         return super().rows(self.logs[topic].tail, start, rows_max)
 
-    def roll_back(self, topic: TopicKey, where: bytes) -> None:
-        tail = self.logs[topic].tail
-        if tail is not None:
-            tail.roll_back(where)
+    def roll_back(self, topic: TopicKey, where: bytes) -> None:  # type: ignore[override]
+        super().roll_back(self.logs[topic], where)
 
     def remove(self, topic: TopicKey, where: bytes) -> None:  # type: ignore[override]
-        super().remove(self.logs[topic].tail, where)
+        super().remove(self.logs[topic], where)
 
     def drop_before(self, topic: TopicKey, where: bytes) -> None:
-        super().remove_before(self.logs[topic].tail, where)
+        super().remove_before(self.logs[topic], where)
 
     def forget(self, topic: TopicKey) -> None:
         super().drop(self.logs[topic])
