@@ -241,13 +241,13 @@ def _start(folder: Path, scale: int) -> Rounds:
 
 
 def _idle(folder: Path, scale: int) -> Rounds:
-    """Processor time of a server that nobody calls."""
+    """Processor time of a server that nobody calls: in a shorter time it may have none."""
     with processes.basalt(folder / "data") as server:
         time.sleep(SETTLING_S)
         while True:
             before_s = server.cpu_s()
-            time.sleep(IDLE_S / scale)
-            yield Round((server.cpu_s() - before_s) * 1e3 * scale / IDLE_S, rss_mib=server.rss_mib())
+            time.sleep(IDLE_S)
+            yield Round((server.cpu_s() - before_s) * 1e3 / IDLE_S, rss_mib=server.rss_mib())
 
 
 Case = tuple[Callable[[Path, int], Rounds], str]
