@@ -142,9 +142,11 @@ class MessageTable:
     ) -> Iterator[MessageRow]:
         """Rows with start <= position < stop as they are stored: a merged one lies at its last message.
 
-        So the first may hold messages before `start`, and messages before `stop` may be in the row behind the last.
+        So the first may hold messages before `start`, and messages before `stop` may be in the row behind the last. No message
+        comes twice: a row that was merged while others of its run were read comes cut, as rows of one millisecond each.
         """
-        return _decoded(self._rows(keys, start, stop, reverse=False, rows_max=None, bytes_max=bytes_max))
+        rows = _decoded(self._rows(keys, start, stop, reverse=False, rows_max=None, bytes_max=bytes_max))
+        return _once(rows) if self._may_be_merged else rows
 
     def _published(
         self, keys: TopicKeys, rows: Iterator[Row], start: bytes, stop: bytes | None, rows_left: float, bytes_left: float,
@@ -226,6 +228,17 @@ class MessageTable:
 
 def _decoded(rows: Iterator[Row]) -> Iterator[MessageRow]:
     return (decode_row(row) for row in rows if not is_husk(row.columns))
+
+
+def _once(rows: Iterator[MessageRow]) -> Iterator[MessageRow]:
+    """The rows without what came before: a store is read in steps, between which another thread may write a merged row."""
+    passed = b""
+    for row in rows:
+        if passed and row.is_merged and row.first <= passed:
+            yield from cut_rows(row, passed + b"\0", None)
+        else:
+            yield row
+        passed = row.position
 
 
 def cut_rows(

@@ -11,7 +11,6 @@ TESTED_ELSEWHERE = {
     "engine/basalt_engine/stores/memory.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/stores/rocks/damage.py": "tests/engine/stores/test_rocks_damage.py",
     "engine/basalt_engine/stores/rocks/store.py": "tests/contract/test_rows.py",
-    "engine/basalt_engine/stores/rocks/table.py": "tests/contract/test_rows.py",
     "engine/basalt_engine/table.py": "tests/contract/test_writes.py",
     "pipeline/basalt_spark/jobs/job_run.py": "tests/spark/test_job_run.py",
     "pipeline/basalt_spark/sink/writers.py": "tests/spark/test_writers.py",

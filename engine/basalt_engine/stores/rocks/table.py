@@ -81,11 +81,14 @@ class RocksTable:
         while more and (stop is None or start < stop):
             wanted = chunk_rows if rows_max is None else min(chunk_rows, rows_max - rows)
             chunk, more = self._chunk(start, stop, reverse, wanted)
+            passed = chunk[-1][0] if chunk else b""
             for key, value in chunk:
                 row = self._unpacked(key, value)
                 columns = self._with_large(key, value, row) if row.large else row.inline
                 if columns is None:
-                    continue
+                    # What took its place may lie ahead, in a row of this chunk as it is now: look at them anew.
+                    passed, more = key, True
+                    break
                 yield Row(key, columns)
                 rows += 1
                 if bytes_max is not None:
@@ -94,9 +97,9 @@ class RocksTable:
                         return
             more = more and rows != rows_max
             if more and reverse:
-                stop = chunk[-1][0]
+                stop = passed
             elif more:
-                start = chunk[-1][0] + b"\0"
+                start = passed + b"\0"
             chunk_rows = min(4 * chunk_rows, CHUNK_ROWS_MAX)
 
     def _chunk(
