@@ -67,9 +67,8 @@ class Tail:
         self.starts_after = starts_after  # every row after this position is here
         self.positions: list[bytes] = []
         self.rows: list[MessageRow | None] = []
-        self.places: list[
-            int
-        ] = []  # that each row has in the order in which rows are dropped; a merged one has several
+        # The places that each row has in the order in which rows are dropped; a merged one has several.
+        self.places: list[int] = []
         self.small_run: SmallRun | None = None  # small rows at the end, which may become one
         self.first = 0
         self.expired = 0  # every row before this index was removed
