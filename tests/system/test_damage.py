@@ -18,7 +18,7 @@ from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
-# Small ones, and large ones, which RocksDB keeps in a blob file.
+# Small ones, and large ones, which RocksDB keeps in a blob file where they are not compressed.
 MESSAGES = [f"{number}" * (10_000 if number % 10 == 0 else 10) for number in range(60)]
 
 
@@ -36,7 +36,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as a killed server leaves it: messages in table files, in a blob file and in a log."""
     server = ServerProcess(tmp_path_factory.mktemp("killed"))
     server.start()
-    server.ask_json("PUT", ORDERS)
+    server.ask_json("PUT", ORDERS, {"compression": "none"})
     publish(server, MESSAGES[:30])
     assert server.stop() == 0
     server.start()

@@ -23,11 +23,11 @@ TRIES = 60
 
 @pytest.fixture
 def server(tmp_path: Path):
-    """A server with two topics."""
+    """A server with two topics, whose messages take as much space as they have bytes."""
     process = ServerProcess(tmp_path)
     process.start("--set", "log.level=error")
     for topic in (ORDERS, INVOICES):
-        process.ask_json("PUT", topic)
+        process.ask_json("PUT", topic, {"compression": "none"})
     yield process
     process.kill()
 
