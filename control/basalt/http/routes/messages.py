@@ -142,25 +142,28 @@ async def read_written(
 
 def submit_publish(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     """Submit a publish of plain messages."""
-    media_type = request.plain_type
-    if media_type not in (AVRO, JSON):
+    asked = _read_plain(request, body, _PUBLISH)
+    if asked is None:
         return False
-    title, asked = request.topic, _PUBLISH[media_type].decode(body)
-    if asked.write_pointer is not None:
-        return False
-    return request.services.messaging.submit_publish(waiter_of(_published), title, asked.messages)
+    return request.services.messaging.submit_publish(waiter_of(_published), request.topic, asked.messages)
 
 
 def submit_records(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     """Submit a publish of records."""
-    media_type = request.plain_type
-    if media_type not in (AVRO, JSON):
-        return False
-    title, asked = request.topic, _RECORDS[media_type].decode(body)
-    if asked.write_pointer is not None:
+    asked = _read_plain(request, body, _RECORDS)
+    if asked is None:
         return False
     payloads, extras = RecordColumns.of(asked.records)
-    return request.services.messaging.submit_publish(waiter_of(_published), title, payloads, extras)
+    return request.services.messaging.submit_publish(waiter_of(_published), request.topic, payloads, extras)
+
+
+def _read_plain(request: Request, body: bytes, formats: Mapping[bytes, Format]) -> Any:
+    """The body of a publish that one stage answers: as Avro or JSON, and outside of transactions; None for all others."""
+    media_type = request.plain_type
+    if media_type not in (AVRO, JSON):
+        return None
+    asked = formats[media_type].decode(body)
+    return asked if asked.write_pointer is None else None
 
 
 def _published(_placed: object) -> Response:

@@ -151,13 +151,10 @@ class StagedWrite:
         table, mutations = write
         check_table(table)
         for mutation in mutations:
-            check_mutation(mutation)
-            if type(mutation) is Put:
-                self._put(table, mutation.key, mutation.columns, self._row(table, mutation.key))
-            else:
-                self._add(table, mutation)
+            self._add(table, mutation)
 
     def _add(self, table: str, mutation: Mutation) -> None:
+        check_mutation(mutation)
         if isinstance(mutation, Put):
             self._put(table, mutation.key, mutation.columns, self._row(table, mutation.key))
         elif isinstance(mutation, Delete):
