@@ -41,9 +41,8 @@ class Round:
     cost: float
     per_s: float | None = None
     p50_ms: float | None = None
-    load_us: float | None = (
-        None  # processor time of the load per unit: with one core of its own it is the limit at 1e6 / per_s
-    )
+    # Processor time of the load per unit: with one core of its own it is the limit at 1e6 / per_s.
+    load_us: float | None = None
     rss_mib: float | None = None
 
 

@@ -19,16 +19,41 @@ def request(path: str, body: bytes, content_type: str = "avro/binary", method: s
     return head.encode() + body
 
 
-class Connection(asyncio.Protocol):
-    """Sends a request, waits for the whole answer; answers have a Content-Length."""
+class Caller(asyncio.BaseProtocol):
+    """A connection that sends one request at a time. How its answer is read, and when it is whole, a subclass knows."""
 
     def __init__(self) -> None:
-        self._buffer = b""
         self._answered: asyncio.Future[bytes] | None = None
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own class, not one of asyncio's
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(ConnectionError("the server closed the connection"))
+
+    async def call(self, data: bytes) -> bytes:
+        """Send one request; what the subclass keeps of its answer, which must be a 200."""
+        assert self._transport is not None
+        self._answered = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        answer = await self._answered
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(answer[:500].decode(errors="replace"))
+        return answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class Connection(Caller, asyncio.Protocol):
+    """Sends a request, waits for the whole answer; answers have a Content-Length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer = b""
 
     def data_received(self, data: bytes) -> None:
         self._buffer = self._buffer + data if self._buffer else data
@@ -41,24 +66,6 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) >= end + 4 + length and self._answered is not None:
             answer, self._buffer = self._buffer, b""
             self._answered.set_result(answer)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(ConnectionError("the server closed the connection"))
-
-    async def call(self, data: bytes) -> bytes:
-        """Send one request; its answer, which must be a 200."""
-        assert self._transport is not None
-        self._answered = asyncio.get_running_loop().create_future()
-        self._transport.write(data)
-        answer = await self._answered
-        if not answer.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(answer[:500].decode(errors="replace"))
-        return answer
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import asyncio
 import re
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import cast
 
 import uvloop
 
 import basalt
 from bench.captured import captured
+from bench.load import Caller
 
 BATCHES, AVRO = "application/vnd.basalt.batches", "avro/binary"
 HEAD_END, LINE_END = b"\r\n\r\n", b"\r\n"
@@ -54,20 +54,16 @@ def next_position(head: bytes) -> bytes | None:
     return None if found is None else bytes.fromhex(found[1].decode("ascii"))
 
 
-class Reader(asyncio.BufferedProtocol):
-    """A connection that skips the bodies of answers, with a length or in chunks, and counts their bytes."""
+class Reader(Caller, asyncio.BufferedProtocol):
+    """Skips the bodies of answers, with a length or in chunks, and counts their bytes: a call answers the head."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.body_bytes = 0
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._kept = 0  # bytes at the beginning of the buffer that are part of a head or of a line
         self._answers = self._wants()
         self._want = next(self._answers)
-        self._answered: asyncio.Future[bytes] | None = None
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class, not one of asyncio's
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer[self._kept :]
@@ -90,24 +86,6 @@ class Reader(asyncio.BufferedProtocol):
                 at += found + len(self._want)
                 self._want = self._answers.send(text[: found + 2])
         self._kept = end - at
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(ConnectionError("the server closed the connection"))
-
-    async def call(self, data: bytes) -> bytes:
-        """Send a request; the head of its answer, which must be a 200, when the body is over."""
-        assert self._transport is not None
-        self._answered = asyncio.get_running_loop().create_future()
-        self._transport.write(data)
-        head = await self._answered
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(head.decode(errors="replace"))
-        return head
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
     def _wants(self) -> Generator[bytes | int, bytes]:
         """Ask for text up to an end, which is sent with its line end, or for so many bytes to be skipped."""
