@@ -19,7 +19,7 @@ venv: $(VENV)/running ## Build the virtual environment in .venv, with what runni
 
 dev: $(VENV)/installed ## The same with what developing needs (PySpark, tools), as the targets below do by themselves
 
-demo: $(VENV)/running ## Publish a real access log, SIGKILL the server half-way, and check the result (LOG=path for your own log)
+demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own)
 	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
 
 hbase-demo: $(VENV)/running ## The same demo on a real HBase that is started for it (needs a JDK and Maven)

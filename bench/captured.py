@@ -15,13 +15,15 @@ import basalt
 
 ANSWER = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TIMEOUT_MS = 10_000
-# With one of its own a request is told apart from its repetition; without, each copy is a call.
-_REQUEST_ID = re.compile(rb"^basalt-request-id:[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
+# With these a request is told apart from its repetition; without, each copy is a call.
+_REPETITION = re.compile(
+    rb"^basalt-(?:request-id|producer|sequence|stored-before):[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE
+)
 _LENGTH = re.compile(rb"^content-length: *(\d+)\r\n", re.IGNORECASE | re.MULTILINE)
 
 
 def captured(call: Callable[[basalt.client.Client], object], namespace: str = "default") -> bytes:
-    """The first request that a call makes, without its request id."""
+    """The first request that a call makes, without what tells its repetition."""
     caught: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_catch, args=(listener, caught))
@@ -65,9 +67,9 @@ def is_whole(data: bytes | bytearray) -> bool:
 
 
 def repeatable(request: bytes) -> bytes:
-    """The request without the id by which a server knows it again."""
+    """The request without the id and the numbers by which a server knows it again."""
     head, _, body = request.partition(b"\r\n\r\n")
-    return _REQUEST_ID.sub(b"", head + b"\r\n") + b"\r\n" + body
+    return _REPETITION.sub(b"", head + b"\r\n") + b"\r\n" + body
 
 
 def with_id(request: bytes, request_id: str) -> bytes:

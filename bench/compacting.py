@@ -18,9 +18,9 @@ from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.records import encode
-from basalt_engine.regions import RegionSnapshot
 from basalt_engine.retention import OnInvalid
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.system import VALUE, entry_key, seal
 from bench.figures import Figure
 from tests.hbase.bare_installation import BareInstallation

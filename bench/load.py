@@ -14,8 +14,11 @@ import uvloop
 CONTENT_LENGTH = b"content-length:"
 
 
-def request(path: str, body: bytes, content_type: str = "avro/binary", method: str = "POST") -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+def request(
+    path: str, body: bytes, content_type: str = "avro/binary", method: str = "POST", accept: str | None = None
+) -> bytes:
+    accepted = "" if accept is None else f"accept: {accept}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{accepted}content-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

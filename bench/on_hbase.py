@@ -20,7 +20,7 @@ import happybase
 
 import basalt
 from basalt_engine.errors import BasaltError
-from bench import processes
+from bench import consuming, numbering, processes
 from bench.figures import Figure
 from bench.load import drive
 from bench.processes import Process
@@ -45,18 +45,26 @@ LEAD_S = 60
 HEAP_MB = 4_096  # of a region server that is not short of memory, and flushes when a memstore is full
 RAW_TABLE = b"bench_raw"
 FAMILY = b"m"
+FROM_STORE = "messaging.cache_bytes_max=0"  # reads the store, not its cache
 SCAN_ROWS = 500  # per round trip of the raw scan, as many as a batch has
 
 
 def rates(folder: Path, quick: bool) -> Iterator[Figure]:
     """Publishing, transactions and reading back, with 1, 2 and 4 at a time."""
     requests = 40 if quick else 160
-    with _hbase(folder) as gateways:
+    with running_hbase(folder) as gateways:
         _connect(gateways).create_table(RAW_TABLE, {FAMILY.decode(): {}})
-        with _server(folder, gateways) as server, ProcessPoolExecutor(max(PEERS)) as peers:
+        with server_on(folder, gateways, FROM_STORE) as server, ProcessPoolExecutor(max(PEERS)) as peers:
             for kind in KINDS:
                 yield from _publishing(gateways, server, peers, requests, kind)
                 yield from _reading(gateways, server, peers, requests, kind)
+
+
+def groups(folder: Path, quick: bool) -> Iterator[Figure]:
+    """Consume-transform-produce against one-shot transactions, and publishes with numbers against those without."""
+    with running_hbase(folder) as gateways, server_on(folder, gateways) as server:
+        yield from consuming.on_one_shots(server, 20_000 if quick else 100_000, "HBase: ")
+        yield from numbering.of_server(server, 40 if quick else 80, 2_000 if quick else 5_000, "HBase: ")
 
 
 def _topic(use: str, kind: str) -> str:
@@ -187,7 +195,7 @@ def _connect(gateways: Gateways) -> happybase.Connection:
 
 
 @contextmanager
-def _hbase(folder: Path) -> Iterator[Gateways]:
+def running_hbase(folder: Path) -> Iterator[Gateways]:
     """A standalone HBase with Basalt's tables."""
     standalone = Standalone(folder / "hbase")
     try:
@@ -208,10 +216,10 @@ def _hbase(folder: Path) -> Iterator[Gateways]:
 
 
 @contextmanager
-def _server(folder: Path, gateways: Gateways) -> Iterator[Process]:
-    """A server on it that reads the store, not its cache; it leads once this returns."""
+def server_on(folder: Path, gateways: Gateways, *settings: str) -> Iterator[Process]:
+    """A server on it; it leads once this returns."""
     given = [word for word in _settings(gateways) if word != "--set"]
-    with processes.basalt(folder / "data", "messaging.cache_bytes_max=0", *given) as server:
+    with processes.basalt(folder / "data", *settings, *given) as server:
         with basalt.connect(f"http://127.0.0.1:{server.port}", namespace=NAMESPACE) as client:
             give_up_s = time.monotonic() + LEAD_S
             while True:

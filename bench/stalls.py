@@ -11,6 +11,7 @@ for a disk or for another thread is missing. `idle` is a server that has nothing
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import DEFLATED, MAX_WBITS, compressobj
@@ -48,6 +50,10 @@ TIMEOUT_MS = 600_000
 OPEN_MS = 600_000  # as long as a short transaction may be open; a long one is not rolled back but hidden
 IDLE_S = 3.0
 RETENTION_RUNS_MAX = 50
+OK = 200
+WAIT_S = 0.05  # between two looks at what happens by itself
+WAITED_MAX = 1_000  # such looks
+GROUPS_PATH = f"/v1/namespaces/default/topics/{TOPIC}/groups"
 OPEN_MAX = 10_000  # transactions; the server lets 20,000 be open
 
 
@@ -273,7 +279,107 @@ def _many_checkpoints(folder: Path, count: int) -> Stalled:
         return server.during("commit-checkpoints", count, lambda: server.client.transactions.commit(begun.id).state)
 
 
-# Each with its size: rows, transactions, topics, bytes, MiB, or checkpoints and topics.
+GROUP = "billing"
+MEMBER = "mary"
+GROUP_FETCHES = 200
+GROUP_ROW_MESSAGES = 1_000
+LEASE_MS = 2_000  # of a member that is lost while somebody watches
+
+
+class _Group(NamedTuple):
+    """A group of which one member has many claims, of a message each; as many messages are free."""
+
+    server: Watched
+    epoch: int  # the member's
+
+    def ask(self, path: str, body: object = None, method: str = "POST") -> Any:
+        """The answer of one call on the group, which must be a 200."""
+        connection = HTTPConnection("127.0.0.1", self.server.process.port, timeout=TIMEOUT_MS / 1_000)
+        with contextlib.closing(connection):
+            data = b"" if body is None else json.dumps(body).encode()
+            connection.request(method, GROUPS_PATH + path, data, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            read = answer.read()
+        if answer.status != OK:
+            raise RuntimeError(read[:500].decode(errors="replace"))
+        return json.loads(read) if read else None
+
+    def fetch(self, count: int) -> None:
+        path = f"{GROUPS_PATH}/{GROUP}/fetch?member={MEMBER}&epoch={self.epoch}&limit=1"
+        self.server.send(request(path, b""), count)
+
+
+@contextmanager
+def _claimed(folder: Path, claims: int, lease_ms: int = OPEN_MS) -> Iterator[_Group]:
+    with _served(folder) as server:
+        server.client.topics.create(TOPIC)
+        for _ in range(-(-2 * claims // GROUP_ROW_MESSAGES)):
+            server.client.topic(TOPIC).publish([b"message"] * GROUP_ROW_MESSAGES)
+        group = _Group(server, 0)
+        group.ask(f"/{GROUP}", {"unackedMax": 2 * claims, "memberMs": lease_ms, "retryDelayMs": 0}, "PUT")
+        group = _Group(server, group.ask(f"/{GROUP}/members/{MEMBER}")["epoch"])
+        group.fetch(claims)
+        yield group
+
+
+def _group_fetches(folder: Path, claims: int) -> Stalled:
+    with _claimed(folder, claims) as group:
+        return group.server.during("group-fetches", claims, lambda: group.fetch(GROUP_FETCHES))
+
+
+def _group_seek(folder: Path, claims: int) -> Stalled:
+    with _claimed(folder, claims) as group:
+        return group.server.during(
+            "group-seek", claims, lambda: group.ask(f"/{GROUP}/seek", {"to": "start"})["claimsRevoked"]
+        )
+
+
+def _group_shown(folder: Path, claims: int) -> Stalled:
+    """Everything that an operator asks of a group."""
+    with _claimed(folder, claims) as group:
+
+        def ask() -> str:
+            for path in ("", "/members", "/messages"):
+                group.ask(f"/{GROUP}{path}", method="GET")
+            return f"{len(group.ask(f'/{GROUP}/claims', method='GET')['claims'])} claims shown"
+
+        return group.server.during("group-shown", claims, ask)
+
+
+def _group_leave(folder: Path, claims: int) -> Stalled:
+    with _claimed(folder, claims) as group:
+        return group.server.during(
+            "group-leave", claims, lambda: group.ask(f"/{GROUP}/members/{MEMBER}?epoch={group.epoch}", method="DELETE")
+        )
+
+
+def _group_member_lost(folder: Path, claims: int) -> Stalled:
+    """The lease of the member that has all claims runs out: each of them comes back, which is logged."""
+    with _claimed(folder, claims, LEASE_MS) as group:
+
+        def wait() -> str:
+            time.sleep(LEASE_MS / 1_000)
+            for _ in range(WAITED_MAX):
+                left: int = group.ask("", method="GET")["groups"][0]["claims"]
+                if not left:
+                    break
+                time.sleep(WAIT_S)
+            return f"{left} claims left"
+
+        return group.server.during("group-member-lost", claims, wait)
+
+
+def _group_abort(folder: Path, claims: int) -> Stalled:
+    """The abort of a transaction that acknowledges all claims, and so all of them come back."""
+    with _claimed(folder, claims) as group:
+        begun = group.server.client.transactions.begin(timeout_ms=OPEN_MS)
+        held = [each["claim"] for each in group.ask(f"/{GROUP}/claims", method="GET")["claims"]]
+        asked = {"claims": held[::2], "member": MEMBER, "transaction": begun.id}
+        group.ask(f"/{GROUP}/acknowledge", asked)
+        return group.server.during("group-abort", claims, lambda: group.server.client.transactions.abort(begun.id))
+
+
+# Each with its size: rows, transactions, topics, bytes, MiB, checkpoints and topics, or claims.
 SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
     "retention-expired": (_retention_expired, 1_000_000),
     "retention-rolled-back": (_retention_rolled_back, 1_000_000),
@@ -286,6 +392,12 @@ SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
     "poll-hidden-rows": (_hidden_rows, 10_000),
     "stats-after-kill": (_stats_after_kill, 512),
     "commit-checkpoints": (_many_checkpoints, 300),
+    "group-fetches": (_group_fetches, 10_000),
+    "group-seek": (_group_seek, 10_000),
+    "group-shown": (_group_shown, 10_000),
+    "group-leave": (_group_leave, 10_000),
+    "group-member-lost": (_group_member_lost, 10_000),
+    "group-abort": (_group_abort, 10_000),
 }
 
 

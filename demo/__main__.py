@@ -1,4 +1,6 @@
-"""`make demo`: starts a server, publishes an access log in transactions through two SIGKILLs, reads it back, and checks."""
+"""`make demo`: starts a server, publishes an access log in transactions through two SIGKILLs, reads it back, and checks; then
+has a group of workers count the log's visits while they and the server are killed, and checks again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import basalt
+from demo.counting import Act, shares, visits_of
+from demo.counting import differences as differences_of_counts
 from demo.own_log import access_lines, make_requests
 from demo.pages import print_next_steps, print_views
 from demo.producer import ABORTED_MARK, read_lines
@@ -83,8 +87,37 @@ def run(server: ServerProcess, log: Path | None, first_step: str | None = None) 
         f"Checked against a direct count of the file: {counted.total:,} page views, {len(counted.clients):,} clients,"
         f" {len(counted.paths):,} paths.\nNone lost, none twice, in order, nothing aborted seen."
     )
+    wrong = second_act(server, lines)
+    for sentence in wrong:
+        print(f"WRONG: {sentence}", file=sys.stderr)
+    if wrong:
+        return 1
     print_next_steps(server.data, server.settings, first_step)
     return 0
+
+
+def second_act(server: ServerProcess, lines: Sequence[bytes]) -> list[str]:
+    """Have workers count the visits of each client, through SIGKILLs of them and of the server; the faults of their counts."""
+    visits = visits_of(lines)
+    if not visits:
+        return []
+    clients = len({visit.client for visit in visits})
+    print(
+        f"\nSecond act: workers of a consumer group count the visits of each client, {clients:,} of them. What a batch adds to\n"
+        "the counts and that it is done are one commit, so nothing needs to be mended, whatever is killed."
+    )
+    began = time.monotonic()
+    act = Act(server, visits, print)
+    act.play()
+    for line in shares(act.counts):
+        print(line)
+    wrong = differences_of_counts(visits, act.counts)
+    if not wrong:
+        print(
+            f"{len(visits):,} visits counted in {time.monotonic() - began:.1f} s and {len(act.counts):,} entries, through"
+            f" {act.kills} SIGKILLs.\nChecked against a direct count: each visit once, and those of each client in order."
+        )
+    return wrong
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def print_next_steps(data: Path, settings: Sequence[str], first_step: str | None
         f"  {command} serve --data {data}{options} &\n"
         f"  {command} topic list\n"
         f"  {command} consume access-log --limit 3\n"
+        f"  {command} group show visits visit-counters\n"
         f"  {command} tx list\n"
         f"  {command} doctor"
     )

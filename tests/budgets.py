@@ -22,6 +22,9 @@ SIMULATION_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if SOAK els
 # while it recovers: 20 are the fewest that surely make the 30 kills that the test counts. In 200 each of its 17 named points has some six turns.
 KILL_ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS") or (200 if SOAK else 20))
 
+# Rounds of tests/system/test_group_kills.py, about a second each: every second one kills the server, and most a member or two.
+GROUP_KILL_ROUNDS = int(os.environ.get("BASALT_KILL_ROUNDS") or (150 if SOAK else 8))
+
 # Seeds of a Spark stream that is killed everywhere, in tests/pipeline/test_commit_crashes.py: each planted fault of the sink is
 # found by one of 60. Twenty are a test.
 SINK_SEEDS = 600 if SOAK else 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from basalt_engine.regions import FORMAT, RegionReport
+from basalt_engine.stores.hbase.regions import FORMAT, RegionReport
 
 _NUMBER = struct.Struct(">q")
 

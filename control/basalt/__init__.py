@@ -19,22 +19,34 @@ if TYPE_CHECKING:
         Advance,
         ArrowPage,
         AsyncClient,
+        AsyncConsumer,
+        AsyncGroup,
         AsyncNamedTransaction,
+        AsyncProducer,
         AsyncReader,
         AsyncSession,
         AsyncTable,
         AsyncTopic,
         AsyncTransaction,
         AsyncTransactionalTable,
+        Batch,
         Client,
+        ConsumedMessage,
+        Consumer,
+        Group,
+        GroupInfo,
+        GroupOptions,
         Holder,
         Message,
         NamedTransaction,
+        Output,
         Page,
         PeekedMessage,
         Position,
         PositionLike,
         PostCommitError,
+        Producer,
+        ProducerInfo,
         PublishResponse,
         Reader,
         Readiness,
@@ -66,22 +78,34 @@ __all__ = [
     "Advance",
     "ArrowPage",
     "AsyncClient",
+    "AsyncConsumer",
+    "AsyncGroup",
     "AsyncNamedTransaction",
+    "AsyncProducer",
     "AsyncReader",
     "AsyncSession",
     "AsyncTable",
     "AsyncTopic",
     "AsyncTransaction",
     "AsyncTransactionalTable",
+    "Batch",
     "Client",
+    "ConsumedMessage",
+    "Consumer",
+    "Group",
+    "GroupInfo",
+    "GroupOptions",
     "Holder",
     "Message",
     "NamedTransaction",
+    "Output",
     "Page",
     "PeekedMessage",
     "Position",
     "PositionLike",
     "PostCommitError",
+    "Producer",
+    "ProducerInfo",
     "PublishResponse",
     "Reader",
     "Readiness",
@@ -143,6 +167,7 @@ def connect(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
     settings: Mapping[str, str] | None = None,
+    dedup: bool = True,
 ) -> Client:
     """A client of the server at `http://HOST:PORT`, or of a store in this process: `embedded:DIRECTORY`.
 
@@ -150,19 +175,25 @@ def connect(
 
     Topic names are in `namespace` unless a call says otherwise. Each call is tried for `timeout_ms`, again only where that
     is safe, and at most `attempts_max` times if that is given. `headers` go with every request; `tls` is for https.
-    `settings` are those of an embedded server, such as `{"store.kind": "memory"}`. Nothing is sent yet; an embedded store
-    is opened.
+    `settings` are those of an embedded server, such as `{"store.kind": "memory"}`. With `dedup` messages are numbered, so
+    that a publish whose answer is lost is sent again and there once. Nothing is sent yet; an embedded store is opened.
 
     `InputError` for a URL that is neither; what a server would say at its start when a store cannot be opened.
     """
     if url.startswith("embedded:"):
         from basalt import embedded
 
-        return embedded.connect(url, namespace, timeout_ms, attempts_max, headers or {}, settings or {})
+        return embedded.connect(url, namespace, timeout_ms, attempts_max, headers or {}, settings or {}, dedup=dedup)
     from basalt import client
 
     return client.connect(
-        url, namespace=namespace, timeout_ms=timeout_ms, attempts_max=attempts_max, headers=headers, tls=tls
+        url,
+        namespace=namespace,
+        timeout_ms=timeout_ms,
+        attempts_max=attempts_max,
+        headers=headers,
+        tls=tls,
+        dedup=dedup,
     )
 
 
@@ -179,6 +210,7 @@ class aio:  # noqa: N801  # it is used as a module would be
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         settings: Mapping[str, str] | None = None,
+        dedup: bool = True,
     ) -> AsyncClient:
         """The async twin of `basalt.connect`, with the same arguments.
 
@@ -187,9 +219,17 @@ class aio:  # noqa: N801  # it is used as a module would be
         if url.startswith("embedded:"):
             from basalt import embedded
 
-            return embedded.connect_async(url, namespace, timeout_ms, attempts_max, headers or {}, settings or {})
+            return embedded.connect_async(
+                url, namespace, timeout_ms, attempts_max, headers or {}, settings or {}, dedup=dedup
+            )
         from basalt import client
 
         return client.connect_async(
-            url, namespace=namespace, timeout_ms=timeout_ms, attempts_max=attempts_max, headers=headers, tls=tls
+            url,
+            namespace=namespace,
+            timeout_ms=timeout_ms,
+            attempts_max=attempts_max,
+            headers=headers,
+            tls=tls,
+            dedup=dedup,
         )

@@ -162,11 +162,13 @@ def connect(
     attempts_max: int | None,
     headers: Mapping[str, str],
     settings: Mapping[str, str],
+    *,
+    dedup: bool = True,
 ) -> Client:
     """A blocking client over the store in the directory that the URL names; closing it closes the store."""
     retries = RetryPolicy(timeout_ms, attempts_max)
     transport = EmbeddedTransport(EmbeddedServer(embedded_directory(url, settings), settings), headers)
-    return blocking.client_of(transport, url, namespace, retries, SystemClock())
+    return blocking.client_of(transport, url, namespace, retries, SystemClock(), dedup=dedup)
 
 
 def connect_async(
@@ -176,11 +178,13 @@ def connect_async(
     attempts_max: int | None,
     headers: Mapping[str, str],
     settings: Mapping[str, str],
+    *,
+    dedup: bool = True,
 ) -> AsyncClient:
     """Its async twin. Opening the store holds up the event loop for as long as that takes."""
     retries = RetryPolicy(timeout_ms, attempts_max)
     transport = AsyncEmbeddedTransport(EmbeddedServer(embedded_directory(url, settings), settings), headers)
-    return asynchronous.client_of(transport, url, namespace, retries, SystemClock())
+    return asynchronous.client_of(transport, url, namespace, retries, SystemClock(), dedup=dedup)
 
 
 def embedded_directory(url: str, settings: Mapping[str, str]) -> Path | None:

@@ -80,6 +80,14 @@ class SessionNotFoundError(NotFoundError, code="session_not_found"):
     """No such session, or not at this epoch (yet, or any more): open it, then begin at the epoch that it tells."""
 
 
+class GroupNotFoundError(NotFoundError, code="group_not_found"):
+    """No consumer group of this name reads the topic, or it was deleted."""
+
+
+class ProducerNotFoundError(NotFoundError, code="producer_not_found"):
+    """The topic knows no producer of this name."""
+
+
 class MessageNotFoundError(NotFoundError, code="message_not_found"):
     """No message of this id is in the topic (any more)."""
 
@@ -134,6 +142,26 @@ class TableExistsError(ConflictError, code="table_exists"):
     """A table of this name exists already."""
 
 
+class GroupExistsError(ConflictError, code="group_exists"):
+    """A consumer group of this name reads the topic, with other options; the message tells which."""
+
+
+class ClaimLostError(ConflictError, code="claim_lost"):
+    """The claim is over, or another member holds the message. Whoever was dealt it again will handle it."""
+
+
+class MemberFencedError(ConflictError, code="member_fenced"):
+    """A newer process is this member of the group now, or its lease ran out; this one must stop."""
+
+
+class AcknowledgeConflictError(ConflictError, code="acknowledge_conflict"):
+    """An open transaction acknowledges the message; whether it is acknowledged is decided when that ends."""
+
+
+class AcknowledgeOrderError(ConflictError, code="acknowledge_order"):
+    """An earlier message of the same lane is not acknowledged; the message names it and who holds it."""
+
+
 class MarkerRefusedError(ConflictError, code="marker_refused"):
     """A marker does not fit what its topic knows of its tasks; the message names the task."""
 
@@ -156,6 +184,18 @@ class ChangesLostError(ConflictError, code="changes_lost"):
 
 class SessionFencedError(ConflictError, code="session_fenced"):
     """Another run holds the session now; this one must stop. The message names that run."""
+
+
+class SequenceGapError(ConflictError, code="sequence_gap"):
+    """The messages do not follow the producer's last number, which the error tells; nothing was written."""
+
+
+class ProducerUnknownError(ConflictError, code="producer_unknown"):
+    """The topic does not know the producer (any more), and the messages are not its first; nothing was written."""
+
+
+class ProducerFencedError(ConflictError, code="producer_fenced"):
+    """Another run sends as this named producer now; this one must stop."""
 
 
 class SessionForeignError(ConflictError, code="session_foreign"):
@@ -212,13 +252,15 @@ def _leaves(base: type[BasaltError]) -> dict[str, type[BasaltError]]:
 BY_CODE: dict[str, type[BasaltError]] = _leaves(BasaltError)
 
 __all__ = [
-    "BY_CODE", "BackupNotFoundError", "BasaltError", "BusyError", "ChangesLostError", "ConflictError", "CorruptionError",
-    "DataDirectoryError", "DiskFullError", "ExternalWritesError", "GenerationError", "InputError", "InternalError",
+    "BY_CODE", "AcknowledgeConflictError", "AcknowledgeOrderError", "BackupNotFoundError", "BasaltError", "BusyError",
+    "ChangesLostError", "ClaimLostError", "ConflictError", "CorruptionError", "DataDirectoryError", "DiskFullError",
+    "ExternalWritesError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
-    "MarkerRefusedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError", "NotLeaderError",
-    "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError", "RouteNotFoundError",
-    "SessionFencedError", "SessionForeignError", "SessionNotFoundError", "SettingNeedsStartError", "StoppingError", "StoreError",
-    "TableExistsError", "TableNotFoundError", "TooLargeError", "TopicChangedError", "TopicEndedError",
-    "TopicExistsError", "TopicNotFoundError", "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError",
-    "UnavailableError", "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError",
+    "MarkerRefusedError", "MemberFencedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError",
+    "NotLeaderError", "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError",
+    "RouteNotFoundError", "SessionFencedError", "SessionForeignError", "SessionNotFoundError",
+    "SettingNeedsStartError", "StoppingError", "StoreError", "TableExistsError", "TableNotFoundError",
+    "TooLargeError", "TopicChangedError", "TopicEndedError", "TopicExistsError", "TopicNotFoundError",
+    "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError", "UnavailableError",
+    "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError",
 ]  # fmt: skip

@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position, position_fields
@@ -20,6 +20,8 @@ from basalt_engine.table import Columns, DeleteRange, Put, Row, Store, Table, li
 
 ROW_BYTES_MAX = 1 << 20  # rows are cut here; a single message may be larger and then is a row of its own
 POSITION_BYTES = 10
+PRODUCER_BYTES_MAX = 64
+PRODUCER_MEMORY_BYTES = 200  # that one takes in a row that waits to be merged
 # From the first to the last message of a merged row: so much longer than its TTL a message may take space.
 MERGED_SPAN_MS_MAX = 60_000
 
@@ -27,7 +29,9 @@ WRITER = b"t"
 BATCH = b"p"
 REFERENCE = b"r"
 EXPIRY = b"x"
+PRODUCERS = b"d"
 
+_NUMBERS = struct.Struct(">qI")
 _REFERENCE = struct.Struct(">10s10sI")
 _LONG = struct.Struct(">q")
 _NO_POINTER = -(1 << 63)  # the one number that is no pointer negated
@@ -41,10 +45,15 @@ class Reference(NamedTuple):
     messages: int
 
 
+# The number of a producer's last message of a row, and how many messages of the row are its own; by producer.
+Numbers: TypeAlias = tuple[int, int]
+ProducerNumbers: TypeAlias = dict[bytes, Numbers]
+
+
 class MessageRow(NamedTuple):
     """One row of a topic. `position` is its publish time and the sequence of its last message, 10 bytes.
 
-    `key` is where the row was read from; empty on a row that is yet to be written.
+    `key` is where the row was read from; empty on a row that is yet to be written, and only such a one has its `producers`.
     """
 
     position: bytes
@@ -53,11 +62,13 @@ class MessageRow(NamedTuple):
     reference: Reference | None = None
     expire_ms: int | None = None
     key: bytes = b""
+    producers: ProducerNumbers | None = None
 
     @property
     def size_bytes(self) -> int:
         """The row's approximate size in memory, uncompressed."""
-        return 200 + (uncompressed_bytes(self.batch) if self.batch is not None else 0)
+        producers_bytes = 0 if self.producers is None else PRODUCER_MEMORY_BYTES * len(self.producers)
+        return 200 + producers_bytes + (uncompressed_bytes(self.batch) if self.batch is not None else 0)
 
     @property
     def is_merged(self) -> bool:
@@ -96,6 +107,8 @@ class MessageTable:
             columns[WRITER] = _LONG.pack(row.written_by)
         if row.expire_ms is not None:
             columns[EXPIRY] = _LONG.pack(row.expire_ms)
+        if row.producers is not None:
+            columns[PRODUCERS] = encode_producers(row.producers)
         return Put(keys.message_key(*position_fields(row.position)), columns)
 
     @staticmethod
@@ -220,6 +233,16 @@ class MessageTable:
             start = row.key[-POSITION_BYTES:] + b"\0"
         return None if row is None else decode_row(row)
 
+    def numbered(self, keys: TopicKeys, after: bytes) -> Iterator[tuple[bytes, ProducerNumbers]]:
+        """Position and column d of each row behind a position that has one, bucket by bucket; no payload is read."""
+        for salt in keys.scanned():
+            start = keys.message_start(salt) + after + b"\0" if after else keys.message_start(salt)
+            for row in self._table.scan(start, keys.message_stop(salt), columns=(PRODUCERS,)):
+                try:
+                    yield row.key[-POSITION_BYTES:], decode_producers(row.columns[PRODUCERS])
+                except CorruptionError as error:
+                    raise CorruptionError(f"message row {row.key.hex()}: {error.message}") from None
+
     def size_bytes(self, keys: TopicKeys) -> int:
         """An estimate of what the generation takes in the store."""
         salts = keys.scanned()
@@ -278,3 +301,49 @@ def decode_row(row: Row) -> MessageRow:
     if (batch is None) == (reference is None):
         raise CorruptionError(f"message row {key.hex()} must have either a batch or a reference to payload rows")
     return MessageRow(key[-POSITION_BYTES:], written_by, batch, reference, expire_ms, key)
+
+
+def encode_producers(producers: ProducerNumbers) -> bytes:
+    """Column d of a row with messages of these producers, at least one."""
+    if len(producers) == 1:  # most rows
+        ((name, numbers),) = producers.items()
+        return bytes((len(name),)) + name + _NUMBERS.pack(*numbers)
+    pack = _NUMBERS.pack
+    return b"".join([b"%c%b%b" % (len(name), name, pack(*producers[name])) for name in sorted(producers)])
+
+
+def decode_producers(data: bytes) -> ProducerNumbers:
+    """The producers in column d; `CorruptionError` where it is none."""
+    producers: ProducerNumbers = {}
+    at, before = 0, b""
+    while at < len(data):
+        stop = at + 1 + data[at]
+        name = data[at + 1 : stop]
+        at = stop + _NUMBERS.size
+        if at > len(data) or not before < name or len(name) > PRODUCER_BYTES_MAX:
+            raise CorruptionError("its column d is cut, or names a producer of no length, too long or out of order")
+        last, messages = producers[name] = _NUMBERS.unpack_from(data, stop)
+        if not 0 < messages <= last + 1:
+            raise CorruptionError(f"its column d has {messages} messages of a producer up to number {last}")
+        before = name
+    if not producers:
+        raise CorruptionError("its column d is empty")
+    return producers
+
+
+def add_numbers(producers: ProducerNumbers, name: bytes, last: int, messages: int) -> None:
+    """Messages of a producer, up to this number, come behind those. One that was forgotten may begin anew."""
+    before = producers.get(name)
+    if before is not None and before[0] < last:
+        messages += before[1]
+    producers[name] = (last, messages)
+
+
+def merged_producers(rows: Iterable[MessageRow]) -> ProducerNumbers | None:
+    """The producers of the row that these, which are in their order, become; None where none has one."""
+    merged: ProducerNumbers = {}
+    for row in rows:
+        if row.producers is not None:
+            for name, (last, messages) in row.producers.items():
+                add_numbers(merged, name, last, messages)
+    return merged or None

@@ -15,7 +15,7 @@ import enum
 import struct
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from operator import is_not
 from typing import NamedTuple
@@ -254,6 +254,7 @@ class RecordBatch:
     __slots__ = (
         "_data",
         "_extras_at",
+        "_made_blob_ends",
         "_made_ends",
         "_made_extras",
         "_payloads_at",
@@ -276,6 +277,7 @@ class RecordBatch:
             self._extras_at += _POSITION_BYTES * count
             self.positions = body[4 * count : self._extras_at]
         self._made_ends: list[int] | None = None
+        self._made_blob_ends: list[list[int]] | None = None
         self._made_extras: list[Extras] | None = None
         # Without flags nothing follows the payloads, so that nobody need add up their lengths.
         self.payload_bytes = sum(self.lengths()) if self.flags else len(body) - self._payloads_at
@@ -301,6 +303,23 @@ class RecordBatch:
         if self._made_ends is None:
             self._made_ends = list(accumulate(self.lengths(), initial=self._payloads_at))
         return self._made_ends
+
+    @property
+    def _blob_ends(self) -> list[list[int]]:
+        # Of keys, of headers: made when some messages of many are read, and kept, for who reads one reads the others, too.
+        if self._made_blob_ends is None:
+            self._made_blob_ends, at, blobs_at = [], self._extras_at, self.payloads_stop
+            for flag, width in _SECTION_BYTES:
+                if self.flags & flag and width == _LENGTH_BYTES:
+                    self._made_blob_ends.append(list(accumulate(self._stored_lengths(at), initial=blobs_at)))
+                    blobs_at = self._made_blob_ends[-1][-1]
+                at += width * self.count if self.flags & flag else 0
+        return self._made_blob_ends
+
+    def _stored_lengths(self, at: int) -> Iterable[int]:
+        """The bytes of each message in a section, whose lengths stand at this offset."""
+        lengths = struct.unpack_from(f">{self.count}I", self._data, at)
+        return lengths if _NO_KEY not in lengths else [0 if length == _NO_KEY else length for length in lengths]
 
     def bytes_between(self, start: int, stop: int) -> int:
         """The bytes of the payloads in start <= index < stop."""
@@ -334,16 +353,19 @@ class RecordBatch:
     def _carried(self, start: int, stop: int) -> tuple[list[memoryview], list[memoryview]]:
         """The sections that lie before the payloads, and those behind them."""
         data, at, blobs_at = self._data, self._extras_at, self.payloads_stop
+        ends_of_each = None if start == 0 and stop == self.count else iter(self._blob_ends)
         fixed, blobs = list[memoryview](), list[memoryview]()
         for flag, width in _SECTION_BYTES:
             if not self.flags & flag:
                 continue
             fixed.append(data[at + width * start : at + width * stop])
-            if width == _LENGTH_BYTES:
-                lengths = struct.unpack_from(f">{self.count}I", data, at)
-                ends = list(accumulate((0 if length == _NO_KEY else length for length in lengths), initial=blobs_at))
+            if width == _LENGTH_BYTES and ends_of_each is not None:
+                ends = next(ends_of_each)
                 blobs.append(data[ends[start] : ends[stop]])
-                blobs_at = ends[-1]
+            elif width == _LENGTH_BYTES:
+                blobs_stop = blobs_at + sum(self._stored_lengths(at))
+                blobs.append(data[blobs_at:blobs_stop])
+                blobs_at = blobs_stop
             at += width * self.count
         return fixed, blobs
 
@@ -374,6 +396,23 @@ class RecordBatch:
         lengths, payloads = self.span(start, stop)
         return _sealed(self.kind, self.flags, Compression.NONE, stop - start, [lengths, *fixed, payloads, *blobs])
 
+    def picked(self, indexes: Sequence[int], positions: bytes) -> RecordBatch:
+        """The messages at these indexes as a batch in memory, in which each has a position of its own."""
+        data, at, ends, ends_of_each = self._data, self._extras_at, self._ends, iter(self._blob_ends)
+        fixed, blobs = list[Buffer](), list[Buffer]()
+        for flag, width in _SECTION_BYTES:
+            if not self.flags & flag:
+                continue
+            cells = bytes(data[at : at + width * self.count])  # slices of bytes cost half of those of a view
+            fixed += [cells[width * index : width * (index + 1)] for index in indexes]
+            if width == _LENGTH_BYTES:
+                stops = next(ends_of_each)
+                blobs += [data[stops[index] : stops[index + 1]] for index in indexes]
+            at += width * self.count
+        payloads = [data[ends[index] : ends[index + 1]] for index in indexes]
+        body = b"".join([struct.pack(f">{len(indexes)}I", *map(len, payloads)), positions, *fixed, *payloads, *blobs])
+        return RecordBatch(self.kind, self.flags | BatchSection.POSITIONS, len(indexes), memoryview(body))
+
     def ttls_ms(self) -> tuple[int, ...] | None:
         """The TTL of each message, 0 where it has none; None when no message of the batch has one."""
         if not self.flags & BatchSection.TTLS:
@@ -381,6 +420,18 @@ class RecordBatch:
         at = self._extras_at + (8 * self.count if self.flags & BatchSection.EVENT_TIMES else 0)
         ttls: tuple[int, ...] = struct.unpack_from(f">{self.count}Q", self._data, at)
         return ttls
+
+    def keys(self) -> list[bytes | None]:
+        """The key of each message."""
+        if not self.flags & BatchSection.KEYS:
+            return [None] * self.count
+        widths = [width for flag, width in _SECTION_BYTES if self.flags & flag and flag < BatchSection.KEYS]
+        lengths = struct.unpack_from(f">{self.count}I", self._data, self._extras_at + sum(widths) * self.count)
+        has_all = _NO_KEY not in lengths
+        ends = list(accumulate(lengths if has_all else [0 if each == _NO_KEY else each for each in lengths], initial=0))
+        blob = bytes(self._data[self.payloads_stop : self.payloads_stop + ends[-1]])
+        keys: list[bytes | None] = [blob[start:stop] for start, stop in pairwise(ends)]
+        return keys if has_all else [None if each == _NO_KEY else key for each, key in zip(lengths, keys, strict=True)]
 
     def extras(self) -> list[Extras]:
         """The optional fields of each message, in order; decoded at the first call."""
@@ -434,6 +485,11 @@ def first_position(data: Buffer, last: bytes) -> bytes:
 def count_messages(data: Buffer) -> int:
     """The number of messages in an encoded batch, from its header alone: nothing is checked."""
     return int.from_bytes(data[4:8], "big")
+
+
+def count_counted(data: Buffer) -> int:
+    """The number of messages of users in an encoded batch whose ids count up, from its header alone; 0 for every other batch."""
+    return 0 if data[1] != RecordKind.USER or data[2] & BatchSection.POSITIONS else count_messages(data)
 
 
 def plain_span(data: bytes, *, verify: bool) -> tuple[tuple[int, ...], memoryview] | None:

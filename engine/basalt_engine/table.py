@@ -121,11 +121,13 @@ class Table(Protocol):
         reverse: bool = False,
         rows_max: int | None = None,
         bytes_max: int | None = None,
+        columns: Sequence[bytes] | None = None,
     ) -> Iterator[Row]:
         """Rows with start <= key < stop (None: to the table's end), ascending, or descending with `reverse`.
 
-        Ends after `rows_max` rows, or after the row with which keys and values reach `bytes_max` bytes. Close the
-        iterator (or exhaust it) to free what it holds.
+        Ends after `rows_max` rows, or after the row with which keys and values reach `bytes_max` bytes. With `columns` a row
+        comes with those of them that it has, the others are not read, and one that has none of them is passed over. Close
+        the iterator (or exhaust it) to free what it holds.
         """
         ...
 

@@ -49,7 +49,7 @@ def decode_rising(data: bytes, offset: int, count: int) -> tuple[tuple[int, ...]
     numbers: list[int] = []
     last = 0
     for _ in range(count):
-        delta, offset = _decode_one(data, offset)
+        delta, offset = decode_varint(data, offset)
         last += delta
         if delta == 0 or last > VALUE_MAX:
             raise CorruptionError(f"number {len(numbers)} does not rise, or rises above 2^63 - 1")
@@ -57,7 +57,8 @@ def decode_rising(data: bytes, offset: int, count: int) -> tuple[tuple[int, ...]
     return tuple(numbers), offset
 
 
-def _decode_one(data: bytes, offset: int) -> tuple[int, int]:
+def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """The number that begins at `offset`, and where it ends; `CorruptionError`."""
     number = 0
     for index in range(VARINT_BYTES_MAX):
         if offset + index >= len(data):

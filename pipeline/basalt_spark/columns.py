@@ -20,13 +20,14 @@ from pyspark.sql.types import (
 from basalt.errors import InputError
 
 TOPIC = "topic"
+ID = "id"
 WATERMARK = "watermark"
 CONTROL = "control"
 
 # 9999-12-31T23:59:59.999Z, the last moment of SQL: the watermark once all topics have ended. It closes every window.
 END_OF_TIME_MS = 253_402_300_799_999
 
-DEFAULT_COLUMNS = (TOPIC, "id", "publish_time", "key", "value", "tx_id", WATERMARK, CONTROL)
+DEFAULT_COLUMNS = (TOPIC, ID, "publish_time", "key", "value", "tx_id", WATERMARK, CONTROL)
 COLUMNS = (*DEFAULT_COLUMNS, "headers", "event_time", "sequence", "generation")
 MADE_HERE = frozenset({TOPIC, WATERMARK, CONTROL})  # equal in all rows of a task, so the server does not send them
 

@@ -91,14 +91,20 @@ class BasaltDataSource(DataSource):
 
     @reason_first
     def writer(self, schema: StructType, overwrite: bool) -> BasaltWriter:
-        from basalt_spark.sink.writers import BasaltWriter, refuse_absent_topic  # readers' processes do not need it
+        from basalt_spark.sink.writers import (  # readers' processes do not need it
+            BasaltWriter,
+            make_group,
+            refuse_absent_topic,
+        )
 
         refuse_absent_topic(self.options)
+        make_group(self.options)
         return BasaltWriter(schema, overwrite, self.options)
 
     @reason_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> BasaltStreamWriter:  # Spark's name
-        from basalt_spark.sink.writers import BasaltStreamWriter, refuse_absent_topic
+        from basalt_spark.sink.writers import BasaltStreamWriter, make_group, refuse_absent_topic
 
         refuse_absent_topic(self.options)
+        make_group(self.options)
         return BasaltStreamWriter(schema, overwrite, self.options)

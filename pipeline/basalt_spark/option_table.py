@@ -177,6 +177,8 @@ OPTIONS = (
     Option("watermarkIdleTimeout", DURATION, FrameUse.STREAM),
     Option("watermarkQuorum", COUNT, FrameUse.STREAM, 1),
     Option("endOnEos", FLAG, FrameUse.STREAM, False),
+    Option("group", SESSION, FrameUse.STREAM | FrameUse.SINK),
+    Option("groupTopic", TEXT, FrameUse.SINK),
     Option("columns", NAMES, FrameUse.READ),
     Option("pushdown", FLAG, FrameUse.BATCH, False),
     Option("txnAppId", SESSION, FrameUse.SINK),

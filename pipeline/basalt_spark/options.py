@@ -21,7 +21,7 @@ from basalt.api.markers import Idle
 from basalt.api.positions import PositionKind, parse_position
 from basalt.errors import InputError
 from basalt_engine.clock import Clock, SystemClock
-from basalt_spark.columns import CONTROL, DEFAULT_COLUMNS, TOPIC, WATERMARK, chosen_columns
+from basalt_spark.columns import CONTROL, DEFAULT_COLUMNS, ID, TOPIC, WATERMARK, chosen_columns
 from basalt_spark.connection import QualifiedTopic, Server, topic_name
 from basalt_spark.offset import ID_BYTES, Offset, before_id, before_time, parse_offset
 from basalt_spark.option_table import FrameUse, read_options_given
@@ -139,6 +139,7 @@ class ReadOptions:
     end_on_eos: bool
     columns: tuple[str, ...]
     pushdown: bool
+    group: str | None
 
 
 def read_options(given: Mapping[str, str], use: FrameUse, clock: Clock | None = None) -> ReadOptions:
@@ -162,6 +163,7 @@ def read_options(given: Mapping[str, str], use: FrameUse, clock: Clock | None = 
         end_on_eos=values["endOnEos"],
         columns=DEFAULT_COLUMNS if values["columns"] is None else chosen_columns(values["columns"]),
         pushdown=values["pushdown"],
+        group=values["group"],
     )
     if options.control != "hide" and CONTROL not in options.columns:
         raise InputError(
@@ -221,6 +223,13 @@ def _admission(values: Mapping[str, Any]) -> Admission:
     return Admission(rows_max, values["maxBytesPerTrigger"], rows_min or 0, values["maxTriggerDelay"])
 
 
+class GroupRead(NamedTuple):
+    """A tracked group that learns with each commit how far its topic was read."""
+
+    topic: QualifiedTopic
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The topic of a write, and the name under which the server remembers it. `topic` is None if a column names it."""
@@ -232,6 +241,7 @@ class WriteOptions:
     timeout_ms: int
     emit_watermark: bool
     task_count: int
+    group: GroupRead | None = None
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -249,11 +259,26 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         timeout_ms=values["txnTimeout"],
         emit_watermark=values["emitWatermark"],
         task_count=values["taskCount"],
+        group=_group(values),
     )
+
+
+def _group(values: Mapping[str, Any]) -> GroupRead | None:
+    name, topic = values["group"], values["groupTopic"]
+    if name is None and topic is None:
+        return None
+    if name is None or topic is None:
+        missing = "groupTopic" if topic is None else "group"
+        what = (
+            "of writing needs groupTopic, the topic that was read" if topic is None else "has no meaning without group"
+        )
+        raise InputError(f"option {'group' if topic is None else 'groupTopic'} {what}: give both", field=missing)
+    return GroupRead(topic_name(topic, values["namespace"], "groupTopic"), name)
 
 
 MESSAGE_COLUMNS = ("value", "key", "headers", "event_time")  # the parts of a message
 MARKER_COLUMNS = (WATERMARK, CONTROL)  # for the watermark, with the option emitWatermark
+READ_COLUMNS = (ID, CONTROL)  # for the group that learns how far was read, with the option group
 
 _TEXT_OR_BYTES = ("string", "binary")
 _TYPES = {
@@ -264,6 +289,7 @@ _TYPES = {
     TOPIC: ("string",),
     WATERMARK: ("timestamp",),
     CONTROL: ("string",),
+    ID: ("binary",),
 }
 _SHOWN = {"headers": "array<struct<name: string, value: binary>>"}
 
@@ -276,12 +302,14 @@ class SinkColumns:
     has_topic: bool = False
     has_watermark: bool = False
     has_control: bool = False
+    has_id: bool = False
 
 
 def sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
     """Check the columns of a data frame; `InputError` names the first that is wrong or missing."""
     names = schema.fieldNames()
-    known = (*MESSAGE_COLUMNS, TOPIC, *(MARKER_COLUMNS if options.emit_watermark else ()))
+    beside = (MARKER_COLUMNS if options.emit_watermark else ()) + (READ_COLUMNS if options.group else ())
+    known = tuple(dict.fromkeys((*MESSAGE_COLUMNS, TOPIC, *beside)))
     for field in schema.fields:
         if field.name not in known:
             raise _unknown(field.name, known)
@@ -298,11 +326,15 @@ def sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
     if options.emit_watermark and "watermark" not in names:
         what = "option emitWatermark needs the column watermark (timestamp), as a source of format basalt gives it"
         raise InputError(f"{what}: keep it in the data frame, or leave the option out", field="watermark")
+    if options.group is not None and ID not in names:
+        what = "option group needs the column id (binary), as a source of format basalt gives it"
+        raise InputError(f"{what}: keep it in the data frame, or leave the option out", field=ID)
     return SinkColumns(
         tuple(name for name in MESSAGE_COLUMNS if name in names),
         has_topic=TOPIC in names,
         has_watermark="watermark" in names,
         has_control="control" in names,
+        has_id=ID in names,
     )
 
 
@@ -329,6 +361,9 @@ def _check_topic(has_column: bool, options: WriteOptions) -> None:
 def _unknown(name: str, known: Iterable[str]) -> InputError:
     if name in MARKER_COLUMNS:
         return InputError(f"column {name} is written only with the option emitWatermark=true: drop it", field=name)
+    if name == ID:
+        what = "format basalt does not write column 'id', by which the group of option group learns how far was read"
+        return InputError(f"{what}: give the option, or drop the column", field=name)
     return InputError(
         f"format basalt does not write column {name!r}, but {', '.join(known)}: drop it, or make it part of value",
         field=name,

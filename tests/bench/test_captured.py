@@ -27,6 +27,11 @@ def test_a_request_without_its_id_is_another_call_each_time():
     assert repeatable(repeatable(REQUEST)) == repeatable(REQUEST)
 
 
+def test_a_publish_without_its_numbers_is_another_publish_each_time():
+    numbered = REQUEST.replace(b"Basalt-Request-Id: 17\r\n", b"basalt-producer: p\r\nbasalt-sequence: 0\r\n")
+    assert repeatable(numbered) == repeatable(REQUEST)
+
+
 def test_a_request_can_be_given_an_id():
     assert is_whole(with_id(REQUEST, "18"))
     assert b"\r\nBasalt-Request-Id: 18\r\n" in with_id(repeatable(REQUEST), "18")
@@ -54,7 +59,7 @@ def test_what_the_client_sends_is_caught():
     assert b"/shop/" in request
     assert b"/orders/" in request
     assert b"a message" in request
-    assert b"request-id" not in request.lower()
+    assert b"basalt-" not in request.lower()
 
 
 def test_a_call_that_asks_nothing_of_a_server_is_told(monkeypatch: pytest.MonkeyPatch):

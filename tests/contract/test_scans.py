@@ -126,3 +126,49 @@ def test_the_size_estimate_grows_with_the_rows_of_its_range(table):
     assert sizes == sorted(set(sizes))
     assert 50_000 <= sizes[-1] < 75_000
     assert table.size_bytes(b"b", b"a") == 0
+
+
+# Some of the columns.
+
+MIXED = [
+    Put(key, {b"p": b"payload", **({b"d": key} if number % 3 == 0 else {}), **({b"x": b""} if number % 7 == 0 else {})})
+    for number, key in enumerate(KEYS)
+]
+
+
+@pytest.fixture
+def mixed(table):
+    table.write(MIXED)
+    return table
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("names", [(b"d",), (b"d", b"x"), (b"x",), (b"p", b"d"), (b"none",)])
+def test_a_scan_of_some_columns_yields_these_and_passes_over_rows_without_them(mixed, names, reverse):
+    wanted = [(put.key, {name: put.columns[name] for name in names if name in put.columns}) for put in MIXED]
+    wanted = [(key, columns) for key, columns in wanted if columns]
+    found = [(row.key, dict(row.columns)) for row in mixed.scan(b"", None, reverse=reverse, columns=names)]
+    assert found == (wanted[::-1] if reverse else wanted)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_limits_of_a_scan_of_some_columns_count_what_it_yields(mixed, reverse):
+    every_third = KEYS[::3][::-1] if reverse else KEYS[::3]
+    for rows_max in (0, 1, 15, 16, 17, 400, ROWS):
+        assert (
+            keys(mixed.scan(b"", None, rows_max=rows_max, reverse=reverse, columns=(b"d",))) == every_third[:rows_max]
+        )
+    for bytes_max, rows in ((1, 1), (8, 1), (9, 2), (8 * 100, 100)):
+        assert keys(mixed.scan(b"", None, bytes_max=bytes_max, reverse=reverse, columns=(b"d",))) == every_third[:rows]
+
+
+def test_a_scan_of_some_columns_has_large_ones_too(table):
+    large = os.urandom(100_000)
+    table.write(
+        [Put(b"a", {b"p": large, b"d": b"small"}), Put(b"b", {b"p": b"small", b"d": large}), Put(b"c", {b"p": large})]
+    )
+    assert [(row.key, dict(row.columns)) for row in table.scan(b"", None, columns=(b"d",))] == [
+        (b"a", {b"d": b"small"}),
+        (b"b", {b"d": large}),
+    ]
+    assert keys(table.scan(KEYS[0], b"b", columns=(b"p",))) == [b"a"]

@@ -10,7 +10,7 @@ import pytest
 from basalt.cluster.lease import LeaseRecord
 from basalt.messaging.index import SavedIndex, TopicIndex
 from basalt.messaging.log.garbage_notes import GarbageRange
-from basalt.messaging.log.stored_log import LogEnd, LogStart
+from basalt.messaging.log.stored_log import LogEnd, LogStart, SavedProducers
 from basalt.operations.audit import Line
 from basalt.operations.scheduler import Definition, Runs
 from basalt.pruning.state import PruneRecord, PruneState
@@ -34,6 +34,7 @@ FORMS: dict[str, type[Any]] = {
     "expired": LogStart,
     "swept": Swept,
     "index": SavedIndex,
+    "producers": SavedProducers,
     "external_writer": ExternalWriter,
     "prune": PruneState,
     "pruned": PruneRecord,

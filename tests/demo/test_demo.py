@@ -1,4 +1,4 @@
-"""`make demo` as a whole: a real server, killed twice."""
+"""`make demo` as a whole: a real server, killed three times, and workers of a group, killed as well."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def test_a_log_is_published_exactly_once_through_two_kills(tmp_path: Path, acces
     paths = {line.split()[6] for line in access_log.read_bytes().splitlines() if line.count(b'"') >= 2}
     clients = {line.split()[0] for line in access_log.read_bytes().splitlines() if line.count(b'"') >= 2}
     assert f"{len(clients):,} clients, {len(paths):,} paths" in demo.stdout
+    assert_counted_by_workers(demo.stdout)
 
 
 @pytest.mark.system
@@ -53,6 +54,22 @@ def test_without_a_log_it_takes_the_requests_of_its_own_server(tmp_path: Path):
     demo = run_demo("--folder", tmp_path)
     assert (demo.returncode, demo.stderr) == (0, ""), demo.stdout + demo.stderr
     assert "None lost, none twice, in order, nothing aborted seen." in demo.stdout
+    assert_counted_by_workers(demo.stdout)
+
+
+def assert_counted_by_workers(printed: str) -> None:
+    """The second act came to its end: one worker, three, two, and every visit counted once and in order."""
+    steps = [
+        "worker-1 begins",
+        "worker-2 and worker-3 join",
+        "SIGKILL of worker-2",
+        "SIGKILL of the server",
+        "SIGKILL of worker-3",
+    ]
+    places = [printed.index(step) for step in (*steps, "all is counted")]
+    assert places == sorted(places)
+    assert "through 3 SIGKILLs" in printed
+    assert "each visit once, and those of each client in order" in printed
 
 
 def test_a_log_that_is_not_there_is_a_usage_error(tmp_path: Path):

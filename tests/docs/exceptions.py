@@ -86,7 +86,7 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.hbase_admin.check.SNAPSHOT_AGE_MS_MAX",
     "basalt.http.asgi.requests._FIELD_CHARS_MAX",
     "basalt.http.asgi.responses.TARGET_BYTES_MAX",
-    "basalt.http.routes.messages.WAIT_MS_MAX",
+    "basalt.http.routes.polls.WAIT_MS_MAX",
     "basalt.http.routes.pruning.HISTORY_MAX",
     "basalt.http.routes.route_table.MS_MAX",
     "basalt.http.routes.server.AUDIT_MAX",

@@ -71,4 +71,4 @@ def test_each_command_of_basalts_column_is_there(
 
 
 def test_a_command_or_option_that_is_not_there_is_found(known: dict[str, set[str]]):
-    assert unknown(["topic fold", "topic list --far", "group list"], known) == ["topic list --far", "group list"]
+    assert unknown(["topic fold", "topic list --far", "queue list"], known) == ["topic list --far", "queue list"]

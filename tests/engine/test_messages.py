@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import TopicKeys, position, position_fields
-from basalt_engine.messages import MERGED_SPAN_MS_MAX, MessageRow, MessageTable, Reference, decode_row
+from basalt_engine.messages import (
+    MERGED_SPAN_MS_MAX,
+    MessageRow,
+    MessageTable,
+    ProducerNumbers,
+    Reference,
+    decode_producers,
+    decode_row,
+    encode_producers,
+    merged_producers,
+)
 from basalt_engine.records import decode, encode, merge
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
 from basalt_engine.table import Delete, Mutation, Put, Row, Table
@@ -338,5 +348,78 @@ def test_a_message_row_vector_has_its_meaning_and_its_bytes(data: bytes, meaning
             refers["messages"],
         )
     assert (row.written_by, row.expire_ms, row.reference) == (meaning["writtenBy"], meaning["expireMs"], reference)
+    numbered = unhex(meaning["columns"]).get(b"d")
+    producers = None if numbered is None else decode_producers(numbered)
+    assert {name.decode(): [*numbers] for name, numbers in (producers or {}).items()} == meaning.get("producers", {})
+    row = row._replace(producers=producers)
     keys = TopicKeys(b"shop:orders:", 1, 16)
     assert MessageTable.put(keys, row) == Put(data, unhex(meaning["columns"]))
+
+
+# Column d.
+
+PRODUCER = st.binary(min_size=1, max_size=64)
+NUMBERS = st.integers(0, 2**63 - 1).flatmap(
+    lambda last: st.tuples(st.just(last), st.integers(1, min(last + 1, 2**32 - 1)))
+)
+
+
+@relaxed
+@given(st.dictionaries(PRODUCER, NUMBERS, min_size=1))
+def test_producers_come_back_as_they_were(producers: ProducerNumbers) -> None:
+    assert decode_producers(encode_producers(producers)) == producers
+
+
+@relaxed
+@given(
+    st.binary(max_size=40) | st.dictionaries(PRODUCER, NUMBERS, min_size=1).map(encode_producers).map(lambda d: d[:-1])
+)
+def test_any_bytes_are_producers_in_their_one_encoding_or_corrupt(data: bytes) -> None:
+    try:
+        producers = decode_producers(data)
+    except CorruptionError:
+        return
+    assert encode_producers(producers) == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["", "00" + "00" * 8 + "00000001", "0170" + "00" * 8, "0170" + "00" * 8 + "00000000", "0170" + "00" * 8 + "00000002",
+     "0170" + "ff" * 8 + "00000001", "0171" + "00" * 8 + "00000001" + "0170" + "00" * 8 + "00000001",
+     ("0170" + "00" * 8 + "00000001") * 2, "41" + "70" * 65 + "00" * 8 + "00000001"],
+)  # fmt: skip
+def test_a_column_d_that_no_row_can_have_is_corrupt_and_names_its_row(data: str) -> None:
+    with pytest.raises(CorruptionError):
+        decode_producers(bytes.fromhex(data))
+    store = table()
+    store.write([Put(WHERE, {b"p": BATCH, b"d": bytes.fromhex(data)})])
+    with pytest.raises(CorruptionError, match=WHERE.hex()):
+        list(MessageTable(store).numbered(KEYS, b""))
+    assert len(list(MessageTable(store).scan(KEYS))) == 1  # readers of messages pass over it
+
+
+def with_producers(producers: ProducerNumbers | None) -> MessageRow:
+    return MessageRow(position(1, 0), None, BATCH, producers=producers)
+
+
+def test_numbers_of_merged_rows_are_those_of_the_later_row_and_all_messages_together() -> None:
+    rows = [with_producers(each) for each in ({b"p": (4, 2), b"q": (9, 1)}, None, {b"p": (7, 3), b"r": (0, 1)})]
+    assert merged_producers(rows) == {b"p": (7, 5), b"q": (9, 1), b"r": (0, 1)}
+    assert rows[0].producers == {b"p": (4, 2), b"q": (9, 1)}
+    assert merged_producers(rows[1:2]) is None
+
+
+def test_a_producer_that_began_anew_is_where_the_later_row_says() -> None:
+    assert merged_producers([with_producers({b"p": (last, messages)}) for last, messages in ((40, 3), (0, 1))]) == {
+        b"p": (0, 1)
+    }
+
+
+def test_numbers_behind_a_position_are_read_without_payloads_over_all_buckets() -> None:
+    store, keys = table(), KEYS._replace(spread=4)
+    numbered: dict[bytes, ProducerNumbers] = {position(ms, 0): {b"p": (ms, 1)} for ms in range(0, 20, 2)}
+    rows = [MessageRow(position(ms, 0), None, BATCH, producers=numbered.get(position(ms, 0))) for ms in range(20)]
+    store.write([MessageTable.put(keys, row) for row in rows])
+    for after in (b"", position(0, 0), position(7, 0), position(18, 0)):
+        found = dict(MessageTable(store).numbered(keys, after))
+        assert found == {where: each for where, each in numbered.items() if where > after}

@@ -83,6 +83,7 @@ def test_a_batch_comes_back_as_it_was(made: tuple[list[bytes], list[Extras] | No
     data = encode(payloads, extras, kind=kind, compression=compression)
     batch = decode(data)
     assert content(batch) == (payloads, extras or [NO_EXTRAS] * len(payloads), kind)
+    assert batch.keys() == [each.key for each in extras or [NO_EXTRAS] * len(payloads)]
     assert (batch.count, count_messages(data)) == (len(payloads), len(payloads))
     assert batch.payload_bytes == sum(map(len, payloads))
     ttls = [extra.ttl_ms or 0 for extra in extras or []]
@@ -125,6 +126,35 @@ def test_any_stretch_of_a_batch_is_what_its_messages_are(
     lengths, stretch = batch.span(start, stop)
     assert bytes(lengths) == b"".join(len(payload).to_bytes(4, "big") for payload in payloads[start:stop])
     assert bytes(stretch) == b"".join(payloads[start:stop])
+
+
+@relaxed
+@given(batches(), st.data())
+def test_what_some_messages_of_a_batch_carry_is_their_part_of_what_all_carry(
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression], data: st.DataObject
+) -> None:
+    payloads, extras, kind, compression = made
+    batch = decode(encode(payloads, extras, kind=kind, compression=compression))
+    first = data.draw(st.integers(0, len(payloads)))
+    second = data.draw(st.integers(first, len(payloads)))
+    parts = [batch.sections(start, stop) for start, stop in ((0, first), (first, second), (second, len(payloads)))]
+    together = [b"".join(map(bytes, section)) for section in zip(*parts, strict=True)]
+    assert together == [bytes(section) for section in batch.sections(0, len(payloads))]
+
+
+@relaxed
+@given(batches(), st.data())
+def test_picked_messages_are_those_of_the_batch(
+    made: tuple[list[bytes], list[Extras] | None, RecordKind, Compression], data: st.DataObject
+) -> None:
+    payloads, extras, kind, compression = made
+    batch = decode(encode(payloads, extras, kind=kind, compression=compression))
+    indexes = sorted(data.draw(st.sets(st.integers(0, len(payloads) - 1), min_size=1)))
+    positions = b"".join(number.to_bytes(10, "big") for number in indexes)
+    picked = batch.picked(indexes, positions)
+    assert [bytes(each) for each in picked.payloads()] == [payloads[index] for index in indexes]
+    assert picked.extras() == [batch.extras()[index] for index in indexes]
+    assert (picked.keys(), bytes(picked.positions or b"")) == ([batch.keys()[index] for index in indexes], positions)
 
 
 @relaxed

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from basalt_engine.cells.keys import CellKey
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import GENERATION_MAX
-from basalt_engine.regions import RegionSnapshot
 from basalt_engine.retention import CellRun, Horizon, judge_cells
 from basalt_engine.snapshot import InvalidList
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from tests.hbase.frames import Frames, framed
 from tests.vector_lines import lines
 

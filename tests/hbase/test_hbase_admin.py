@@ -14,8 +14,8 @@ import pytest
 from crc32c import crc32c
 
 from basalt_engine.errors import BasaltError, StoreError
-from basalt_engine.regions import Region
 from basalt_engine.stores.hbase.gateway import NoTableError
+from basalt_engine.stores.hbase.regions import Region
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.stores.hbase.tables import layouts
 from basalt_engine.stores.hbase.thrift2 import TableDescriptor, Thrift2, refusal

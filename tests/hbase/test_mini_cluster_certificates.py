@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from basalt.pruning.rule import Cause, Certificates, Terms
-from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from tests.hbase.bare_installation import BUCKETS, HOUR_MS, SECOND_MS, BareInstallation, now_ms, pointer_at
 from tests.hbase.mini_cluster import MiniCluster, wait_until
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from basalt_engine.regions import RegionSnapshot
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.system import seal
 from tests.hbase.bare_installation import DAY_MS, HOUR_MS, BareInstallation, now_ms, pointer_at
 from tests.hbase.mini_cluster import MiniCluster, wait_until

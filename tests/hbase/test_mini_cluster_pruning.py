@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt.settings.tree import MessagingSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.regions import RegionSnapshot
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.table import TABLE_NAMES
 from tests.hbase.bare_installation import BUCKETS, HOUR_MS, SECOND_MS, BareInstallation, now_ms

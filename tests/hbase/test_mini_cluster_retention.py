@@ -10,8 +10,8 @@ import pytest
 
 from basalt_engine.keys import topic_prefix
 from basalt_engine.payloads import BOUND, BOUND_POSITION
-from basalt_engine.regions import RegionSnapshot
 from basalt_engine.retention import OnInvalid
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from tests.hbase.bare_installation import DAY_MS, HOUR_MS, BareInstallation, now_ms, pointer_at
 from tests.hbase.mini_cluster import MiniCluster
 

@@ -20,7 +20,7 @@ from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.cells.keys import CellKey, TableKeys
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import table_prefix
-from basalt_engine.regions import RegionSnapshot
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.table import TABLE_NAMES
 from tests.hbase.bare_installation import HOUR_MS, SECOND_MS, BareInstallation, now_ms

@@ -11,7 +11,7 @@ import pytest
 from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, REPORT_KIND, RegionReport, RegionSnapshot
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import DeleteRange

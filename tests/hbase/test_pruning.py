@@ -15,7 +15,14 @@ from basalt.pruning.rule import Cause
 from basalt.settings import HBaseSettings, Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
+from basalt_engine.stores.hbase.regions import (
+    EMPTY_MEMSTORE,
+    REPORT_KIND,
+    UNKNOWN_ORIGIN,
+    Region,
+    RegionReport,
+    StoreFile,
+)
 from basalt_engine.stores.hbase.store import HBaseCluster
 from deploy.hbase.standalone import Gateways
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer

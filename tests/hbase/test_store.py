@@ -11,7 +11,7 @@ from basalt.server.wiring import open_store
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, StoreSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.regions import find_hole
+from basalt_engine.stores.hbase.regions import find_hole
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.stores.hbase.table import CELL_BYTES_MAX, CELL_OVERHEAD_BYTES
 from basalt_engine.stores.hbase.tables import SALTED

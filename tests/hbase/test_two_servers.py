@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,14 @@ import pytest
 from kazoo.client import KazooClient
 
 import basalt
+from basalt.client import Client
 from basalt.errors import BasaltError, RetryError, SessionFencedError
 from basalt.thrift.discovery import FOLDER
 from deploy.hbase.standalone import Gateways
 from tests.hbase.holding_proxy import HoldingProxy
 from tests.hbase.tables import Tables
+from tests.system import group_worker
+from tests.system.group_worker import INPUTS, outputs_of
 from tests.system.server_process import Reply, ServerProcess
 from tests.tephra_client.runtime import java_command
 
@@ -183,7 +187,7 @@ def test_a_leader_that_stops_hands_over_at_once(two: tuple[ServerProcess, Server
 class Publisher(threading.Thread):
     """One client of both servers, which publishes one message after the other and keeps what it was told."""
 
-    def __init__(self, urls: str, topic: str, name: str) -> None:
+    def __init__(self, urls: str, topic: str, name: str, timeout_ms: int = 30_000) -> None:
         super().__init__(daemon=True)
         self.name = name
         self.topic = topic
@@ -192,9 +196,10 @@ class Publisher(threading.Thread):
         self.wrong: BaseException | None = None
         self.enough = threading.Event()
         self._urls = urls
+        self._timeout_ms = timeout_ms
 
     def run(self) -> None:
-        with basalt.connect(self._urls, namespace=NAMESPACE, attempts_max=1_000) as client:
+        with basalt.connect(self._urls, namespace=NAMESPACE, timeout_ms=self._timeout_ms, attempts_max=1_000) as client:
             number = 0
             while not self.enough.is_set():
                 number += 1
@@ -226,7 +231,8 @@ def test_a_leader_killed_under_load_is_followed_within_seconds_and_nothing_is_lo
 ):
     leader, standby = two
     create(leader, "load")
-    publishers = [Publisher(pair.urls, "load", f"p{number}") for number in range(PUBLISHERS)]
+    patient_ms = int(2_000 * TAKE_OVER_SECONDS_MAX)
+    publishers = [Publisher(pair.urls, "load", f"p{number}", patient_ms) for number in range(PUBLISHERS)]
     for publisher in publishers:
         publisher.start()
     until(lambda: all(len(publisher.told) > 20 for publisher in publishers), leader)
@@ -238,7 +244,11 @@ def test_a_leader_killed_under_load_is_followed_within_seconds_and_nothing_is_lo
     for publisher in publishers:
         publisher.enough.set()
         publisher.join(WAIT_SECONDS_MAX)
-    check(publishers, read(standby, "load"))
+    found = read(standby, "load")
+    check(publishers, found)
+    # Answers that were lost with the leader were sent again to the next one, which knew what was there.
+    assert [publisher.unknown for publisher in publishers] == [[]] * PUBLISHERS
+    assert len(found) == sum(len(publisher.told) for publisher in publishers)
 
 
 def test_a_named_transaction_goes_on_under_the_next_leader(two: tuple[ServerProcess, ServerProcess]):
@@ -307,6 +317,124 @@ def test_a_leader_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes
     assert read(leader, "paused") == after
     assert publish(leader, "paused", "I lead again").status == 200
     assert read(leader, "paused") == [*after, "I lead again"]
+
+
+GROUP_MESSAGES = 400
+GROUP_PART = 20
+SLOW_SECONDS = 15.0
+
+
+@contextmanager
+def members(urls: str, log: Path, *them: tuple[str, str, str], inputs: str = INPUTS) -> Iterator[None]:
+    """Members of consumer groups, each a process that hands messages on: group, mode and way of committing."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
+    with log.open("ab") as told:
+        running = [
+            subprocess.Popen(
+                [sys.executable, group_worker.__file__, urls, *one, inputs], stdout=told, stderr=told, env=given
+            )
+            for one in them
+        ]
+    try:
+        yield
+        assert all(process.poll() is None for process in running), log.read_text()[-3_000:]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def test_groups_hand_every_message_on_once_while_leaders_are_stopped_woken_and_killed(
+    pair: Pair, two: tuple[ServerProcess, ServerProcess], tmp_path: Path
+):
+    leader, standby = two
+    them = (("shared", "shared", "process"), ("shared", "shared", "transaction"), ("keyed", "keyed", "process"))
+    sent = [(b"key-%d" % (number % 7), b"%06d" % number) for number in range(GROUP_MESSAGES)]
+    groups = sorted({group for group, _, _ in them})
+
+    def handed_on(group: str, to: ServerProcess = leader) -> list[tuple[bytes | None, bytes]]:
+        return [(message.key, message.payload) for message in clients[to.url].topic(outputs_of(group)).read()]
+
+    def publish_some(to: ServerProcess) -> None:
+        for _ in range(GROUP_MESSAGES // 4 // GROUP_PART):
+            part = [left.pop(0) for _ in range(GROUP_PART)]
+            clients[to.url].publish_atomically({INPUTS: [basalt.RecordIn(payload, key) for key, payload in part]})
+
+    left = list(sent)
+    with ExitStack() as stack:
+        clients = {
+            server.url: stack.enter_context(basalt.connect(server.url, namespace=group_worker.NAMESPACE))
+            for server in (leader, standby)
+        }
+        for topic in (INPUTS, *map(outputs_of, groups)):
+            clients[leader.url].topics.create(topic)
+        with members(pair.urls, tmp_path / "members.log", *them):
+            publish_some(leader)
+            until(lambda: all(handed_on(group) for group in groups), leader)
+            assert leader.process is not None
+            leader.process.send_signal(signal.SIGSTOP)
+            until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
+            publish_some(standby)
+            leader.process.send_signal(signal.SIGCONT)  # it wakes with claims, members and calls that are over
+            publish_some(standby)
+            until(lambda: names(leader, standby), leader)
+            standby.kill()
+            until(lambda: serves(leader), leader, TAKE_OVER_SECONDS_MAX)
+            publish_some(leader)
+            until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), leader, TAKE_OVER_SECONDS_MAX)
+        for group in groups:
+            assert sorted(handed_on(group)) == sorted(sent), f"{group}: lost or doubled"
+        by_key = [sorted(messages, key=lambda message: message[0]) for messages in (handed_on("keyed"), sent)]
+        assert by_key[0] == by_key[1], "the order of a key"
+
+
+def test_groups_hand_every_message_on_once_though_a_leaders_writes_arrive_when_it_leads_no_more(
+    pair: Pair, guarded: Installation, tmp_path: Path
+):
+    """Amid what they consume and produce its calls take 15 s and more: their outcome is lost, and another server leads meanwhile."""
+    them = (("late-shared", "shared", "transaction"), ("late-keyed", "keyed", "process"))
+    sent = [(b"key-%d" % (number % 7), b"%06d" % number) for number in range(GROUP_MESSAGES // 2)]
+    groups = [group for group, _, _ in them]
+    proxy = HoldingProxy(guarded.thrift2)
+
+    def publish_some(client: Client) -> None:
+        for _ in range(GROUP_MESSAGES // 4 // GROUP_PART):
+            part = [left.pop(0) for _ in range(GROUP_PART)]
+            client.publish_atomically({"late-inputs": [basalt.RecordIn(payload, key) for key, payload in part]})
+
+    def handed_on(group: str) -> list[tuple[bytes | None, bytes]]:
+        return [(message.key, message.payload) for message in client.topic(outputs_of(group)).read()]
+
+    left = list(sent)
+    try:
+        leader = pair.start(*guarded.options(proxy.address))
+        until(lambda: serves(leader), leader)
+        standby = pair.start(*guarded.options())
+        until(lambda: names(standby, leader), standby)
+        with basalt.connect(pair.urls, namespace=group_worker.NAMESPACE) as client:
+            for topic in ("late-inputs", *map(outputs_of, groups)):
+                client.topics.create(topic)
+            with members(pair.urls, tmp_path / "members.log", *them, inputs="late-inputs"):
+                publish_some(client)
+                until(lambda: all(handed_on(group) for group in groups), leader)
+                proxy.hold()
+                held_at = time.monotonic()
+                until(lambda: proxy.held_bytes > 0, leader)
+                until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
+                publish_some(client)
+                time.sleep(max(0.0, held_at + SLOW_SECONDS - time.monotonic()))
+                proxy.let_go()
+                until(lambda: names(leader, standby), leader)
+                until(lambda: not proxy.unanswered, leader)
+                until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), standby)
+            standby.kill()
+            until(lambda: serves(leader), leader, TAKE_OVER_SECONDS_MAX)
+            for group in groups:  # by a reader without the other's cache
+                assert sorted(handed_on(group)) == sorted(sent), f"{group}: lost or doubled"
+            by_key = [sorted(messages, key=lambda message: message[0]) for messages in (handed_on("late-keyed"), sent)]
+            assert by_key[0] == by_key[1], "the order of a key"
+    finally:
+        proxy.close()
 
 
 def write_that_is_delayed_until_after_the_take_over(pair: Pair, installation: Installation, topic: str) -> list[str]:

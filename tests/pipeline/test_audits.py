@@ -15,7 +15,7 @@ from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import DataDirectoryError, InputError
-from basalt_engine.regions import RegionSnapshot
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.system import SystemTable

@@ -9,16 +9,21 @@ import pytest
 
 import basalt
 from basalt.errors import (
+    GroupNotFoundError,
+    InputError,
     SessionFencedError,
     SessionForeignError,
+    TopicNotFoundError,
     TransactionEndedError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from basalt_spark.options import SinkColumns
 from basalt_spark.sink import commit as sink_commit
+from basalt_spark.sink import writers
 from basalt_spark.sink.commit import Segment, SegmentStored, batch_work, stream_work
 from basalt_spark.sink.segment_writer import SegmentWriter
+from basalt_spark.sink.writers import make_group
 from tests.pipeline.sink_server import TOPIC, batch, options, payloads, task, work
 
 
@@ -128,6 +133,87 @@ def test_a_watermark_is_told_behind_the_rows_and_also_without_any(client):
     state = client.topic(TOPIC).markers()
     assert (state.watermark_ms, [told.task for told in state.tasks]) == (9_000, ["etl"])
     assert transactions_open(client) == 0
+
+
+READ = SinkColumns(("value",), has_control=True, has_id=True)
+
+
+def read_rows(*rows: tuple[bytes | None, bytes | None, str | None]) -> pa.RecordBatch:
+    """Rows of values, ids and what they are, as a source gives them."""
+    values, ids, controls = zip(*rows, strict=True)
+    return pa.record_batch(
+        [pa.array(values, pa.binary()), pa.array(ids, pa.binary()), pa.array(controls, pa.utf8())],
+        names=["value", "id", "control"],
+    )
+
+
+@pytest.fixture
+def clicks(client):
+    """A topic that a query reads, and the ids of its messages."""
+    client.topics.create("clicks")
+    client.topic("clicks").publish([b"a", b"b", b"c", b"d"])
+    return [message.id for message in client.topic("clicks").read()]
+
+
+def lag(client) -> int:
+    return client.topic("clicks").group("billing").get().figures.lag_messages
+
+
+def test_a_commit_tells_a_group_of_the_querys_own_how_far_it_has_read(client, clicks):
+    given = options(group="billing", groupTopic="clicks")
+    make_group({"server": "http://127.0.0.1:1", "topic": TOPIC})  # without the option: nothing
+    client.topic("clicks").group("billing").create(mode="tracked")
+    messages = [  # tasks of which the later partition has the earlier messages
+        task(client, work(0), read_rows((b"A", clicks[2], None), (None, None, "heartbeat")), 0, READ),
+        task(client, work(0), read_rows((b"B", clicks[0], None)), 1, READ),
+    ]
+    assert lag(client) == 4
+    sink_commit.commit(client, messages, given)
+    assert (payloads(client), lag(client)) == ([b"A", b"B"], 1)
+    sink_commit.commit(client, [task(client, work(0, run="run-2"), read_rows((b"A", clicks[2], None)), 0, READ)], given)
+    assert (payloads(client), lag(client)) == ([b"A", b"B"], 1)
+    late = task(client, work(1), read_rows((b"D", clicks[3], None)), 0, READ)
+    sink_commit.abort(client, [late])
+    assert lag(client) == 1
+
+
+def test_what_was_read_is_acknowledged_also_where_nothing_of_it_is_published(client, clicks):
+    client.topic("clicks").group("billing").create(mode="tracked")
+    message = task(client, work(0), read_rows((None, clicks[1], "heartbeat")), 0, READ)
+    assert message.segment is None
+    for _ in range(2):
+        sink_commit.commit(client, [message], options(group="billing", groupTopic="clicks"))
+    assert (lag(client), transactions_open(client)) == (2, 0)
+    nothing = task(client, work(1), read_rows((None, None, "heartbeat")), 0, READ)
+    sink_commit.commit(client, [nothing], options(group="billing", groupTopic="clicks"))
+    assert lag(client) == 2
+
+
+def test_a_group_that_is_gone_keeps_its_batch_from_being_published(client, clicks):
+    given = options(group="billing", groupTopic="clicks")
+    message = task(client, work(0), read_rows((b"A", clicks[0], None)), 0, READ)
+    with pytest.raises(GroupNotFoundError):
+        sink_commit.commit(client, [message], given)
+    sink_commit.abort(client, [message])
+    assert payloads(client) == []
+
+
+def test_ids_that_are_none_are_refused_by_their_column(client):
+    with pytest.raises(InputError, match="column id has values that are no ids"):
+        task(client, work(0), read_rows((b"A", b"17", None)), 0, READ)
+
+
+def test_a_group_is_made_tracked_and_one_that_has_members_is_refused(client, clicks, monkeypatch):
+    monkeypatch.setattr(writers, "client_of", lambda _server: client)
+    given = {"server": "http://127.0.0.1:1", "topic": TOPIC, "group": "billing", "groupTopic": "clicks"}
+    for _ in range(2):
+        make_group(given)
+    assert client.topic("clicks").group("billing").get().options.mode == "tracked"
+    client.topic("clicks").group("workers").create(mode="keyed")
+    with pytest.raises(InputError, match="is of mode keyed"):
+        make_group({**given, "group": "workers"})
+    with pytest.raises(TopicNotFoundError):
+        make_group({**given, "groupTopic": "nowhere"})
 
 
 def test_a_zombie_stores_and_commits_nothing_once_a_newer_run_has_begun(client):

@@ -56,6 +56,29 @@ def test_every_column_of_a_message_may_be_there_in_any_order():
     assert columns("value binary, headers text_headers", topic="orders") == SinkColumns(("value", "headers"))
 
 
+def test_a_group_that_learns_how_far_was_read_needs_its_topic_and_the_ids():
+    given = {"topic": "orders", "group": "billing", "groupTopic": "shop:clicks"}
+    assert columns("value string, id binary", **given) == SinkColumns(("value",), has_id=True)
+    assert columns("value string, id binary, control string", **given) == SinkColumns(
+        ("value",), has_control=True, has_id=True
+    )
+    assert write_options({**SERVER, **given}).group == (("shop", "clicks"), "billing")
+    assert write_options(TO_TOPIC).group is None
+    for ddl, field in (("value string", "id"), ("value string, id string", "id"), ("value string, id bigint", "id")):
+        with pytest.raises(InputError, match="column id") as refused:
+            columns(ddl, **given)
+        assert refused.value.field == field
+    with pytest.raises(InputError, match="only with the option emitWatermark=true"):
+        columns("value string, id binary, watermark timestamp", **given)
+
+
+@pytest.mark.parametrize(("name", "missing"), [("group", "groupTopic"), ("groupTopic", "group")])
+def test_a_group_of_no_topic_and_a_topic_of_no_group_are_refused(name, missing):
+    with pytest.raises(InputError, match="give both") as refused:
+        write_options({**TO_TOPIC, name: "billing"})
+    assert refused.value.field == missing
+
+
 @pytest.mark.parametrize(
     ("ddl", "field", "says"),
     [
@@ -71,6 +94,7 @@ def test_every_column_of_a_message_may_be_there_in_any_order():
         ("value string, headers strings", "headers", "must be array<struct"),
         ("value string, watermark timestamp", "watermark", "only with the option emitWatermark=true"),
         ("value string, control string", "control", "only with the option emitWatermark=true"),
+        ("value string, id binary", "id", "does not write column 'id'"),
     ],
 )
 def test_a_column_that_cannot_be_written_is_named(ddl, field, says):
@@ -151,9 +175,9 @@ def test_what_the_server_would_refuse_in_a_task_is_refused_before_any_job(given,
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize("name", ["emitWatermark", "taskcount"])
+@pytest.mark.parametrize("name", ["emitWatermark", "taskcount", "group", "groupTopic"])
 def test_a_transaction_for_a_batch_refuses_options_that_would_do_nothing(name):
-    with pytest.raises(InputError, match=r"tell watermarks by tx\.watermark"):
+    with pytest.raises(InputError, match=r"by tx\.(watermark|acknowledge)"):
         BatchTransaction(
             SimpleNamespace(sparkContext=None), {**TO_TOPIC, "txnAppId": "a", "txnVersion": "1", name: "1"}
         )

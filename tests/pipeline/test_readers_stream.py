@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from basalt.errors import GenerationError, InputError, TopicNotFoundError
+from basalt.errors import ConflictError, GenerationError, InputError, TopicNotFoundError, UnavailableError
 from basalt_engine.clock import ManualClock
 from basalt_spark import connection
 from basalt_spark.columns import END_OF_TIME_MS
@@ -54,6 +54,10 @@ class Stream:
     def start(self, number: int | None = None) -> str:
         before = self.offsets[:number]
         return before[-1] if before else json.dumps(self.reader.initialOffset())
+
+    def commit(self) -> None:
+        """Let Spark say that the last batch is done."""
+        self.reader.commit(json.loads(self.offsets[-1]))
 
     def plan(self, number: int) -> list:
         return list(self.reader.partitions(json.loads(self.start(number)), json.loads(self.offsets[number])))
@@ -486,3 +490,39 @@ def test_what_tasks_say_before_a_start_that_is_to_come_counts(orders):
     orders.mark("map-1", 2, 7, at_ms=2_500)
     query.batch()
     assert query.last.watermark_ms == 5
+
+
+def test_a_batch_that_is_done_is_reported_to_the_group_which_is_made_if_need_be():
+    topic = TopicInMemory()
+    stream = Stream(ServerInMemory(topic), group="etl", maxRowsPerTrigger="2")
+    topic.publish(b"a", b"b", b"c")
+    for _ in range(2):
+        stream.batch()
+        stream.commit()
+        stream.commit()  # Spark may say it again
+    group = topic.group("etl")
+    assert (group.mode, group.positions) == ("tracked", [topic.entries[1].id, topic.entries[2].id])
+
+
+def test_without_the_option_nothing_is_reported():
+    topic = TopicInMemory()
+    stream = Stream(ServerInMemory(topic))
+    topic.publish(b"a")
+    stream.batch()
+    stream.commit()
+    assert topic.groups == {}
+
+
+@pytest.mark.parametrize("error", [ConflictError("of another mode"), UnavailableError("gone"), RuntimeError("a bug")])
+def test_what_goes_wrong_in_a_report_does_not_fail_the_query_and_is_tried_with_the_next_batch(error, caplog):
+    topic = TopicInMemory()
+    stream = Stream(ServerInMemory(topic), group="etl")
+    group = topic.group("etl")
+    group.mode, group.broken = "tracked", error
+    topic.publish(b"a")
+    stream.batch()
+    stream.commit()
+    assert "the position was not reported to group etl" in caplog.text
+    group.broken = None
+    stream.commit()
+    assert group.positions == [topic.entries[-1].id]

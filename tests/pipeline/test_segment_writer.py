@@ -93,3 +93,16 @@ def test_no_request_is_left_behind_by_a_task_whose_rows_fail():
     with pytest.raises(ValueError, match="cannot be computed"):
         writer(store).write(batches(), 0, None)
     assert stored == [[b"a"]]
+
+
+def test_the_highest_id_of_all_rows_is_told_whichever_came_first():
+    def rows(*numbers: int) -> pa.RecordBatch:
+        ids = [None if number < 0 else number.to_bytes(20) for number in numbers]
+        return pa.record_batch([pa.array([b"a"] * len(ids)), pa.array(ids, pa.binary())], names=["value", "id"])
+
+    columns = SinkColumns(("value",), has_id=True)
+    batches = [rows(-1), rows(3, 7, -1), rows(5), rows(-1)]
+    told = SegmentWriter(columns, lambda: Segment("tx", 7), lambda *_: None).write(batches, 0, None)
+    assert told.through == (7).to_bytes(20)
+    none = SegmentWriter(columns, lambda: Segment("tx", 7), lambda *_: None).write([rows(-1)], 0, None)
+    assert none.through is None

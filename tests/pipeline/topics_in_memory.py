@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.ranges import Advance, Split, StableEnd, TaskInfo
 from basalt.api.markers import NOTHING_KNOWN, Marker, apply
-from basalt.errors import GenerationError, TopicNotFoundError
+from basalt.errors import GenerationError, GroupNotFoundError, TopicNotFoundError
 
 INSTANCE = "0123456789abcdef"
 
@@ -24,6 +24,26 @@ def id_at(time_ms: int, sequence: int = 0) -> bytes:
 
 
 @dataclass
+class GroupInMemory:
+    """A group that somebody reports a position to. `broken`: what each report raises."""
+
+    mode: str | None = None
+    positions: list[bytes] = field(default_factory=list)
+    broken: Exception | None = None
+
+    def create(self, *, mode: str) -> None:
+        self.mode = mode
+
+    def report_position(self, up_to: bytes, *, by: str) -> None:
+        assert by == "spark"
+        if self.broken is not None:
+            raise self.broken
+        if self.mode is None:
+            raise GroupNotFoundError("no group")
+        self.positions.append(up_to)
+
+
+@dataclass
 class TopicInMemory:
     """`held` entries at the end of the log are not decided yet. `steps_max` bounds what one call of advance looks at."""
 
@@ -36,6 +56,7 @@ class TopicInMemory:
     steps_max: int = 1_000_000
     missing: bool = False
     calls: list[str] = field(default_factory=list)
+    groups: dict[str, GroupInMemory] = field(default_factory=dict)
 
     def publish(self, *payloads: bytes, at_ms: int | None = None) -> None:
         for payload in payloads:
@@ -99,6 +120,9 @@ class TopicInMemory:
         if generation != self.generation:
             raise GenerationError(f"topic {self.name} is of generation {self.generation}, not {generation}")
         return [entry.payload for entry in self._between(after, through) if entry.marker is None]
+
+    def group(self, name: str) -> GroupInMemory:
+        return self.groups.setdefault(name, GroupInMemory())
 
     def _between(self, after, through, isolation="committed") -> list[Entry]:
         return [

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from basalt.catalog.topics import TopicName
+from basalt.catalog.topics import Topic, TopicName
 from basalt.commits.commit_stage import TopicParticipant
+from basalt.errors import ProducerUnknownError, SequenceGapError
+from basalt.groups.acknowledgements import Acknowledging
+from basalt.messaging.log import stored_log
+from basalt.messaging.log.packing import Packing
 from basalt.messaging.log.staged_payloads import StagedPayloads
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.messages import Messages
+from basalt.messaging.producers import LogProducers, Producers, Sequenced
 from basalt.pruning.prune import read_notes
+from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions import manager as durable_state
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules import edits
+from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
+from basalt.transactions.rules.groups import GroupTable
 from basalt.transactions.rules.one_shots import OneShotTopics, TopicUseEdits
 from basalt.transactions.rules.sessions import SessionState, SessionTable
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import TransactionTable
+from basalt_engine.messages import PRODUCERS, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadTable
+from basalt_engine.spans import Spans
 from basalt_engine.system import SystemTable
+from basalt_engine.table import Put
 
 # Of topics.
 
@@ -82,6 +96,110 @@ def writers_that_left_memory_pass_for_new_ones() -> Iterator[None]:
     original = StagedWriters.touch
     with patch.object(StagedWriters, "touch", touch):
         yield
+
+
+# Of producers.
+
+
+def gaps_are_accepted() -> AbstractContextManager[object]:
+    """What does not follow a producer's last number is appended."""
+    admit = Producers.admit
+
+    def lenient(producers: Producers, group: Group, log: TopicLog, asked: Sequenced, count: int) -> int:
+        try:
+            return admit(producers, group, log, asked, count)
+        except (SequenceGapError, ProducerUnknownError):
+            return 0
+
+    return patch.object(Producers, "admit", lenient)
+
+
+def failed_writes_leave_their_numbers() -> AbstractContextManager[object]:
+    """What a write that failed would have added is known all the same."""
+    return patch.object(TopicLog, "forget_producers", lambda log: None)
+
+
+def numbers_in_doubt_are_read() -> AbstractContextManager[object]:
+    """Numbers are read while rows are in doubt, and nobody decides about these before."""
+
+    async def ready(producers: Producers, log: TopicLog) -> None:
+        if log.producers is None and not log.ended:
+            producers._keep(log, producers._read(log.topic))
+
+    def required(producers: Producers, log: TopicLog) -> LogProducers:
+        state: LogProducers | None = log.producers
+        if state is None:
+            raise NotLoadedError(partial(producers._hold, log))
+        return state
+
+    def find(logs: TopicLogs, title: TopicName) -> TopicLog | None:
+        log = logs.memory.recent.get(title)
+        return log if log is not None and log.live else original(logs, title)
+
+    original = TopicLogs.find
+    patches = ExitStack()
+    patches.enter_context(patch.multiple(Producers, ready=ready, _required=required))
+    patches.enter_context(patch.object(TopicLogs, "find", find))
+    return patches
+
+
+def numbers_come_in_a_put_of_their_own() -> AbstractContextManager[object]:
+    """Column d is put behind the row, not with it."""
+
+    def add(packing: Packing, group: Group, topic: Topic, row: MessageRow) -> None:
+        original(packing, group, topic, row._replace(producers=None))
+        if row.producers is not None:
+            put = MessageTable.put(topic.keys, row)
+            group.add(MessageTable.name, Put(put.key, {PRODUCERS: put.columns[PRODUCERS]}))
+
+    original = Packing.add
+    return patch.object(Packing, "add", add)
+
+
+def rows_of_a_producer_are_written_side_by_side() -> AbstractContextManager[object]:
+    """One write has several rows of a producer also where any of them may be lost."""
+    return patch.object(TopicLog, "has_numbered", lambda *_: False)
+
+
+def entries_come_before_their_rows() -> AbstractContextManager[object]:
+    """A topic's entry is written before the rows that it counts."""
+    put_entry = stored_log.put_entry
+
+    def early(group: Group, record: Any, topic: Topic, entry: Any, phase: Phase = Phase.ROWS) -> None:
+        put_entry(group, record, topic, entry, Phase.INTENT if record is stored_log.PRODUCERS else phase)
+
+    return patch.object(stored_log, "put_entry", early)
+
+
+def repetitions_are_answered_at_once() -> AbstractContextManager[object]:
+    """A repetition is answered when its stage has run: what it repeats may be in the same group, and that may fail."""
+
+    async def eager(writer: GroupCommit, stage: Callable[[Group], Any], size_bytes: int = 0) -> Any:
+        if getattr(getattr(stage, "func", None), "__func__", None) is not Messages._publish_numbered:
+            return await run(writer, stage, size_bytes)
+        repeated: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def telling(group: Group) -> object:
+            placed = stage(group)
+            if placed is None and not repeated.done():
+                repeated.set_result(None)
+            return placed
+
+        call = asyncio.ensure_future(run(writer, telling, size_bytes))
+        either: list[asyncio.Future[Any]] = [call, repeated]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not repeated.done():
+            return await call
+        call.add_done_callback(lambda told: told.cancelled() or told.exception())
+        return None
+
+    run = GroupCommit.run
+    return patch.object(GroupCommit, "run", eager)
+
+
+def nothing_announces_numbers() -> AbstractContextManager[object]:
+    """A topic has rows with numbers, and no entry that says so."""
+    return patch.object(Producers, "_announce", lambda *_: None)
 
 
 # Of one-shot transactions.
@@ -216,3 +334,56 @@ def losers_stay() -> AbstractContextManager[object]:
 def versions_are_committed_twice() -> AbstractContextManager[object]:
     """A version that was committed before is begun again, and committed again."""
     return patch.object(SessionState, "covers", lambda *_: False)
+
+
+# Of consumer groups.
+
+
+def acknowledgements_come_before_the_outcome() -> AbstractContextManager[object]:
+    """What a commit or a one-shot transaction acknowledges is logged with what it intends, before its rows."""
+    without = durable_state.OUTCOMES - {edits.Acknowledged, edits.AcknowledgedIn}
+    # A replay does not complain of the order.
+    return _all_of(
+        patch.object(durable_state, "OUTCOMES", without),
+        patch.object(GroupTable, "acknowledged", lambda table, edit, _: _acknowledge(table, edit)),
+    )
+
+
+def plain_acknowledgements_swallow_what_is_pending() -> AbstractContextManager[object]:
+    """Nobody looks whether a message is pending in another transaction."""
+    return patch.object(GroupTable, "pending_holder", lambda *_: None)
+
+
+def snapshots_forget_what_is_pending() -> AbstractContextManager[object]:
+    """A snapshot of the log does not say what open transactions have acknowledged."""
+    return patch.object(GroupTable, "pending_images", lambda _: ())
+
+
+def aborts_keep_what_was_pending() -> AbstractContextManager[object]:
+    """What a transaction acknowledged is the group's, however it ends."""
+    return patch.object(GroupTable, "dropped", lambda table, key: table.committed(key, 0))
+
+
+def what_is_acknowledged_may_be_again() -> AbstractContextManager[object]:
+    """Nobody looks whether a message is acknowledged already."""
+    return _all_of(
+        patch.object(GroupRules, "_loss", lambda *_: None),
+        patch.object(Spans, "overlaps", lambda *_: False),
+    )
+
+
+def _acknowledge(table: GroupTable, edit: edits.Acknowledged) -> None:
+    table._acknowledge(table.by_number[edit.number], edit.spans, edit.at_ms)
+
+
+@contextmanager
+def _all_of(*patches: AbstractContextManager[object]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
+def order_is_not_checked() -> AbstractContextManager[object]:
+    """A commit may leave an earlier message of its lane unacknowledged."""
+    return patch.object(Acknowledging, "_check_order", lambda *_: None)

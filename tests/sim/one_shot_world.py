@@ -111,6 +111,7 @@ class OneShotWorld(World):
             self._recreate: 1,
             self._snapshot: 1,
             self.cells.step: 12 if self.busy_table else 2,
+            self.consumers.step: 20 if self.busy_group else 4,
         }
         await self.chances.choices(list(steps), list(steps.values()))[0]()
 

@@ -26,15 +26,17 @@ from basalt.transactions.rules import (
 )
 from basalt.transactions.rules.transaction import TransactionLimits
 from tests import small_limits
+from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
+from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.shared_world import SharedWorld
 from tests.sim.world import World
 
 T = TypeVar("T")
 
-WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, SharedWorld)
+WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, ConsumerWorld, SharedWorld, ProducerWorld)
 
 
 def first_failure(seeds: Iterable[int]) -> str | None:
@@ -60,6 +62,21 @@ def first_failure_of_markers(seeds: Iterable[int]) -> str | None:
 def first_failure_of_jobs(seeds: Iterable[int]) -> str | None:
     """The same of jobs whose runs follow each other, and that write in segments of named transactions."""
     return _first_failure(seeds, JobWorld)
+
+
+def first_failure_of_producers(seeds: Iterable[int]) -> str | None:
+    """The same of producers that send again until there is an answer."""
+    return _first_failure(seeds, ProducerWorld)
+
+
+def first_failure_of_producers_of_several_servers(seeds: Iterable[int]) -> str | None:
+    """The same of producers, and servers that lead one store in turn."""
+    return _first_failure(seeds, SharedProducerWorld)
+
+
+def first_failure_of_consumers(seeds: Iterable[int]) -> str | None:
+    """The same of clients that consume with a group."""
+    return _first_failure(seeds, ConsumerWorld)
 
 
 def first_failure_with_little_memory(seeds: Iterable[int]) -> str | None:
@@ -139,8 +156,17 @@ def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World]) -> 
             except BaseException:
                 return f"seed {seed}:\n{traceback.format_exc(limit=-4)}"
     finally:
+        loop.run_until_complete(_end_all())
         loop.close()
     return None
+
+
+async def _end_all() -> None:
+    """End what servers that died have left on the loop."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _at_once(call: Callable[..., T], *arguments: object) -> T:

@@ -92,6 +92,9 @@ class SharedWorld(World):
             _store_of(former).let_go()
         await self._check()
 
+    def _end_processes(self) -> None:
+        """Former leaders go on: the store refuses what they write."""
+
     def _opened(self, fault_rate: float) -> StallingStore:
         self.epoch += 1
         handle = self.inner.another()

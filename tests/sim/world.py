@@ -17,6 +17,7 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.errors import BasaltError, InputError
 from basalt_engine.stores.memory import MemoryStore
 from tests.sim.cells import TOLD_IN, Cells
+from tests.sim.consumers import Consumers
 from tests.sim.faulty_store import FaultyStore, ProcessDied
 from tests.sim.history import Ending, History, Sent, Told
 from tests.sim.jobs import Jobs
@@ -42,9 +43,12 @@ class World:
         self.inner = MemoryStore(atomic=self.chances.random() < 0.5)
         self.fault_rate = self.chances.choice([0.0, 0.05, 0.2])
         self.cached = self.chances.random() < 0.5
-        self.busy_table = self.chances.random() < 0.25  # most of what clients do is about cells
+        busy = self.chances.random()
+        self.busy_table = busy < 0.25  # most of what clients do is about cells
+        self.busy_group = busy > 0.75  # or consume
         self.wired: Wired
         self.store: FaultyStore
+        self._processes: list[FaultyStore] = []
         self.texts = 0
         self.abandoned: list[Transaction] = []
         self.topics = TOPICS
@@ -52,6 +56,7 @@ class World:
         self.jobs = Jobs(self)
         self.cells = Cells(self)
         self.unlogged = UnloggedSets(self)
+        self.consumers = Consumers(self, seed)
         self.cursors: dict[tuple[TopicName, int], tuple[bytes | None, list[str]]] = {}
 
     async def run(self) -> None:
@@ -69,11 +74,14 @@ class World:
         for title in (*TOPICS, TOLD_IN):
             await self._create(title)
         await self.cells.prepare()
+        await self.consumers.prepare()
 
     async def _start(self, fault_rate: float) -> None:
         """A new process over what the last one left."""
         while True:
+            self._end_processes()
             self.store = self._opened(fault_rate)
+            self._processes.append(self.store)
             starting = asyncio.ensure_future(self._wire())
             while not self.store.dead and not starting.done():
                 await asyncio.sleep(0)
@@ -91,6 +99,11 @@ class World:
         messaging = MessagingSettings(cache_bytes_max=(1 << 20) if self.cached else 0)
         return Settings(messaging=messaging, transactions=TransactionSettings(lifetime_ms_max=LIFETIME_MS))
 
+    def _end_processes(self) -> None:
+        """Only one process has the store open: what others left on the loop, timers of groups say, writes nothing beside it."""
+        for store in self._processes:
+            store.dead = True
+
     def _opened(self, fault_rate: float) -> FaultyStore:
         return FaultyStore(self.inner, self.chances, fault_rate)
 
@@ -104,7 +117,7 @@ class World:
                 await task
 
     async def _client(self) -> None:
-        for _ in range(STEPS_PER_CLIENT * 2 if self.busy_table else STEPS_PER_CLIENT):
+        for _ in range(STEPS_PER_CLIENT * 2 if self.busy_table or self.busy_group else STEPS_PER_CLIENT):
             await self._step()
             for _ in range(self.chances.randint(0, 2)):
                 await asyncio.sleep(0)
@@ -122,8 +135,11 @@ class World:
             self.jobs.step,
             self.cells.step,
             self.unlogged.step,
+            self.consumers.step,
         ]
-        await self.chances.choices(steps, [6, 6, 3, 4, 2, 2, 1, 1, 4, 60 if self.busy_table else 4, 4])[0]()
+        await self.chances.choices(
+            steps, [6, 6, 3, 4, 2, 2, 1, 1, 4, 60 if self.busy_table else 4, 4, 60 if self.busy_group else 4]
+        )[0]()
 
     # What clients do.
 
@@ -280,6 +296,7 @@ class World:
             committed[title] = shown
         self.history.check_all_or_nothing(committed)
         await self.cells.check()
+        await self.consumers.check()
         self.jobs.check({text for shown in committed.values() for text in shown})
         assert self.history.pointers == sorted(set(self.history.pointers)), "write pointers do not rise"
 

@@ -206,3 +206,25 @@ def test_messages_that_expired_unread_are_an_error_unless_loss_is_allowed(
         query.run()
     query.frame = stream(spark, basalt_server, topic, startingOffsets=text, failOnDataLoss="false")
     assert query.run().values == []
+
+
+def test_a_group_shows_how_far_a_query_has_come(spark, basalt, basalt_server, topic, tmp_path):
+    basalt.topics.create(topic)
+    basalt.topic(topic).publish(several(0, 25))
+    query = Query(stream(spark, basalt_server, topic, maxRowsPerTrigger="10", group="etl"), tmp_path)
+    query.run()
+    group = basalt.topic(topic).group("etl")
+    assert group.get().options.mode == "tracked"
+    figures = group.get().figures
+    assert figures is not None
+    assert figures.lag_messages in (0, 5)  # Spark says of a batch that it is done when it plans the next one
+
+
+def test_a_group_that_takes_no_position_fails_no_query(spark, basalt, basalt_server, topic, tmp_path):
+    basalt.topics.create(topic)
+    basalt.topic(topic).publish(several(0, 5))
+    basalt.topic(topic).group("etl").create(mode="shared")
+    query = Query(stream(spark, basalt_server, topic, maxRowsPerTrigger="2", group="etl"), tmp_path)
+    query.run()
+    assert query.values == several(0, 5)
+    assert basalt.topic(topic).group("etl").get().floor == bytes(20)

@@ -161,6 +161,60 @@ def test_results_that_change_are_published_once_by_a_transaction_for_each_batch(
     assert basalt.sessions.get(topic).version == 1
 
 
+@pytest.fixture
+def clicks(basalt, topic):
+    """A topic to read, with ten messages."""
+    basalt.topics.create(f"{topic}-clicks")
+    basalt.topic(f"{topic}-clicks").publish([str(number) for number in range(10)])
+    return f"{topic}-clicks"
+
+
+def read_of(spark, server: str, clicks: str):
+    return spark.readStream.format("basalt").options(server=server, topic=clicks).load()
+
+
+def lag_of(basalt, clicks: str, group: str = "billing") -> int:
+    return basalt.topic(clicks).group(group).get().figures.lag_messages
+
+
+def test_a_group_of_the_querys_own_learns_with_each_batch_what_is_published(spark, basalt, written, clicks, tmp_path):
+    frame = read_of(spark, written["server"], clicks).where("int(string(value)) % 2 = 1").select("value", "id")
+    told = {"group": "billing", "groupTopic": clicks, "txnAppId": written["topic"]}
+    writer = frame.writeStream.format("basalt").options(**written, **told)
+    run(writer, tmp_path / "checkpoint")
+    assert (texts(basalt, written["topic"]), lag_of(basalt, clicks)) == (["1", "3", "5", "7", "9"], 0)
+    assert basalt.topic(clicks).group("billing").get().options.mode == "tracked"
+    basalt.topic(clicks).publish(["10", "11", "12"])
+    assert lag_of(basalt, clicks) == 3
+    run(writer, tmp_path / "checkpoint")
+    assert texts(basalt, written["topic"])[-1] == "11"
+    assert lag_of(basalt, clicks) == 1, "what a filter took out behind the last row is acknowledged with the next"
+    assert basalt.transactions.list() == []
+
+
+def test_a_group_that_deals_messages_to_members_is_refused_before_any_job(spark, basalt, written, clicks, tmp_path):
+    basalt.topic(clicks).group("workers").create(mode="keyed")
+    frame = read_of(spark, written["server"], clicks).select("value", "id")
+    told = {"group": "workers", "groupTopic": clicks, "txnAppId": written["topic"]}
+    with pytest.raises(StreamingQueryException, match="is of mode keyed"):
+        run(frame.writeStream.format("basalt").options(**written, **told), tmp_path / "checkpoint")
+    assert lag_of(basalt, clicks, "workers") == 10
+    assert texts(basalt, written["topic"]) == []
+
+
+def test_a_block_acknowledges_what_its_batch_has_read_in_the_same_decision(spark, basalt, written, clicks, tmp_path):
+    basalt.topic(clicks).group("billing").create(mode="tracked")
+    server, topic = written["server"], written["topic"]
+
+    def publish(frame, batch_id):
+        with basalt_spark.batch_transaction(frame, batch_id, app_id=topic, server=server) as tx:
+            tx.write(frame.select("value"), topic=topic)
+            tx.acknowledge(clicks, group="billing", up_to=frame.agg({"id": "max"}).first()[0])
+
+    run(read_of(spark, server, clicks).writeStream.foreachBatch(publish), tmp_path / "checkpoint")
+    assert (len(texts(basalt, topic)), lag_of(basalt, clicks)) == (10, 0)
+
+
 def test_output_mode_update_is_refused_for_the_sink(spark, written, tmp_path):
     counts = numbers(spark).groupBy("value").count().select("value")
     writer = counts.writeStream.format("basalt").outputMode("update").options(**written, txnAppId="etl")

@@ -225,6 +225,23 @@ def _forget_versions() -> None:
     TransactionLog.recover = read_without  # type: ignore[method-assign]
 
 
+def _forget_acknowledgements() -> None:
+    """What groups have acknowledged is known until the log is read again."""
+    from basalt.transactions.log.transaction_log import TransactionLog
+    from basalt.transactions.rules.groups import GroupTable
+
+    acknowledge, recover = GroupTable._acknowledge, TransactionLog.recover
+
+    def read_without(log: TransactionLog, *given: Any) -> Any:
+        GroupTable._acknowledge = lambda *_: None  # type: ignore[method-assign]
+        try:
+            return recover(log, *given)
+        finally:
+            GroupTable._acknowledge = acknowledge  # type: ignore[method-assign]
+
+    TransactionLog.recover = read_without  # type: ignore[method-assign]
+
+
 FAULTS = {
     "answer before the write": _answer_before_the_write,
     "commit what is aborted": _forget_what_was_aborted,
@@ -232,6 +249,9 @@ FAULTS = {
     "forget request ids": _forget_request_ids,
     "show aborted cells": _show_aborted_cells,
     "forget versions": _forget_versions,
+}
+GROUP_FAULTS = {
+    "forget acknowledgements": _forget_acknowledgements,
 }
 
 
@@ -243,7 +263,7 @@ def main() -> int:
         kill_at(name, int(number))
     fault = os.environ.pop("BASALT_BREAK", "")
     if fault:
-        FAULTS[fault]()
+        {**FAULTS, **GROUP_FAULTS}[fault]()
     entries = os.environ.pop("BASALT_LOG_SNAPSHOT", "")
     if entries:
         from basalt.operations import jobs

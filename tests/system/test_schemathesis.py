@@ -40,6 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server.start("--set", "log.level=warning")
     server.ask_json("PUT", ORDERS)
     server.ask_json("PUT", STOCK)
+    server.ask_json("PUT", f"{ORDERS}/groups/billing")
     server.ask_json("POST", f"{ORDERS}/publish", {"messages": ["first", "second"]})
     yield server
     assert server.stop() == 0
@@ -47,8 +48,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 # Good names are replaced by those of what there is, so that made up requests get past the look-up of a topic.
-NAMES = {"namespace": "shop", "topic": "orders", "table": "stock", "job": "stats"}
-NAMES_TO_DELETE = {**NAMES, "topic": "spare", "table": "spare"}
+NAMES = {"namespace": "shop", "topic": "orders", "table": "stock", "job": "stats", "group": "billing"}
+NAMES_TO_DELETE = {**NAMES, "topic": "spare", "table": "spare", "group": "spare"}
 
 # These answer a body only to a request with a write pointer, which OpenAPI has no words for.
 SOMETIMES_EMPTY = ("/publish", "/records")

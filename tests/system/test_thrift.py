@@ -14,7 +14,8 @@ from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
 from basalt.thrift.wire import types
 from tests.ports import reserved_port
-from tests.system.server_process import ServerProcess
+from tests.system.group_calls import GROUP, Billing
+from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
 
@@ -100,5 +101,32 @@ def test_a_kill_between_can_commit_and_commit_never_lets_a_commit_through_unchec
             client.commitOrThrow(first.id, first.id)
             assert (client.startShort().inProgress, client.invalidTxSize()) == ([], 0)
         assert server.stop() == 0
+    finally:
+        server.stop()
+
+
+def test_a_transaction_of_tephra_acknowledges_with_its_commit_and_gives_back_with_its_abort(tmp_path: Path, port: int):
+    """Over HTTP it acknowledges, over Thrift it ends; so it does after a kill in between."""
+    server = ServerProcess(tmp_path)
+    server.start("--set", f"thrift.port={port}")
+    try:
+        server.ask_json("PUT", ORDERS)
+        billing = Billing(server)
+        billing.make(4)
+        (first, *_), (second, *_), (third, *_) = (billing.claim("?limit=1") for _ in range(3))
+        with connected(port) as client:
+            committed, aborted, invalid = client.startShort(), client.startShort(), client.startShort()
+            for claim, tx in ((first, committed), (second, aborted), (third, invalid)):
+                billing.acknowledge(claims=[claim], transaction=str(tx.id))
+        server.kill()
+        server.start("--set", f"thrift.port={port}")
+        with connected(port) as client:
+            client.canCommitOrThrow(committed.id, set())
+            client.commitOrThrow(committed.id, committed.id)
+            client.abortTx(aborted)
+            client.invalidateTx(invalid.id)
+        found = server.ask_json("GET", f"{GROUP}/messages")["messages"]
+        assert [each["attempts"] for each in found] == [1, 1, 0], found
+        assert [billing.claim("?limit=1")[1] for _ in range(3)] == [["m1"], ["m2"], ["m3"]]
     finally:
         server.stop()

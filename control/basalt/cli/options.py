@@ -273,12 +273,17 @@ def _said() -> logging.Handler:
 
 
 class Name(click.ParamType[str]):
-    """The name of something that the server knows. Any text is taken; `known` lists what a shell offers."""
+    """The name of something that the server knows. Any text but none is taken; `known` lists what a shell offers."""
 
     name = "text"
 
     def __init__(self, known: Callable[[Client], Known]) -> None:
         self.known = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:  # as an unset variable of a script makes it
+            self.fail("the name is empty", param, ctx)
+        return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return _completed(lambda: _asked(ctx, self.known), incomplete)
@@ -308,6 +313,23 @@ JOB = Name(lambda client: ((job.name, job.help) for job in client.admin.jobs()))
 SESSION = Name(lambda client: _unsaid(session.name for session in client.sessions.list()))
 BACKUP = Name(lambda client: _unsaid(backup.name for backup in client.admin.backups()))
 PROFILE = ProfileName()
+
+
+class GroupName(Name):
+    """The name of a group of the topic that the argument before it names."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        topic = ctx.params.get("topic")
+        if not isinstance(topic, str):
+            return []
+        return _completed(lambda: _asked(ctx, lambda client: _groups(client, topic)), incomplete)
+
+
+def _groups(client: Client, topic: str) -> Known:
+    return ((group.name, group.options.mode) for group in client.topic(topic).groups())
+
+
+GROUP = GroupName(lambda _client: ())
 
 
 def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:

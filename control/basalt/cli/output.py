@@ -386,6 +386,8 @@ def transaction_row(info: TransactionInfo) -> dict[str, Any]:
 def _inner(value: Any) -> Any:
     if isinstance(value, Mapping) or hasattr(value, "__struct_fields__"):
         return row(value)
+    if isinstance(value, bytes):  # an id
+        return value.hex()
     return [_inner(item) for item in value] if isinstance(value, list | tuple) else value
 
 

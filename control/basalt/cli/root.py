@@ -34,12 +34,19 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "publish": Lazy("messages", "publish", "Publish messages to a topic."),
         "consume": Lazy("messages", "consume", "Read messages from a topic."),
         "message": Lazy("messages", "message", "Look at single messages, hidden ones too."),
+        "group": Lazy("group", "group", "Create, list, show, seek, pause and delete consumer groups."),
         "table": Lazy("table", "table", "Create, list, show and delete tables; get, put and scan their cells."),
         "tx": Lazy("tx", "tx", "Begin, end, list, describe and find transactions."),
         "top": Lazy(
-            "top", "top", "Watch what a server does: its busiest topics, its transactions, and jobs that are late."
+            "top",
+            "top",
+            "Watch what a server does: its busiest topics, its groups, its transactions, and jobs that are late.",
         ),
-        "explain": Lazy("diagnosis", "explain", "Tell why a reader stops, and what a transaction holds back."),
+        "explain": Lazy(
+            "diagnosis",
+            "explain",
+            "Tell why a reader stops, a message of a group waits, and what a transaction holds back.",
+        ),
     },
     "Operations": {
         "serve": Lazy("server", "serve", "Run a server."),

@@ -7,11 +7,12 @@ are written once, in `asynchronous`; `blocking` is generated from it.
 
 from __future__ import annotations
 
+from basalt.api.bodies.groups import GroupInfo, GroupOptions
 from basalt.api.bodies.messages import PublishResponse
 from basalt.api.bodies.operations import Readiness, ServerPart, Version
 from basalt.api.bodies.ranges import Advance, Holder, PeekedMessage, Split, StableEnd
 from basalt.api.bodies.tables import TableInfo
-from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation
+from basalt.api.bodies.topics import ProducerInfo, TopicInfo, TopicStats, TopicTruncation
 from basalt.api.bodies.transactions import (
     SessionInfo,
     TransactionInfo,
@@ -23,7 +24,10 @@ from basalt.api.bodies.transactions import (
 from basalt.api.positions import Position
 from basalt.client.asynchronous import (
     AsyncClient,
+    AsyncConsumer,
+    AsyncGroup,
     AsyncNamedTransaction,
+    AsyncProducer,
     AsyncReader,
     AsyncSession,
     AsyncTable,
@@ -34,7 +38,10 @@ from basalt.client.asynchronous import (
 from basalt.client.asynchronous import connect as connect_async
 from basalt.client.blocking import (
     Client,
+    Consumer,
+    Group,
     NamedTransaction,
+    Producer,
     Reader,
     Session,
     Table,
@@ -47,28 +54,42 @@ from basalt.client.calls.messages import ArrowPage, PositionLike
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.payloads import RecordIn
 from basalt.client.calls.tables import TableRow
+from basalt.client.consumer.batches import Batch, ConsumedMessage
+from basalt.client.consumer.processing import Output
 from basalt.client.transaction.open_transaction import PostCommitError, TransactionAware
 
 __all__ = [
     "Advance",
     "ArrowPage",
     "AsyncClient",
+    "AsyncConsumer",
+    "AsyncGroup",
     "AsyncNamedTransaction",
+    "AsyncProducer",
     "AsyncReader",
     "AsyncSession",
     "AsyncTable",
     "AsyncTopic",
     "AsyncTransaction",
     "AsyncTransactionalTable",
+    "Batch",
     "Client",
+    "ConsumedMessage",
+    "Consumer",
+    "Group",
+    "GroupInfo",
+    "GroupOptions",
     "Holder",
     "Message",
     "NamedTransaction",
+    "Output",
     "Page",
     "PeekedMessage",
     "Position",
     "PositionLike",
     "PostCommitError",
+    "Producer",
+    "ProducerInfo",
     "PublishResponse",
     "Reader",
     "Readiness",

@@ -83,6 +83,7 @@ class AiohttpTransport:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
+            skip_auto_headers=("Content-Type",),  # it would name one for a POST without a body
             read_bufsize=READ_BUFFER_BYTES,
             middlewares=(_never_again,),
         )

@@ -15,13 +15,20 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, messages, reading, tables, topics, transactions
+from basalt.client.calls import admin, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.producers import ProducerScope
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.tables import TableRow
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
+from basalt.client.consumer import open_consumer, processing
+from basalt.client.consumer.batches import Batch
+from basalt.client.consumer.open_consumer import OpenConsumer
+from basalt.client.consumer.renewal import AsyncRenewal
 from basalt.client.handles import Handle, making, signed
 from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
+from basalt.client.producers import AutomaticProducers
 from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -181,6 +188,10 @@ class AsyncFollower(_AsyncItems[Message], handles.FollowerFacts):
         # blocking: cursor.refuse_coroutines()
 
 
+class AsyncBatches(_AsyncItems[Batch]):
+    """The batches of a consumer, one after the other."""
+
+
 class AsyncTopics(Handle[ClientScope, AsyncDriver]):
     """Topics by name: `client.topics`."""
 
@@ -191,6 +202,26 @@ class AsyncTopics(Handle[ClientScope, AsyncDriver]):
     list = awaiting(topics.names)
     delete = awaiting(topics.delete)
     truncate = awaiting(topics.truncate)
+
+
+class AsyncGroup(Handle[GroupScope, AsyncDriver], handles.GroupFacts):
+    """One consumer group, for operators: `client.topic("orders").group("billing")`. To work for it use `client.consumer()`."""
+
+    create = awaiting(groups.create)
+    get = awaiting(groups.get)
+    update = awaiting(groups.update)
+    delete = awaiting(groups.delete)
+    members = awaiting(groups.members)
+    remove_member = awaiting(groups.remove_member)
+    claims = awaiting(groups.claims)
+    messages = awaiting(groups.messages)
+    message = awaiting(groups.message)
+    release = awaiting(groups.give_back)
+    seek = awaiting(groups.seek)
+    pause = awaiting(groups.pause)
+    resume = awaiting(groups.resume)
+    unpark = awaiting(groups.unpark)
+    report_position = awaiting(groups.report_position)
 
 
 class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]):
@@ -218,6 +249,10 @@ class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]
     advance = awaiting(topics.advance)
     splits = awaiting(topics.splits)
     follow = making(AsyncFollower, reading.follow)
+    group = making(AsyncGroup, groups.group)
+    groups = awaiting(groups.list_groups)
+    delete_producer = awaiting(producers.delete_producer)
+    producers = awaiting(producers.producers)
 
 
 class AsyncTables(Handle[ClientScope, AsyncDriver]):
@@ -273,6 +308,8 @@ class AsyncTransaction(Handle[OpenTransaction, AsyncDriver], handles.Transaction
     table = making(AsyncTransactionalTable, transactional_table.in_use)
     watermark = awaiting(open_transaction.watermark)
     end = awaiting(open_transaction.end)
+    acknowledge = awaiting(open_transaction.acknowledge)
+    reject = awaiting(open_transaction.reject)
     changes = awaiting(open_transaction.changes)
     checkpoint = awaiting(commit_protocol.checkpoint)
     commit = awaiting(commit_protocol.commit)
@@ -291,10 +328,61 @@ class AsyncTransaction(Handle[OpenTransaction, AsyncDriver], handles.Transaction
         await self._leave(raised)
 
 
+class AsyncConsumer(Handle[OpenConsumer, AsyncDriver], handles.ConsumerFacts):
+    """`async with client.consumer("orders", group="billing") as orders:` joins the group, and leaves it at the end of the block.
+
+    Lease and claims are renewed from the side meanwhile.
+    """
+
+    batches = making(AsyncBatches, open_consumer.batches)
+    process = awaiting(processing.process)
+    acknowledge = awaiting(open_consumer.acknowledge)
+    release = awaiting(open_consumer.release)
+    lag = awaiting(open_consumer.lag)
+    seek = awaiting(open_consumer.seek)
+    pause = awaiting(open_consumer.pause)
+    resume = awaiting(open_consumer.resume)
+    _enter = awaiting(open_consumer.enter)
+    _leave = awaiting(open_consumer.leave)
+    _renew = awaiting(open_consumer.renew)
+
+    def __init__(self, scope: OpenConsumer, driver: AsyncDriver) -> None:
+        super().__init__(scope, driver)
+        self._renewal: AsyncRenewal | None = None
+
+    async def close(self) -> None:
+        """Leave the group; what is claimed goes back to it, uncounted. While `process` runs: have it return, with all decided."""
+        self._scope.closing = True
+        if not self._scope.processing:
+            await self._end(None)
+
+    async def _end(self, raised: BaseException | None) -> None:
+        renewal, self._renewal = self._renewal, None  # first: another thread may close it at the same time
+        if renewal is not None:
+            await renewal.stop()
+            await self._leave(raised)
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        self._renewal = AsyncRenewal(self._renew, self._scope.renewal_ms())
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._end(raised)
+
+
 class AsyncSession(Handle[SessionScope, AsyncDriver], handles.SessionFacts):
     """A session that this run holds: `await client.session("billing", run="2026-11-22")`."""
 
     transaction = making(AsyncTransaction, open_transaction.transaction)
+
+
+class AsyncProducer(Handle[ProducerScope, AsyncDriver], handles.ProducerFacts):
+    """A named producer that this run holds: `await client.producer("orders", "file-7", run="2026-11-23")`."""
+
+    publish = awaiting(producers.publish)
 
 
 class AsyncNamedTransaction(Handle[NamedTransactionScope, AsyncDriver], handles.NamedTransactionFacts):
@@ -352,9 +440,11 @@ class AsyncClient(Handle[ClientScope, AsyncDriver]):
     topic = making(AsyncTopic, ClientScope.topic)
     table = making(AsyncTable, ClientScope.table)
     transaction = making(AsyncTransaction, open_transaction.transaction)
+    consumer = making(AsyncConsumer, open_consumer.consumer)
+    producer = opening(AsyncProducer, producers.open_producer)
     session = opening(AsyncSession, transactions.open_session)
     named_transaction = opening(AsyncNamedTransaction, transactions.named_transaction)
-    publish_atomically = awaiting(transactions.publish_atomically)
+    publish_atomically = awaiting(processing.publish_atomically)
     ready = awaiting(admin.ready)
     live = awaiting(admin.live)
     version = awaiting(admin.version)
@@ -391,6 +481,7 @@ def connect(
     attempts_max: int | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | None = None,
+    dedup: bool = True,
 ) -> AsyncClient:
     """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
     # Here, for the async client's library is large, and blocking clients do without it.
@@ -402,12 +493,15 @@ def connect(
         return AiohttpTransport(server, headers=headers or {}, tls=tls)
 
     transport = AsyncRedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
-    return client_of(transport, shown(servers), namespace, retries, clock)
+    return client_of(transport, shown(servers), namespace, retries, clock, dedup=dedup)
 
 
-def client_of(transport: AsyncTransport, url: str, namespace: str, retries: RetryPolicy, clock: Clock) -> AsyncClient:
-    """Make a client over this transport; `url` is for error messages."""
+def client_of(
+    transport: AsyncTransport, url: str, namespace: str, retries: RetryPolicy, clock: Clock, *, dedup: bool = True
+) -> AsyncClient:
+    """Make a client over this transport; `url` is for error messages. With `dedup` it numbers what it publishes."""
     from asyncio import sleep  # blocking: from time import sleep
 
     driver = AsyncDriver(transport, Environment(retries, url, clock.monotonic_ms), sleep)
-    return AsyncClient(ClientScope(namespace, clock.now_ms), driver)
+    automatic = AutomaticProducers(clock.monotonic_ms) if dedup else None
+    return AsyncClient(ClientScope(namespace, clock.now_ms, automatic), driver)

@@ -22,7 +22,7 @@ from msgspec import MsgspecError
 
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
-from basalt.client.plans import Answer, AnswerLost, Await, Call, Effect, NotHttp, NotSent, Reply, Steps
+from basalt.client.plans import Answer, AnswerLost, Await, Call, Effect, NotHttp, NotSent, Reply, Rest, Steps
 from basalt.errors import (
     BY_CODE,
     BasaltError,
@@ -147,7 +147,7 @@ def run_plan(steps: Steps[T], environment: Environment) -> Running[T]:
         step = next(steps)
         while True:
             try:
-                result = (yield step) if isinstance(step, Await) else (yield from _attempts(step, environment))
+                result = yield from _taken(step, environment)
             except GeneratorExit:
                 raise  # nobody runs this any more
             except BaseException as error:  # noqa: BLE001  # a plan may clean up, or say how far it got
@@ -159,10 +159,23 @@ def run_plan(steps: Steps[T], environment: Environment) -> Running[T]:
         return value
 
 
+def _taken(step: Call[Any] | Await | Rest, environment: Environment) -> Running[Any]:
+    if isinstance(step, Await):
+        return (yield step)
+    if isinstance(step, Rest):
+        if step.line is not None:
+            yield Say(step.line)
+        if step.duration_ms:
+            yield Pause(step.duration_ms)
+        return None
+    return (yield from _attempts(step, environment))
+
+
 def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
     policy, monotonic_ms = environment.policy, environment.monotonic_ms
-    timeout_ms = policy.timeout_ms + call.wait_ms
-    deadline_ms = monotonic_ms() + timeout_ms
+    timeout_ms, began_ms = min(policy.timeout_ms, call.timeout_ms_max or policy.timeout_ms), monotonic_ms()
+    timeout_ms += call.wait_ms
+    deadline_ms = began_ms + timeout_ms
     request_id = environment.new_request_id()  # the same for every attempt: by it the server recognises a second one
     attempts = 0
     unknown: UnknownOutcomeError | None = None
@@ -176,6 +189,9 @@ def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
             verdict = judge(call, reply, environment.url)
         except BasaltError as final:
             final.request_id = final.request_id or request_id
+            if unknown is not None and call.effect is Effect.NUMBERED:
+                unknown.request_id = final.request_id
+                raise unknown from final  # refused it was, but an attempt before may have taken effect
             raise
         if not isinstance(verdict, Again):
             yield from outage.end()
@@ -188,13 +204,17 @@ def _attempts(call: Call[Any], environment: Environment) -> Running[Any]:
             yield Pause(policy.pause_ms(attempts, chance, retry_after_ms))
             continue
         pause_ms = policy.pause_within_ms(deadline_ms - monotonic_ms(), attempts, chance, retry_after_ms)
-        if pause_ms is None:
+        if pause_ms is None or (unknown is not None and _too_late(call, monotonic_ms() + pause_ms - began_ms)):
             # An earlier attempt may have taken effect, even if the last one reached nobody.
             error = unknown or verdict.error
             error.request_id = error.request_id or request_id
             error.add_note(f"gave up after {attempts} attempts; the deadline was {timeout_ms} ms")
             raise error
         yield Pause(pause_ms)
+
+
+def _too_late(call: Call[Any], passed_ms: float) -> bool:
+    return call.repeat_ms_max is not None and passed_ms > call.repeat_ms_max
 
 
 class _Outage:
@@ -227,7 +247,7 @@ def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPoli
         # A second attempt has less time than the first, and the server must still answer before the deadline.
         wait_ms = int(min(call.wait_ms, max(0, left_ms - policy.timeout_ms / 2)))
         query = (*query, ("waitMs", str(wait_ms)))
-    headers = {"Accept": call.accept, REQUEST_ID_HEADER: request_id}
+    headers = {"Accept": call.accept, REQUEST_ID_HEADER: request_id, **call.headers}
     if call.content_type is not None:
         headers["Content-Type"] = call.content_type
     if call.if_match is not None:

@@ -16,13 +16,20 @@ from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, messages, reading, tables, topics, transactions
+from basalt.client.calls import admin, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
+from basalt.client.calls.producers import ProducerScope
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.tables import TableRow
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
+from basalt.client.consumer import open_consumer, processing
+from basalt.client.consumer.batches import Batch
+from basalt.client.consumer.open_consumer import OpenConsumer
+from basalt.client.consumer.renewal import Renewal
 from basalt.client.handles import Handle, making, signed
 from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
+from basalt.client.producers import AutomaticProducers
 from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
@@ -180,6 +187,10 @@ class Follower(_Items[Message], handles.FollowerFacts):
         cursor.refuse_coroutines()
 
 
+class Batches(_Items[Batch]):
+    """The batches of a consumer, one after the other."""
+
+
 class Topics(Handle[ClientScope, Driver]):
     """Topics by name: `client.topics`."""
 
@@ -190,6 +201,26 @@ class Topics(Handle[ClientScope, Driver]):
     list = blocking(topics.names)
     delete = blocking(topics.delete)
     truncate = blocking(topics.truncate)
+
+
+class Group(Handle[GroupScope, Driver], handles.GroupFacts):
+    """One consumer group, for operators: `client.topic("orders").group("billing")`. To work for it use `client.consumer()`."""
+
+    create = blocking(groups.create)
+    get = blocking(groups.get)
+    update = blocking(groups.update)
+    delete = blocking(groups.delete)
+    members = blocking(groups.members)
+    remove_member = blocking(groups.remove_member)
+    claims = blocking(groups.claims)
+    messages = blocking(groups.messages)
+    message = blocking(groups.message)
+    release = blocking(groups.give_back)
+    seek = blocking(groups.seek)
+    pause = blocking(groups.pause)
+    resume = blocking(groups.resume)
+    unpark = blocking(groups.unpark)
+    report_position = blocking(groups.report_position)
 
 
 class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
@@ -217,6 +248,10 @@ class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
     advance = blocking(topics.advance)
     splits = blocking(topics.splits)
     follow = making(Follower, reading.follow)
+    group = making(Group, groups.group)
+    groups = blocking(groups.list_groups)
+    delete_producer = blocking(producers.delete_producer)
+    producers = blocking(producers.producers)
 
 
 class Tables(Handle[ClientScope, Driver]):
@@ -272,6 +307,8 @@ class Transaction(Handle[OpenTransaction, Driver], handles.TransactionFacts):
     table = making(TransactionalTable, transactional_table.in_use)
     watermark = blocking(open_transaction.watermark)
     end = blocking(open_transaction.end)
+    acknowledge = blocking(open_transaction.acknowledge)
+    reject = blocking(open_transaction.reject)
     changes = blocking(open_transaction.changes)
     checkpoint = blocking(commit_protocol.checkpoint)
     commit = blocking(commit_protocol.commit)
@@ -290,10 +327,61 @@ class Transaction(Handle[OpenTransaction, Driver], handles.TransactionFacts):
         self._leave(raised)
 
 
+class Consumer(Handle[OpenConsumer, Driver], handles.ConsumerFacts):
+    """`with client.consumer("orders", group="billing") as orders:` joins the group, and leaves it at the end of the block.
+
+    Lease and claims are renewed from the side meanwhile.
+    """
+
+    batches = making(Batches, open_consumer.batches)
+    process = blocking(processing.process)
+    acknowledge = blocking(open_consumer.acknowledge)
+    release = blocking(open_consumer.release)
+    lag = blocking(open_consumer.lag)
+    seek = blocking(open_consumer.seek)
+    pause = blocking(open_consumer.pause)
+    resume = blocking(open_consumer.resume)
+    _enter = blocking(open_consumer.enter)
+    _leave = blocking(open_consumer.leave)
+    _renew = blocking(open_consumer.renew)
+
+    def __init__(self, scope: OpenConsumer, driver: Driver) -> None:
+        super().__init__(scope, driver)
+        self._renewal: Renewal | None = None
+
+    def close(self) -> None:
+        """Leave the group; what is claimed goes back to it, uncounted. While `process` runs: have it return, with all decided."""
+        self._scope.closing = True
+        if not self._scope.processing:
+            self._end(None)
+
+    def _end(self, raised: BaseException | None) -> None:
+        renewal, self._renewal = self._renewal, None  # first: another thread may close it at the same time
+        if renewal is not None:
+            renewal.stop()
+            self._leave(raised)
+
+    def __enter__(self) -> Self:
+        self._enter()
+        self._renewal = Renewal(self._renew, self._scope.renewal_ms())
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, raised: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._end(raised)
+
+
 class Session(Handle[SessionScope, Driver], handles.SessionFacts):
     """A session that this run holds: `client.session("billing", run="2026-11-22")`."""
 
     transaction = making(Transaction, open_transaction.transaction)
+
+
+class Producer(Handle[ProducerScope, Driver], handles.ProducerFacts):
+    """A named producer that this run holds: `client.producer("orders", "file-7", run="2026-11-23")`."""
+
+    publish = blocking(producers.publish)
 
 
 class NamedTransaction(Handle[NamedTransactionScope, Driver], handles.NamedTransactionFacts):
@@ -351,9 +439,11 @@ class Client(Handle[ClientScope, Driver]):
     topic = making(Topic, ClientScope.topic)
     table = making(Table, ClientScope.table)
     transaction = making(Transaction, open_transaction.transaction)
+    consumer = making(Consumer, open_consumer.consumer)
+    producer = opening(Producer, producers.open_producer)
     session = opening(Session, transactions.open_session)
     named_transaction = opening(NamedTransaction, transactions.named_transaction)
-    publish_atomically = blocking(transactions.publish_atomically)
+    publish_atomically = blocking(processing.publish_atomically)
     ready = blocking(admin.ready)
     live = blocking(admin.live)
     version = blocking(admin.version)
@@ -390,6 +480,7 @@ def connect(
     attempts_max: int | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | None = None,
+    dedup: bool = True,
 ) -> Client:
     """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
     # Here, for the client's library is large, and blocking clients do without it.
@@ -401,12 +492,15 @@ def connect(
         return HttpTransport(server, headers=headers or {}, tls=tls)
 
     transport = RedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
-    return client_of(transport, shown(servers), namespace, retries, clock)
+    return client_of(transport, shown(servers), namespace, retries, clock, dedup=dedup)
 
 
-def client_of(transport: Transport, url: str, namespace: str, retries: RetryPolicy, clock: Clock) -> Client:
-    """Make a client over this transport; `url` is for error messages."""
+def client_of(
+    transport: Transport, url: str, namespace: str, retries: RetryPolicy, clock: Clock, *, dedup: bool = True
+) -> Client:
+    """Make a client over this transport; `url` is for error messages. With `dedup` it numbers what it publishes."""
     from time import sleep
 
     driver = Driver(transport, Environment(retries, url, clock.monotonic_ms), sleep)
-    return Client(ClientScope(namespace, clock.now_ms), driver)
+    automatic = AutomaticProducers(clock.monotonic_ms) if dedup else None
+    return Client(ClientScope(namespace, clock.now_ms, automatic), driver)

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from basalt.api.bodies.groups import GroupOptions
 from basalt.api.bodies.transactions import CommittedBefore, TransactionOutcome
+from basalt.client.calls.groups import GroupScope
+from basalt.client.calls.producers import ProducerScope
 from basalt.client.calls.reading import FollowCursor, TopicCursor
 from basalt.client.calls.transactions import NamedTransactionScope, SessionScope
+from basalt.client.consumer.open_consumer import OpenConsumer
 from basalt.client.plans import NamedScope
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.transactional_table import TableInUse
@@ -22,6 +26,7 @@ ScopeT = TypeVar("ScopeT")
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 ScopeT_co = TypeVar("ScopeT_co", covariant=True)
 NamedT_co = TypeVar("NamedT_co", bound=NamedScope, covariant=True)
+HeldT_co = TypeVar("HeldT_co", bound=SessionScope | ProducerScope, covariant=True)
 
 
 class Handle(Generic[ScopeT_co, DriverT]):
@@ -118,10 +123,67 @@ class TransactionFacts:
         return self._scope.outcome
 
 
-class SessionFacts:
-    """Of a session."""
+class GroupFacts:
+    """Of a consumer group."""
 
-    _scope: SessionScope
+    _scope: GroupScope
+
+    @property
+    def name(self) -> str:
+        """Its name among the groups of its topic."""
+        return self._scope.name
+
+    @property
+    def topic(self) -> str:
+        """The name of its topic."""
+        return self._scope.topic.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that its topic is in."""
+        return self._scope.topic.namespace
+
+
+class ConsumerFacts:
+    """Of a consumer."""
+
+    _scope: OpenConsumer
+
+    @property
+    def group(self) -> str:
+        """The name of its group."""
+        return self._scope.group.name
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic that it consumes."""
+        return self._scope.group.topic.name
+
+    @property
+    def member(self) -> str:
+        """The name that it has joined under."""
+        return self._scope.member.name
+
+    @property
+    def made_group(self) -> bool:
+        """True if the group was not there, and this consumer has made it."""
+        return self._scope.made_group
+
+    @property
+    def options(self) -> GroupOptions:
+        """The group's options as they were when it joined."""
+        return self._scope.joined().options
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The reason why the last fetch brought nothing: `no_messages`, `held ID`, `paused`, …; None: it brought messages."""
+        return self._scope.waiting_for
+
+
+class HeldFacts(Generic[HeldT_co]):
+    """Of what one run holds until another one opens it: a session, or a named producer."""
+
+    _scope: HeldT_co
 
     @property
     def name(self) -> str:
@@ -135,13 +197,26 @@ class SessionFacts:
 
     @property
     def epoch(self) -> int:
-        """The epoch that this run holds; once another run opens the session, it is over."""
+        """The epoch that this run holds; once another run opens it, that is over."""
         return self._scope.epoch
+
+
+class SessionFacts(HeldFacts[SessionScope]):
+    """Of a session."""
 
     @property
     def version(self) -> int | None:
         """The newest version of its work that was committed when it was opened; None: none was."""
         return self._scope.version
+
+
+class ProducerFacts(HeldFacts[ProducerScope]):
+    """Of a named producer."""
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the last message that it has published, as far as this run knows; -1: none. Go on behind it."""
+        return self._scope.last_sequence
 
 
 class NamedTransactionFacts:

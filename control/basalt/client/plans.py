@@ -1,7 +1,7 @@
 """Plans: what is asked of a server, as values. No input or output, so that the blocking and the async client run the same ones.
 
-A call says what to send, how to read the answer, and whether it may be sent twice. A plan is a generator that yields calls and
-gets their results back; `attempts` adds retries. A scope is what a plan is about: a client's namespace, a topic or a table.
+A call says what to send, how to read the answer, and whether it may be sent twice. A plan is a generator that yields calls (and
+what else takes time) and gets their results back; `attempts` adds retries. A scope is what a plan is about: a client's namespace, a topic or a table.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from basalt.api.bodies import json
 from basalt.api.bodies.transactions import TransactionInfo
+from basalt.client.producers import AutomaticProducers
 
 T = TypeVar("T")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
@@ -28,6 +29,7 @@ class Effect(Enum):
 
     NONE = "none"  # reads only: no outcome to lose
     REPEATABLE = "repeatable"  # the second of two is harmless: it is idempotent, or known by its request id
+    NUMBERED = "numbered"  # the second of two is known by its number; but only success tells what became of a lost one
     ONCE = "once"  # sent twice, it may happen twice
 
 
@@ -69,8 +71,11 @@ class Call(Generic[T]):
 
     `path` is quoted and starts with a slash. `wait_ms` is how long the server may hold the answer back (a long poll).
     `lost_hint` is what to do when no answer tells whether it took effect, where the rules of `attempts` do not fit.
-    `if_match` is the version that it is for, as an ETag has it.
-    One that is `patient` has no deadline: who follows a topic waits for its server, too. It must have no effect.
+    `if_match` is the version that it is for, as an ETag has it. `headers` are those of this call alone.
+    `timeout_ms_max` is its own deadline, where the client's is later.
+    After `repeat_ms_max` it is not sent again when an answer was lost: what knows the second of two may be forgotten by then.
+    One that is `patient` has no deadline: who follows a topic waits for its server, too. It must have no effect, or one that is
+    REPEATABLE however late it is repeated.
     """
 
     what: str
@@ -87,6 +92,13 @@ class Call(Generic[T]):
     lost_hint: str | None = None
     patient: bool = False
     if_match: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeat_ms_max: int | None = None
+    timeout_ms_max: int | None = None
+
+
+class CoroutineRefusedError(TypeError):
+    """A callback of the blocking client is a coroutine function: a fault of the program, and of nothing that it was called for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +108,22 @@ class Await:
     awaitable: Awaitable[Any]
     what: str
 
-    def refused(self) -> TypeError:
+    def refused(self) -> CoroutineRefusedError:
         """Make the error of the blocking client, which cannot await."""
         if isinstance(self.awaitable, Coroutine):
             self.awaitable.close()  # it was never begun: without this Python warns of that
-        return TypeError(f"{self.what} is a coroutine, which only the async client can await")
+        return CoroutineRefusedError(f"{self.what} is a coroutine, which only the async client can await")
 
 
-Steps: TypeAlias = Generator[Call[Any] | Await, Any, T]
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Rest for a while, and say why in the log, if a line is given."""
+
+    duration_ms: float
+    line: str | None = None
+
+
+Steps: TypeAlias = Generator[Call[Any] | Await | Rest, Any, T]
 
 
 class Cursor(Protocol[ItemT_co]):
@@ -141,13 +161,17 @@ def send_json(
     query: Query = (),
     lost_hint: str | None = None,
     if_match: str | None = None,
+    timeout_ms_max: int | None = None,
 ) -> Steps[T]:
     """Make a call whose body is this as JSON; None: without a body."""
     encoded = b"" if body is None else json.encode(body)
     media_type = None if body is None else JSON
     return ask(
-        Call(what, method, path, parse, effect, query, encoded, media_type, lost_hint=lost_hint, if_match=if_match)
-    )
+        Call(
+            what, method, path, parse, effect, query, encoded, media_type,
+            lost_hint=lost_hint, if_match=if_match, timeout_ms_max=timeout_ms_max,
+        )
+    )  # fmt: skip
 
 
 def json_of(kind: type[T]) -> Callable[[Answer], T]:
@@ -198,10 +222,14 @@ def _parameter(value: bytes | str | int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientScope:
-    """A client's namespace, and its clock (milliseconds since 1970) for positions such as "-1h"."""
+    """A client's namespace, and its clock (milliseconds since 1970) for positions such as "-1h".
+
+    `producers` number what it publishes; None: it does not number, and sends nothing again that may have come.
+    """
 
     namespace: str
     now_ms: Callable[[], int]
+    producers: AutomaticProducers | None = field(default=None, compare=False)
     table_facts: dict[TableScope, Any] = field(default_factory=dict, compare=False)  # what the server said of each
 
     def path(self, kind: str, namespace: str | None = None) -> str:
@@ -210,7 +238,7 @@ class ClientScope:
 
     def topic(self, name: str, *, namespace: str | None = None) -> TopicScope:
         """A topic to publish to and read from. It need not exist yet, and nothing is asked of the server."""
-        return TopicScope(namespace or self.namespace, name, self.now_ms)
+        return TopicScope(namespace or self.namespace, name, self.now_ms, self.producers)
 
     def table(self, name: str, *, namespace: str | None = None) -> TableScope:
         """A table, to read what is committed. It need not exist yet, and nothing is asked of the server."""
@@ -242,3 +270,4 @@ class TableScope(NamedScope):
 class TopicScope(NamedScope):
     KIND = "topics"
     now_ms: Callable[[], int]
+    producers: AutomaticProducers | None = field(default=None, compare=False, repr=False)

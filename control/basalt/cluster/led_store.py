@@ -102,8 +102,10 @@ class LedTable:
         reverse: bool = False,
         rows_max: int | None = None,
         bytes_max: int | None = None,
+        columns: Sequence[bytes] | None = None,
     ) -> Iterator[Row]:
-        return self._read(self._inner.scan(start, stop, reverse=reverse, rows_max=rows_max, bytes_max=bytes_max))
+        limits = {"rows_max": rows_max, "bytes_max": bytes_max}
+        return self._read(self._inner.scan(start, stop, reverse=reverse, columns=columns, **limits))
 
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         return self._inner.size_bytes(start, stop)

@@ -4,6 +4,9 @@ Where the store is atomic over tables a commit's rows and its edit are one batch
 intended, and recovery rolls back a commit that got no outcome; the edit of a one-shot transaction follows its rows, and
 the log knows beforehand only that the topics are in use (transactions/rules/one_shots.py).
 
+What a transaction acknowledges in consumer groups is decided by the same entry. That of a one-shot transaction follows its outcome: without
+it, nothing is acknowledged either.
+
 Commit gives a transaction's messages their places: those of its work, and one reference per topic and write pointer to
 what was stored. So an open transaction holds nobody back but readers of rows that its client published early by hand.
 """
@@ -14,10 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, title_of
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError
+from basalt.groups.acknowledgements import PlannedAcknowledgement
+from basalt.groups.groups import Groups
 from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
@@ -26,7 +33,7 @@ from basalt.messaging.markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase
 from basalt.tables import garbage_cells
 from basalt.transactions.manager import TransactionManager
-from basalt.transactions.rules.edits import Edit, Invalidated
+from basalt.transactions.rules.edits import Aborted, Aborting, Committed, Doomed, Edit, Invalidated, ReturnReason
 from basalt.transactions.rules.one_shots import TopicKey
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
@@ -35,6 +42,7 @@ from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
+from basalt_engine.spans import Spans
 
 
 class Beginning(NamedTuple):
@@ -63,20 +71,72 @@ class _OneShotsInGroup:
         pass
 
 
+class _EndedInGroups(NamedTuple):
+    """A transaction that acknowledges no more, why not (None: it committed), and whether that is a failed attempt.
+
+    It is none when somebody else was first, and when a commit was interrupted, by a restart say.
+    """
+
+    transaction_id: int
+    reason: ReturnReason | None
+    counts: bool
+    pending: Mapping[int, Spans]
+
+
+def _asked_by(edit: Edit, request_id: str | None) -> Edit:
+    """The edit that dooms a transaction at its commit, with the request by which that was asked for."""
+    return replace(edit, request_id=request_id) if isinstance(edit, Doomed) else edit
+
+
 class CommitStage:
     """The stages of one store's transactions."""
 
-    def __init__(self, manager: TransactionManager, topics: TopicParticipant, clock: Clock) -> None:
+    def __init__(self, manager: TransactionManager, topics: TopicParticipant, groups: Groups, clock: Clock) -> None:
         self._manager = manager
         self._topics = topics
+        self._groups = groups
         self._clock = clock
 
     def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> None:
-        """In a stage: make the edits true, log them, and tell the topics of the transactions that they end."""
+        """In a stage: make the edits true, log them, and tell topics and groups of the transactions that they end."""
         for edit in made:
             if isinstance(edit, Invalidated):  # before anything is changed: the stage may have to run again
                 found = map(self._manager.state.find, edit.ids)
                 self._topics.require([transaction for transaction in found if transaction is not None])
+        if not len(self._manager.state.groups):
+            self._apply(group, made, phase)
+            return
+        for edit in made:
+            ended = self._ended_in_groups(edit)
+            self._apply(group, (edit,), phase)
+            for each in ended:
+                self._tell_groups(group, each)
+
+    def _ended_in_groups(self, edit: Edit) -> list[_EndedInGroups]:
+        """The transactions that the edit takes out of the groups in which they acknowledged, or were dealt messages."""
+        state = self._manager.state
+        if isinstance(edit, Committed):
+            return [_EndedInGroups(edit.id, None, False, dict(state.groups.pending_of(edit.id)))]
+        if not isinstance(edit, Aborting | Aborted | Invalidated):
+            return []
+        found = []
+        reason = ReturnReason.TIMED_OUT if edit.timed_out else ReturnReason.ABORTED
+        for key in edit.ids if isinstance(edit, Invalidated) else (edit.id,):
+            transaction = state.find(key)
+            if transaction is not None and transaction.state is not State.ABORTING:  # whose abort they have heard of
+                counts = transaction.state is State.OPEN and transaction.doomed is None
+                found.append(_EndedInGroups(key, reason, counts, dict(state.groups.pending_of(key))))
+        return found
+
+    def _tell_groups(self, group: Group, ended: _EndedInGroups) -> None:
+        made = self._groups.transaction_ended(
+            group, ended.transaction_id, ended.reason, ended.pending, counts=ended.counts
+        )
+        if ended.reason is not None and ended.counts:
+            returns = self._manager.state.groups.returns_of(ended.pending, ended.reason, group.now_ms)
+            self._manager.apply(group, [*returns, *made])
+
+    def _apply(self, group: Group, made: Sequence[Edit], phase: Phase | None) -> None:
         for transaction, state in self._manager.apply(group, made, phase):
             if state is State.INVALID:
                 self._topics.invalidate(group, transaction)
@@ -119,9 +179,17 @@ class CommitStage:
                 return proposal.refusal or state.outcome(transaction_id)
             transaction = state.get(transaction_id)
             topics.check(plan, transaction)
+            planned = plan.acknowledgements
+            if planned or state.groups.pending_of(transaction_id):
+                lost = self._groups.check(planned, transaction, group.now_ms)
+                if lost is not None:
+                    self.apply(group, [_asked_by(edit, request_id) for edit in lost.edits])
+                    return lost.refusal or state.outcome(transaction_id)
             if not manager.atomic:
                 self._join(group, transaction.write_pointer, plan)
             topics.commit(group, plan, transaction.write_pointer, transaction)
+            if planned:
+                self.apply(group, self._groups.stage(group, planned, transaction_id, group.now_ms))
             self.apply(group, proposal.edits)
             if not manager.atomic:
                 self.apply(group, state.finish(transaction_id, group.now_ms).edits)
@@ -138,9 +206,12 @@ class CommitStage:
         if not made.edits:
             return state.outcome(made.transaction_id)
         self._topics.check(plan, None)
+        if plan.acknowledgements:
+            self._groups.check(plan.acknowledgements, None, group.now_ms, made.transaction_id)
         if manager.atomic:
             self._topics.commit(group, plan, made.transaction_id, None)
             manager.apply(group, made.edits)
+            self._acknowledge(group, plan, made.transaction_id)
         else:
             logged = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
             joins = [join for join in self._joins(plan) if join.key not in logged]
@@ -149,16 +220,27 @@ class CommitStage:
             logged.update(join.key for join in joins)
             manager.apply(group, use.before)
             manager.apply(group, made.edits)
+            self._acknowledge(group, plan, made.transaction_id)
             manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
         return state.outcome(made.transaction_id)
 
-    def one_shot_of(self, plan: TopicPlan, owner: str, request_id: str | None) -> Callable[[Group], Outcome]:
-        """The stage of a one-shot transaction, counted as a commit that begins now."""
+    def _acknowledge(self, group: Group, plan: TopicPlan, writer: int) -> None:
+        """In the stage of a one-shot transaction, behind its outcome: what is acknowledged without it would be lost work."""
+        if plan.acknowledgements:
+            made = self._groups.stage(group, plan.acknowledgements, None, group.now_ms, writer)
+            self._manager.apply(group, made)
+
+    def one_shot_of(
+        self, plan: TopicPlan, owner: str, request_id: str | None, staged: Callable[[Group], None] | None = None
+    ) -> Callable[[Group], Outcome]:
+        """The stage of a one-shot transaction, counted as a commit that begins now. Calls `staged` once nothing refuses it any more."""
         started_ms = self._clock.monotonic_ms()
 
         def stage(group: Group) -> Outcome:
             outcome = self.one_shot(group, plan, owner, request_id)
             group.when_durable(partial(self.count_commit, started_ms))
+            if staged is not None:
+                staged(group)
             return outcome
 
         return stage
@@ -206,6 +288,7 @@ class Publication(NamedTuple):
 
 class TopicPlan(NamedTuple):
     """The messages and markers that a commit will publish, checked before its stage. Markers come after their messages.
+    What it acknowledges in groups is decided with it.
 
     It holds the logs, so that its stage finds them in memory.
     """
@@ -213,6 +296,7 @@ class TopicPlan(NamedTuple):
     publications: list[Publication]
     markers: Sequence[tuple[TopicLog, Marker]] = ()
     segments: Sequence[int] | None = None  # the write pointers whose stored payloads it publishes; None: all
+    acknowledgements: Sequence[PlannedAcknowledgement] = ()
 
     @property
     def topics(self) -> list[Topic]:
@@ -288,7 +372,7 @@ class TopicParticipant:
 
         Raises what `plan` raises.
         """
-        if work.markers:
+        if work.markers or work.acknowledge:
             return None
         publications: list[Publication] = []
         for number, part in enumerate(work.publish):

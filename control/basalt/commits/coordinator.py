@@ -14,8 +14,10 @@ from typing import NamedTuple, TypeVar
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import Topic
 from basalt.commits.commit_stage import Beginning, CommitStage, TopicParticipant, TopicPlan
+from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError
+from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
 from basalt.transactions.rules.edits import Invalidated, Proposal, Pruned, Restored, SessionOpened
@@ -36,14 +38,16 @@ class Coordinator:
     """All transactions of one store. Everything runs on the event loop of its group commit."""
 
     def __init__(
-        self, manager: TransactionManager, topics: TopicParticipant, writer: GroupCommit, clock: Clock
+        self, manager: TransactionManager, topics: TopicParticipant, groups: Groups, writer: GroupCommit, clock: Clock
     ) -> None:
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
         self._topics = topics
         self._clock = clock
-        self._stages = CommitStage(manager, topics, clock)
+        self._groups = groups
+        self._dead_letters = DeadLetters(clock, manager, groups)
+        self._stages = CommitStage(manager, topics, groups, clock)
         self._recovery = Recovery(manager, self._stages, topics, writer)
         self._run = manager.run
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
@@ -89,7 +93,7 @@ class Coordinator:
         """
         await self.manager.ensure_known()
         try:
-            plan = await self._topics.plan(work, self.state.find(transaction_id))
+            plan = await self._plan(work, self.state.find(transaction_id))
         except InputError:
             before = await self.outcome(transaction_id)
             if before.state is State.COMMITTED:  # a retry is answered whatever became of the topics since
@@ -98,16 +102,22 @@ class Coordinator:
         stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes)
         return _answer_or_raise(await self._run(stage, plan.payload_bytes))
 
-    async def one_shot(self, work: Work, owner: str = "", request_id: str | None = None) -> Outcome:
-        """Begin, publish the work and commit, in one call: all of it or nothing."""
+    async def one_shot(
+        self,
+        work: Work,
+        owner: str = "",
+        request_id: str | None = None,
+        staged: Callable[[Group], None] | None = None,
+    ) -> Outcome:
+        """Begin, publish the work and commit, in one call: all of it or nothing. `staged` is called while it is to be written."""
         try:
-            plan = self._topics.plan_in_memory(work) or await self._topics.plan(work, None)
+            plan = self._topics.plan_in_memory(work) or await self._plan(work, None)
         except InputError:
             before = await self._run(lambda group: self._stages.answered_one_shot(group, owner, request_id))
             if before is not None:
                 return before
             raise
-        return await self._run(self._stages.one_shot_of(plan, owner, request_id), plan.payload_bytes)
+        return await self._run(self._stages.one_shot_of(plan, owner, request_id, staged), plan.payload_bytes)
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -236,6 +246,10 @@ class Coordinator:
             raise failed
         return expired
 
+    async def move_dead_letters(self) -> int:
+        """Move messages that failed too often to the topics that their groups name for them; how many."""
+        return await self._dead_letters.move(self.one_shot)
+
     async def write_log_snapshot(self) -> int:
         """Write the whole state, so that a restart replays only what follows; its bytes."""
         return await self.manager.write_log_snapshot()
@@ -274,6 +288,14 @@ class Coordinator:
         return await self._run(stage)
 
     # How.
+
+    async def _plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
+        if work is not None and work.acknowledge:
+            work = await self._dead_letters.with_rejected(work)
+        plan = await self._topics.plan(work, transaction)
+        if work is None or not work.acknowledge:
+            return plan
+        return plan._replace(acknowledgements=await self._groups.plan(work.acknowledge, transaction))
 
     async def _move(self, transaction_id: int, propose: Callable[[Group], Proposal]) -> Transaction:
         def stage(group: Group) -> Transaction | BasaltError:

@@ -27,7 +27,14 @@ from basalt.hbase_admin.gateway import (
 from basalt.hbase_admin.install import Installation
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict, count
 from basalt_engine.clock import Clock
-from basalt_engine.regions import NO_SNAPSHOT, SNAPSHOT_KIND, SNAPSHOT_NAME, Region, RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.regions import (
+    NO_SNAPSHOT,
+    SNAPSHOT_KIND,
+    SNAPSHOT_NAME,
+    Region,
+    RegionReport,
+    RegionSnapshot,
+)
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL,
     REPORT_INTERVAL,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from basalt.errors import CorruptionError, InvalidSettingError, StoreError
-from basalt_engine.regions import REPORT_KIND, RegionReport
+from basalt_engine.stores.hbase.regions import REPORT_KIND, RegionReport
 from basalt_engine.stores.hbase.tables import FAMILY, table_name
 from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS, SERVER_TYPE, Thrift2, refusal
 from basalt_engine.system import VALUE, SystemRecord, SystemTable, entry_key, seal, unseal

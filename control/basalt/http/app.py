@@ -29,7 +29,7 @@ from basalt.http.asgi.responses import (
     send_response,
 )
 from basalt.http.metrics import Metrics
-from basalt.http.routes import messages, pruning, ranges, server, tables, topics, transactions
+from basalt.http.routes import groups, messages, polls, producers, pruning, ranges, server, tables, topics, transactions
 from basalt.http.routes.route_table import Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
@@ -49,8 +49,8 @@ async def describe(request: Request) -> Response:
 OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
-        messages.route, transactions.route, ranges.route, tables.route, topics.route, server.route,
-        transactions.operators, pruning.route,
+        messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
+        server.route, transactions.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip

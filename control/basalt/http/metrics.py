@@ -34,6 +34,7 @@ from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
 from basalt.http.asgi.requests import RequestHead
+from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
 from basalt.transactions.rules.transaction import State
 from basalt_engine import __version__
@@ -138,6 +139,7 @@ class Metrics:
         self._problems: Counter[str] = Counter()
         self.sent_bytes = 0
         self.topics = TopicSeries()
+        self._groups = GroupMetrics(services.group_inspection)
         self._process = process_collectors()
         services.topics.memory.meter = self.topics.published
 
@@ -172,6 +174,8 @@ class Metrics:
             yield family
         async for family in self._transactions():
             yield family
+        async for family in self._groups.families():
+            yield family
         leadership, collectors = self._services.leadership, self._services.collectors
         others = [*collectors, LeaderMetrics(leadership)] if leadership is not None else collectors
         for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
@@ -196,6 +200,11 @@ class Metrics:
         yield _counter("basalt_fetched_bytes", "Bytes of their payloads", messaging.fetched_bytes_total)
         yield _counter("basalt_merged_rows", "Small rows that became part of a larger one", memory.merged_rows_total)
         yield _counter("basalt_merged_bytes", "Bytes of the rows that they became", memory.merged_bytes_total)
+        producers = self._services.producers
+        yield _gauge("basalt_producers", "Producers whose last numbers are in memory", producers.known)
+        yield _counter(
+            "basalt_duplicates", "Publishes of producers that were there already", producers.duplicates_total
+        )
         yield _gauge("basalt_waiting_fetches", "Long polls that wait for a message", memory.waiting)
 
     def _by_topic(self) -> Iterator[Metric]:

@@ -14,7 +14,16 @@ from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
 from basalt.http.asgi.responses import PROBLEM, status_of
 from basalt.http.routes.route_table import Operation
-from basalt.http.routes.schemas import MESSAGE_ID, NAME, SESSION_NAME, TRANSACTION_ID, Content, Schema
+from basalt.http.routes.schemas import (
+    MEMBER_NAME,
+    MESSAGE_ID,
+    NAME,
+    PRODUCER_NAME,
+    SESSION_NAME,
+    TRANSACTION_ID,
+    Content,
+    Schema,
+)
 from basalt_engine import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -38,9 +47,12 @@ REQUEST_ID: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9._:-]{{1,{REQUES
 PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "namespace": (NAME, "a namespace; it needs no creation"),
     "topic": (NAME, "a topic of the namespace"),
+    "group": (NAME, "a consumer group of the topic"),
+    "member": (MEMBER_NAME, "a member of the group, by the name that it gives itself"),
     "table": (NAME, "a transactional table of the namespace"),
     "message": (MESSAGE_ID, "a message id, 40 hex digits"),
     "transaction": (TRANSACTION_ID, "a transaction's id, 32 hex digits; or its first write pointer, in decimal"),
+    "producer": (PRODUCER_NAME, "a producer of the topic"),
     "session": (SESSION_NAME, "a named session"),
     "region": ({"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "a region: the encoded part of its name"),
     "backup": (NAME, "a backup of the store"),
@@ -138,6 +150,8 @@ def _parameters(operation: Operation) -> Iterator[dict[str, Any]]:
     if operation.if_match:
         text = "ETags, as answers about a topic have them: refused with 412 when the present one is none of these"
         yield _parameter("header", "If-Match", {"type": "string"}, text)
+    for header in operation.headers:
+        yield _parameter("header", header.name, header.schema, header.meaning)
     if operation.method == "POST":
         text = "names the request in answers and logs; a repeated transaction call is known by it"
         yield _parameter("header", "Basalt-Request-Id", REQUEST_ID, text)

@@ -21,10 +21,12 @@ from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
+from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
+from basalt.messaging.producers import Producers
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
@@ -32,6 +34,7 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
+from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.prune_reports import PruneReports
@@ -60,12 +63,14 @@ class Services:
     topics: TopicLogs
     messaging: Messages
     markers: TopicMarkers
+    producers: Producers
     tables: Tables
     table_catalog: TableCatalog
     peek: Peek
     topic_stats: TopicStatistics
     first_unstable: FirstUnstable
     ranges: Ranges
+    groups: Groups
     truncation: Truncation
     transactions: Coordinator
     ids: TransactionIds
@@ -74,8 +79,9 @@ class Services:
     backups: Backups
     started_ms: int
     instance: str
-    audit: Audit = field(init=False)
+    audit: Audit
     inspection: Inspection = field(init=False)
+    group_inspection: GroupInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own

@@ -7,19 +7,22 @@ A publish takes four hops: the HTTP face parses, `Messages.publish` checks, a st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, PublishResponse, RecordIn
 from basalt.api.codecs.encoded import Encoding
 from basalt.catalog.topics import TopicName
-from basalt.errors import InputError, TooLargeError
-from basalt.messaging.log.append import Placed, RecordColumns
+from basalt.errors import BasaltError, InputError, TooLargeError, UnknownOutcomeError
+from basalt.messaging.log.append import Cut, Placed, RecordColumns, cuts
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.producers import Producers, Sequenced
 from basalt.messaging.read.answer_reader import AnswerReader, AnswerReading, Encoded
-from basalt.messaging.read.log_reader import Fetch, LogReader, SliceLimits, Start, start_from
+from basalt.messaging.read.log_reader import Fetch, LogReader, ReadBudget, Reading, SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit, Waiter
 from basalt.transactions.manager import Transactions
 from basalt_engine.clock import Clock
@@ -27,13 +30,15 @@ from basalt_engine.keys import position
 from basalt_engine.records import Buffer, Extras
 from basalt_engine.snapshot import POINTER_MAX, POINTERS_PER_MS, TransactionSnapshot
 
+T = TypeVar("T")
+
 
 class Messages:
     """Publishes to all topics of one store, and fetches from them."""
 
     def __init__(
         self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions,
-        markers: TopicMarkers, *, limits: SliceLimits, lifetime_ms_max: int,
+        markers: TopicMarkers, producers: Producers, *, limits: SliceLimits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
@@ -43,6 +48,7 @@ class Messages:
         self._writer = writer
         self._writers = writers
         self._markers = markers
+        self._producers = producers
         self.limits = limits  # of one fetch, which reads them when it begins; they may change while the server runs
         self._lifetime_ms_max = lifetime_ms_max
         self.stopping = False  # those who wait are to be answered with what there is
@@ -72,14 +78,46 @@ class Messages:
             )
         return PublishResponse(write_pointer, *placed)
 
+    async def publish_numbered(
+        self, title: TopicName, messages: Sequence[Buffer], asked: Sequenced, extras: Sequence[Extras] | None = None
+    ) -> Placed | None:
+        """Append those of a producer's messages that are not there yet; None: all are. What was there before is durable too.
+
+        `SequenceGapError`, `ProducerUnknownError`, `ProducerFencedError`: nothing was written.
+        """
+        log = self._logs.find(title) or await self._logs.open(title)
+        self._check(messages, None)
+        if self._logs.memory.atomic:
+            stage = partial(self._publish_numbered, log, messages, extras, asked)
+            return await self._writer.run(stage, sum(map(len, messages)))
+        last: Placed | None = None
+        # A row at a time, each durable before the next: of several that are written at once, any could be lost.
+        for part in cuts(messages, extras):
+            theirs = None if extras is None else extras[part.start : part.stop]
+            first = asked.first + part.start
+            each = asked._replace(first=first, after=first - 1 if part.start else asked.after)
+            stage = partial(self._publish_numbered, log, messages[part.start : part.stop], theirs, each)
+            last = await self._write_part(stage, part) or last
+        return last
+
     def submit_publish(
-        self, waiter: Waiter[Placed], title: TopicName, messages: Sequence[Buffer], extras: Sequence[Extras] | None = None,
+        self, waiter: Waiter[Placed | None], title: TopicName, messages: Sequence[Buffer],
+        extras: Sequence[Extras] | None = None, asked: Sequenced | None = None,
     ) -> bool:  # fmt: skip
-        """As `publish` without a write pointer, told to the waiter; False, and nothing is done, where the topic is first to be read."""
+        """As `publish` without a write pointer, or `publish_numbered`, told to the waiter.
+
+        False, and nothing is done, where the topic is first to be read, or one stage is not enough.
+        """
         log = self._logs.find(title)
         if log is None:
             return False
         self._check(messages, None)
+        if asked is not None:
+            if not self._logs.memory.atomic and len(messages) > 1 and len(cuts(messages, extras)) > 1:
+                return False
+            stage = partial(self._publish_numbered, log, messages, extras, asked)
+            self._writer.submit(stage, waiter, sum(map(len, messages)))
+            return True
         self._writer.submit(
             lambda group: self._open_log(log).append(group, messages, extras), waiter, sum(map(len, messages))
         )
@@ -93,15 +131,37 @@ class Messages:
         return await self.publish(title, payloads, write_pointer, extras=extras)
 
     async def store(
-        self, title: TopicName, messages: Sequence[Buffer], write_pointer: int, extras: Sequence[Extras] | None = None
-    ) -> None:
-        """Keep messages aside under a transaction; its commit publishes them, its abort removes them."""
+        self, title: TopicName, messages: Sequence[Buffer], write_pointer: int, extras: Sequence[Extras] | None = None,
+        before: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Keep messages aside under a transaction; its commit publishes them, its abort removes them.
+
+        With `before`, how many of the writer's messages are stored in the topic before these and not published, those of them
+        that are there already are passed over: False, all are. `SequenceGapError`: nothing was stored.
+        """
         log = self._logs.find(title) or await self._logs.open(title)
         self._check(messages, write_pointer)
         await self._logs.staged.ready(log, [write_pointer])
-        await self._writer.run(
-            lambda group: self._store(group, log, messages, extras, write_pointer), sum(map(len, messages))
-        )
+        if before is None or self._logs.memory.atomic:
+            stage = partial(self._store, log, messages, extras, write_pointer, before, len(messages))
+            return await self._writer.run(stage, sum(map(len, messages)))
+        stored = False
+        for part in cuts(messages, extras):  # a row at a time, as `publish_numbered` does
+            stage = partial(self._store, log, messages, extras, write_pointer, before, part.stop)
+            stored |= await self._write_part(stage, part)
+        return stored
+
+    async def _write_part(self, stage: Callable[[Group], T], part: Cut) -> T:
+        """Run the stage of one row of several. Behind the first a refusal is none of the call: rows of it are there."""
+        try:
+            return await self._writer.run(stage, part.payload_bytes)
+        except BasaltError as error:
+            if not part.start or isinstance(error, UnknownOutcomeError):
+                raise
+            raise UnknownOutcomeError(
+                f"the first {part.start} messages are there, and the rest was refused: {error}",
+                hint="send the same again, with the same numbers: what is there is passed over",
+            ) from error
 
     async def store_records(self, title: TopicName, records: Sequence[RecordIn], write_pointer: int) -> None:
         """Keep aside messages that carry more than a payload."""
@@ -166,6 +226,24 @@ class Messages:
                 if arrival is not None:
                     arrival.cancel()
 
+    async def read_committed(
+        self, log: TopicLog, after: bytes, limits: SliceLimits, encoding: Encoding | None = None, *, whole: bool = False
+    ) -> Fetch:
+        """A page of committed messages behind an id, as `fetch` without waiting. A `whole` one is filled up to its limits."""
+        seen, begin, now_ms = self._writers.current(), Start(after, False), self._clock.now_ms()
+        if encoding is not None and limits.through is None:
+            found = await self._answer_reader.read(
+                log, AnswerReading(begin, limits, seen, now_ms), Encoded(encoding, True)
+            )
+        else:  # up to a place, which a stretch may lie on both sides of
+            budget = ReadBudget() if whole else None
+            found = await self._reader.go_on(log, Reading(begin, limits, seen, now_ms, budget=budget, whole=whole))
+            if encoding is not None:
+                found = found._replace(slices=[], encoded=found.slices)
+        self.fetched_messages_total += found.messages
+        self.fetched_bytes_total += found.payload_bytes
+        return found
+
     def stop_waiting(self) -> None:
         """Answer the fetches that wait, now and from now on, with what there is."""
         self.stopping = True
@@ -187,6 +265,17 @@ class Messages:
         if log.marked:
             self._markers.admit([log])
         return log
+
+    def _publish_numbered(
+        self, log: TopicLog, messages: Sequence[Buffer], extras: Sequence[Extras] | None, asked: Sequenced, group: Group
+    ) -> Placed | None:
+        log = self._logs.present(log)
+        passed = self._producers.admit(group, log, asked, len(messages))
+        if passed == len(messages):
+            return None  # also where the stream has ended since
+        if log.marked:
+            self._markers.admit([log])
+        return self._producers.append(group, log, messages, extras, asked, passed)
 
     def _publish_under(
         self, group: Group, log: TopicLog, messages: Sequence[Buffer], extras: Sequence[Extras] | None, writer: int
@@ -214,12 +303,22 @@ class Messages:
         return placed
 
     def _store(
-        self, group: Group, log: TopicLog, messages: Sequence[Buffer], extras: Sequence[Extras] | None, writer: int
-    ) -> None:
+        self, log: TopicLog, messages: Sequence[Buffer], extras: Sequence[Extras] | None, writer: int, before: int | None,
+        stop: int, group: Group,
+    ) -> bool:  # fmt: skip
+        """Store the messages up to `stop` that are not there yet."""
         log = self._logs.present(log)
-        self._logs.staged.require({log: [writer]})
+        staged = self._logs.staged
+        staged.require({log: [writer]})
+        if before is not None:
+            self._writers.check_open(writer)
+            passed = staged.already(group, log, writer, before, len(messages))
+            if passed >= stop:
+                return False
+            messages, extras = messages[passed:stop], None if extras is None else extras[passed:stop]
         self._writers.join(group, writer, log.topic, log.newest_ms)
-        self._logs.staged.store(group, log, writer, messages, extras)
+        staged.store(group, log, writer, messages, extras)
+        return True
 
 
 def _arrive(arrival: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ again; where a limit falls into a block, it is read.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from basalt.api.bodies.json import HexMessageId, message_id
@@ -16,7 +17,7 @@ from basalt.api.bodies.ranges import Split, Splits, StableEnd
 from basalt.api.markers import NOTHING_KNOWN, MarkerState, apply, merged
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, InputError, InternalError
-from basalt.messaging.index import BLOCK_BYTES, BLOCK_MESSAGES, BLOCK_SKIPPED_MAX, Block, Blocks
+from basalt.messaging.index import BLOCK_BYTES, BLOCK_MESSAGES, BLOCK_SKIPPED_MAX, FOREVER_MS, Block, Blocks
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -52,6 +53,7 @@ MESSAGE_WEIGHT_BYTES = 64  # what a message costs a reader beside its payload, r
 SCAN_ROWS_MAX = 100_000  # that one scan reads at most; half a second where they are small,
 SCAN_BYTES_MAX = 256 << 20  # or where they are large
 SKIPS_MAX = 500  # known blocks that are passed before others get their turn: a millisecond or two
+STRETCHES_TURN = 50  # stretches that are counted before others get their turn
 SPLITS_MAX = 1_000  # parts of one range: each costs reading a block or two
 
 _UNLIMITED = SliceLimits(NO_LIMIT, NO_LIMIT)
@@ -81,6 +83,14 @@ class Range(NamedTuple):
     next_id: bytes | None
     messages: int
     payload_bytes: int
+
+
+class Counted(NamedTuple):
+    """The messages of some stretches: so many, or so many at least (not `exact`), for whoever asks before `until_ms`."""
+
+    messages: int
+    exact: bool
+    until_ms: int
 
 
 class BlockedReaders(NamedTuple):
@@ -120,6 +130,7 @@ class RangeScan:
         self.payload_bytes = 0
         self.marker_state: MarkerState = NOTHING_KNOWN
         self.is_full = False  # it ends right before the first message that is over the limits
+        self.until_ms = FOREVER_MS  # until then, no message that was counted expires by a TTL of its own
         self.renew_budget()
 
     def renew_budget(self) -> None:
@@ -137,7 +148,7 @@ class RangeScan:
         while self.at < end and not self.is_full and not self.budget.is_spent:
             known = self._known()
             if known is not None and known.through <= end and self._admits(known):
-                self._count(known, known.marker_summary)
+                self._count(known, known.marker_summary, known.until_ms)
                 self.at = known.through
                 skipped += 1
                 if skipped % SKIPS_MAX == 0:
@@ -169,7 +180,8 @@ class RangeScan:
         bytes_left = limits.bytes_max - _weight(self, limits.message_bytes)
         return SliceLimits(messages_left, bytes_left, 0 if self.messages else 1, through, limits.message_bytes)
 
-    def _count(self, part: Block | Fetch, marker_state: MarkerState) -> None:
+    def _count(self, part: Block | Fetch, marker_state: MarkerState, until_ms: int) -> None:
+        self.until_ms = min(self.until_ms, until_ms)
         self.messages += part.messages
         self.payload_bytes += part.payload_bytes
         self.marker_state = merged(self.marker_state, marker_state)
@@ -193,7 +205,7 @@ class RangeScan:
             self.at, self.is_full = before(page.full_at), True
         else:
             self.at = end if page.stopped is Stopped.END else page.next_id or after
-        self._count(page, marker_state)
+        self._count(page, marker_state, reading.until_ms)
         decided = self._decided
         is_decided = decided is None or all(decided.is_visible(part.written_by) for part in page.slices)
         if self._index is not None and is_decided:
@@ -310,6 +322,30 @@ class Ranges:
             weight_left -= part.weight
             at = part.at
         return Splits(parts, topic.generation)
+
+    async def settled(self, log: TopicLog) -> Settled:
+        """Up to where readers of committed messages find all decided, and the snapshot that says how."""
+        return await self._settled(log, True)
+
+    async def count(
+        self, log: TopicLog, settled: Settled, stretches: Iterable[tuple[bytes, bytes]], budget: ReadBudget
+    ) -> Counted:
+        """The messages that readers of committed ones get of these stretches (after, through], none beyond what is settled.
+
+        It gives up where the budget is spent; what was read by then is known the next time.
+        """
+        messages, until_ms = 0, FOREVER_MS
+        for number, (after, through) in enumerate(stretches, 1):
+            # The first block of all begins with no id, as readers do who have none.
+            scan = self._scan(log, settled, after if any(after) else b"", through, _UNLIMITED, committed=True)
+            scan.budget = budget
+            await self._go(scan, log, through)
+            messages, until_ms = messages + scan.messages, min(until_ms, scan.until_ms)
+            if scan.at < through:
+                return Counted(messages, False, until_ms)
+            if number % STRETCHES_TURN == 0:
+                await asyncio.sleep(0)
+        return Counted(messages, True, until_ms)
 
     async def blocked_by(self, transaction: Transaction, budget: ReadBudget) -> list[BlockedReaders]:
         """The topics in which a transaction blocks readers, in the order of its joins. Searches and counts use up the budget."""

@@ -17,6 +17,7 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.producers import Producers
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable, FirstUnstableRow
 from basalt.messaging.read.last_stable import StableEnds
@@ -47,14 +48,15 @@ class Truncation:
     """Truncates the topics of one store. `named` gives the name of the transaction that has a write pointer."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit, markers: TopicMarkers, ends: StableEnds,
-        first_unstable: FirstUnstable, ranges: Ranges, named: Callable[[int], str],
+        self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit, markers: TopicMarkers, producers: Producers,
+        ends: StableEnds, first_unstable: FirstUnstable, ranges: Ranges, named: Callable[[int], str],
     ) -> None:  # fmt: skip
         self._store_drops = store.applies_retention
         self._clock = clock
         self._writer = writer
         self._logs = logs
         self._markers = markers
+        self._producers = producers
         self._ends = ends
         self._first_unstable = first_unstable
         self._ranges = ranges
@@ -96,7 +98,8 @@ class Truncation:
     async def _truncate(self, log: TopicLog, before_ms: int) -> None:
         await self._markers.keep(log)
         if self._store_drops:
-            # Its rows may go as soon as the topic says so, and the last of them would have told where the log ends.
+            # Its rows may go as soon as the topic says so. They would have told of producers, and the last where the log ends.
+            await self._producers.keep(log)
             await self._writer.run(lambda group: self._note_end(group, log))
         await self._logs.truncate(log.topic.title, before_ms, log.topic.generation)
 

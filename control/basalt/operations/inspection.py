@@ -23,6 +23,7 @@ from basalt.errors import (
     ConflictError,
     ExternalWritesError,
     SessionFencedError,
+    TopicNotFoundError,
     TransactionEndedError,
     TransactionNotFoundError,
 )
@@ -152,6 +153,7 @@ class Inspection:
             lost_to=loss and bodies.TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
             timed_out=transaction.timed_out,
             blocks=_worst_first(blocks),
+            acknowledges=await self._acknowledges(transaction),
             held_back=held_back(state.image(), transaction),
             waits_for=waits_for(transaction, now_ms),
             at_deadline=at_deadline(transaction),
@@ -228,6 +230,27 @@ class Inspection:
             next_step=_after(outcome, left),
         )
 
+    async def _acknowledges(self, transaction: Transaction) -> tuple[bodies.PendingAcknowledgement, ...]:
+        """The messages that it acknowledges, by group."""
+        groups = self._transactions.state.groups
+        found = []
+        for number, spans in list(groups.pending_of(transaction.id).items()):
+            group = groups.by_number.get(number)
+            if group is None:
+                continue
+            title, stretches = title_of(group.prefix), list(spans)
+            try:
+                log = await self._topics.open(title)
+            except TopicNotFoundError:  # the group goes with it
+                continue
+            counted = await self._ranges.count(
+                log, await self._ranges.settled(log), stretches, ReadBudget(CALL_ROWS_MAX)
+            )
+            found.append(
+                bodies.PendingAcknowledgement(title.namespace, title.name, group.name, counted.messages, counted.exact)
+            )
+        return tuple(found)
+
     def _fields(self, transaction: Transaction, now_ms: int, holds_readers: bool) -> dict[str, Any]:
         """The fields that lists and descriptions share."""
         return {
@@ -253,10 +276,14 @@ class Inspection:
         return found
 
     def _step(self, step: bodies.TimelineStep) -> bodies.TimelineStep:
-        winner = step.detail.get("winner")
-        if winner is None:
-            return step
-        return structs.replace(step, detail={**step.detail, "winner": self._ids.text(int(winner))})
+        """The step, with names in place of what only the log knows by numbers."""
+        detail, names = step.detail, {}
+        if (winner := detail.get("winner")) is not None:
+            names["winner"] = self._ids.text(int(winner))
+        if (number := detail.get("group")) is not None:
+            group = self._transactions.state.groups.by_number.get(int(number))
+            names["group"] = f"number {number}, deleted" if group is None else f"{title_of(group.prefix)}/{group.name}"
+        return structs.replace(step, detail={**detail, **names}) if names else step
 
 
 class ForcedEnds:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import TypeAlias
 
+from basalt.catalog.topics import title_of
 from basalt.commits.coordinator import Coordinator
+from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
+from basalt.messaging.producers import Producers
 from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
+from basalt.operations.audit import Audit, Author
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob
@@ -27,6 +32,9 @@ from basalt_engine.table import Store
 # A log snapshot is written after so many entries or bytes; a restart replays as many in about a tenth of a second.
 SNAPSHOT_ENTRIES_MIN = 10_000
 SNAPSHOT_BYTES_MIN = 8 << 20
+
+NAMED_MAX = 20  # expired groups that a run's report names; the audit has all
+BY_JOB = Author("", "job stats")
 
 Report: TypeAlias = Mapping[str, int | str]
 
@@ -46,7 +54,16 @@ class Job:
 
 
 async def end_late(transactions: Coordinator, clock: Clock) -> Report:
-    """End the transactions whose time is up, and go on with ends that were interrupted. Most runs find and write nothing."""
+    """End the transactions whose time is up, go on with ends that were interrupted, and move dead letters.
+
+    Most runs find and write nothing.
+    """
+    expired = await _expire(transactions, clock)
+    moved = await transactions.move_dead_letters()
+    return {name: count for name, count in (("expired", expired), ("dead_letters", moved)) if count}
+
+
+async def _expire(transactions: Coordinator, clock: Clock) -> int:
     try:
         state = transactions.state
     except RetryError:  # after a write that failed; `expire` reads the log again, nobody else may come to do it
@@ -55,9 +72,8 @@ async def end_late(transactions: Coordinator, clock: Clock) -> Report:
         deadline_ms, now_ms = state.next_deadline_ms(), clock.now_ms()
         late = deadline_ms is not None and deadline_ms <= now_ms
         if not late and not state.unfinished() and not state.one_shots.end_idle(state.last_pointer, now_ms).edits:
-            return {}
-    expired = await transactions.expire()
-    return {"expired": expired} if expired else {}
+            return 0
+    return await transactions.expire()
 
 
 async def write_log_snapshot(transactions: Coordinator, transaction_log: TransactionLog) -> Report:
@@ -86,26 +102,64 @@ async def publish_snapshot(publisher: SnapshotPublisher) -> Report:
     return {}
 
 
-async def save_stats(statistics: TopicStatistics, markers: TopicMarkers) -> Report:
-    """Save the counts and markers of topics that changed, so that a restart need not read them again."""
-    saved, marked = await statistics.save(), await markers.save()
-    return {name: count for name, count in (("topics", saved), ("markers", marked)) if count}
+async def save_stats(
+    statistics: TopicStatistics, markers: TopicMarkers, producers: Producers, groups: Groups, audit: Audit
+) -> Report:
+    """Save the counts, markers and producers of topics that changed, so that a restart need not read them again; tidy up groups."""
+    saved = {"topics": await statistics.save(), "markers": await markers.save(), "producers": await producers.save()}
+    return {name: count for name, count in saved.items() if count} | dict(await tidy_groups(groups, audit))
+
+
+async def tidy_groups(groups: Groups, audit: Audit) -> Report:
+    """Close gaps of groups, and forget those that nobody uses or whose topic is gone: each of them, or each topic, with an audit line."""
+    found = await groups.keep_up()
+    expired, gone = list[str](), 0
+    for state in found.unused:
+        name = f"{title_of(state.prefix)}/{state.name}"
+        reason = "nobody used it for as long as its expireMs says"
+        forget = partial(groups.forget, [state], unused=True)
+        if await audit.act("expire group", f"group {name}", BY_JOB, reason, "", forget, _forgotten):
+            expired.append(name)
+    for prefix, of_topic in groupby(sorted(found.gone, key=lambda state: state.prefix), lambda state: state.prefix):
+        states = list(of_topic)
+        reason = "it was deleted: groups " + ", ".join(state.name for state in states)
+        forget = partial(groups.forget, states, unused=False)
+        what = f"topic {title_of(prefix)}"
+        gone += await audit.act("forget groups", what, BY_JOB, reason, "", forget, _forgotten)
+    report: dict[str, int | str] = {
+        name: count for name, count in (("groups_gone", gone), ("gaps_closed", found.closed)) if count
+    }
+    return report | ({"groups_expired": ", ".join(expired[:NAMED_MAX])} if expired else {})
+
+
+def _forgotten(number: int) -> str:
+    return f"{number} forgotten" if number else "in use again: kept"
 
 
 def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
-    markers: TopicMarkers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
+    markers: TopicMarkers, producers: Producers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     known_transactions: KnownTransactions, pruner: Pruner, activity: CellActivity,
-    truncation: Truncation,
+    truncation: Truncation, groups: Groups, audit: Audit,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server. The job `snapshot` is only where there are region servers."""
     lifetime_ms_max, publisher = settings.transactions.lifetime_ms_max, pruner.publisher
     expiry = JobSettings(interval_ms=settings.transactions.expiry_interval_ms)
     retention = RetentionJob(
-        store, clock, logs, statistics, writer, known_transactions, lifetime_ms_max, transactions, activity, truncation
+        store,
+        clock,
+        logs,
+        statistics,
+        producers,
+        writer,
+        known_transactions,
+        lifetime_ms_max,
+        transactions,
+        activity,
+        truncation,
     )
     jobs = [
-        Job("expiry", "end transactions past their deadline", expiry, partial(end_late, transactions, clock)),
+        Job("expiry", "end transactions past their deadline; move dead letters", expiry, partial(end_late, transactions, clock)),
         Job(
             "log-snapshot", "write a snapshot of the transaction log", settings.jobs.log_snapshot,
             partial(write_log_snapshot, transactions, transaction_log),
@@ -119,8 +173,8 @@ def build_jobs(
             settings.jobs.retention, retention.run,
         ),
         Job(
-            "stats", "save the counts of messages and bytes, and the state of markers, of topics that changed",
-            settings.jobs.stats, partial(save_stats, statistics, markers),
+            "stats", "save the counts, markers and producers of topics that changed; tidy up consumer groups",
+            settings.jobs.stats, partial(save_stats, statistics, markers, producers, groups, audit),
         ),
     ]  # fmt: skip
     if publisher is not None:

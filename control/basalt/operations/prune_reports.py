@@ -17,8 +17,8 @@ from basalt.pruning.prune import Pruner, PruneResult, Survey
 from basalt.pruning.rule import FREED_BY, Cause, Certificates, Hold, HoldingRegion, blocked, due, fault_of
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

@@ -36,6 +36,7 @@ MINUTE_MS = 60_000
 DAY_MINUTES = 24 * 60
 
 RUNS_MAX = 50  # kept of each job, the newest; some ten KiB
+CALLS_MAX = 100  # of the timer for one job, each over in a turn of the event loop
 ERROR_CHARS_MAX = 1_000
 
 log = logging.getLogger("basalt.scheduler")
@@ -153,6 +154,7 @@ class Scheduler:
         self._loading = asyncio.Lock()
         self._loaded = False
         self._stopping = False
+        self._fired: set[asyncio.Task[None]] = set()  # runs by the timer, until they are noted in the history too
 
     async def start(self) -> None:
         """Read what was kept of the jobs, and begin to run them at their times."""
@@ -162,7 +164,8 @@ class Scheduler:
                 await self._call.write(DEFINITIONS.write, self._system, scheduled.definition, name)
         # Each run is our own log's business; APScheduler would tell of every one.
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
-        defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+        # No two runs of a job overlap: `fire` sees to it. The timer would drop a start for good that comes while a call of it goes on.
+        defaults = {"coalesce": True, "max_instances": CALLS_MAX, "misfire_grace_time": None}
         self._timer = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
         self._timer.start()
         for scheduled in self._jobs.values():
@@ -221,7 +224,7 @@ class Scheduler:
         return {name: dict(scheduled.totals) for name, scheduled in self._jobs.items()}
 
     async def fire(self, name: str) -> None:
-        """The job's time has come: what the timer calls."""
+        """The job's time has come: run it, unless it runs."""
         scheduled = await self._find(name)
         if self._stopping or scheduled.task is not None or scheduled.paused:
             return
@@ -235,6 +238,12 @@ class Scheduler:
         except asyncio.CancelledError:
             if not self._stopping:  # else the run was told to stop, and nobody needs to hear of it
                 raise
+
+    async def _time_has_come(self, name: str) -> None:
+        """Fire, and let the timer go at once, however long it takes to note the run."""
+        fired = asyncio.get_running_loop().create_task(self.fire(name))
+        self._fired.add(fired)
+        fired.add_done_callback(self._fired.discard)
 
     def keep_time(self) -> None:
         """Every second: plan anew what a clock that was set back has moved out of reach."""
@@ -292,7 +301,7 @@ class Scheduler:
         if scheduled.settings.enabled and not scheduled.paused and scheduled.task is None:
             scheduled.next_ms = within(scheduled.settings.window, start_ms)
             start_at = datetime.fromtimestamp(scheduled.next_ms / 1_000, UTC)
-            timer.add_job(self.fire, "date", run_date=start_at, args=[name], id=name, replace_existing=True)
+            timer.add_job(self._time_has_come, "date", run_date=start_at, args=[name], id=name, replace_existing=True)
         elif timer.get_job(name) is not None:
             timer.remove_job(name)
 

@@ -37,8 +37,8 @@ from basalt.tables import garbage_cells
 from basalt.transactions.manager import EXTERNAL_WRITERS, ManagerSnapshot, external_writers
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.regions import REPORT_KIND, Region, RegionReport
 from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.stores.hbase.regions import REPORT_KIND, Region, RegionReport
 from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
 

@@ -18,7 +18,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
-from basalt_engine.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
+from basalt_engine.stores.hbase.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

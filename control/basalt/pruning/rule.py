@@ -21,8 +21,15 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
-from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, WRITER_TABLES, Region, RegionReport, StoreFile
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import (
+    EMPTY_MEMSTORE,
+    UNKNOWN_ORIGIN,
+    WRITER_TABLES,
+    Region,
+    RegionReport,
+    StoreFile,
+)
 
 ASK_AGAIN_MS = 3_600_000  # a large region takes its time, and asking twice would compact it twice
 CLOCK_SKEW_MS = 3_600_000  # no two clocks of the cluster, the leader's among them, differ by more

@@ -25,6 +25,7 @@ from basalt.messaging import index
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.producers import Producers
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -73,12 +74,21 @@ class _Plan(NamedTuple):
 class ExpiredRows:
     """Finds and removes what has expired."""
 
-    def __init__(self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit, lifetime_ms_max: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        logs: TopicLogs,
+        producers: Producers,
+        writer: GroupCommit,
+        lifetime_ms_max: int,
+    ) -> None:
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
+        self._producers = producers
         self._messages = MessageTable.of(store)
         self._writer = writer
         self._lifetime_ms = lifetime_ms_max
@@ -167,6 +177,7 @@ class ExpiredRows:
                     log = await self._logs.open(plan.topic.title)
                     if log.topic.generation == plan.topic.generation:
                         await locks.enter_async_context(log.locks.rows)
+                        await self._producers.ready(log)  # what the rows say of them goes with the rows
                         plans_by_log.append((log, plan))
             await self._writer.run(lambda group: self._stage(group, plans_by_log, counts))
 
@@ -184,10 +195,12 @@ class ExpiredRows:
     def _message_ranges(
         self, group: Group, log: TopicLog, expired: _Expired | None, counts: Counter[str]
     ) -> list[tuple[str, DeleteRange]]:
-        """The ranges, unless the TTL has become longer since the topic was looked at: then the next run looks again."""
+        """The ranges, unless the TTL has become longer since the topic was looked at, or its producers are not known: then the
+        next run looks again.
+        """
         topic = log.topic
         removable_ms = max(group.now_ms - topic.metadata.ttl_ms + 1, self._truncated_ms(topic))
-        if expired is None or not 0 < expired.before_ms <= removable_ms:
+        if expired is None or not 0 < expired.before_ms <= removable_ms or not self._producers.save_with(group, log):
             return []
         before_ms = expired.before_ms
         counts["expired_topics"] += 1
@@ -313,7 +326,7 @@ class OldGenerations:
         if is_there:
             return
         stored_log.forget(group, prefix)
-        for record in (index.SAVED, stored_log.MARKERS):
+        for record in (index.SAVED, stored_log.MARKERS, stored_log.PRODUCERS):
             group.add(SystemTable.name, record.delete(name))
 
     def _is_there(self, deleted: TopicName) -> bool:

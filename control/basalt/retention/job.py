@@ -12,6 +12,7 @@ from itertools import islice
 from basalt.catalog.topics import title_of
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.producers import Producers
 from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
@@ -34,14 +35,14 @@ class RetentionJob:
     """Gives back the space of messages and cells that no reader can see any more."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit,
-        known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator, activity: CellActivity,
-        truncation: Truncation,
+        self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, producers: Producers,
+        writer: GroupCommit, known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator,
+        activity: CellActivity, truncation: Truncation,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
         self._oversized = OversizedTopics(logs, statistics, truncation)
-        self._expired = ExpiredRows(store, clock, logs, writer, lifetime_ms_max)
+        self._expired = ExpiredRows(store, clock, logs, producers, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
         self._garbage = GarbageRows(store, logs, statistics, writer, known_transactions, lifetime_ms_max)
         self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)

@@ -114,6 +114,7 @@ class Group:
         self._parts: dict[object, Any] = {}
         self._done: list[Callable[[], None]] = []
         self._failed: list[Callable[[], None]] = []
+        self._writing: list[Callable[[], None]] = []
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -140,12 +141,19 @@ class Group:
         """Call when the write failed, or may have."""
         self._failed.append(call)
 
+    def while_written(self, call: Callable[[], None]) -> None:
+        """Call on the event loop while the writer's thread writes, before `when_durable` and `when_failed`.
+
+        Not called where the group is written on the event loop, which can do nothing else meanwhile.
+        """
+        self._writing.append(call)
+
     def _mark(self) -> tuple[int, ...]:
         intents, rows, outcomes = self._mutations
-        return len(intents), len(rows), len(outcomes), len(self._done), len(self._failed)
+        return len(intents), len(rows), len(outcomes), len(self._done), len(self._failed), len(self._writing)
 
     def _undo(self, mark: tuple[int, ...]) -> None:
-        lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed)
+        lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
         for items, length in zip(lists, mark, strict=True):
             del items[length:]
 
@@ -279,6 +287,11 @@ class GroupCommit:
 
     def _write_on_thread(self, group: Group, callers: list[_Caller[Any]]) -> None:
         def write() -> None:
+            for (
+                call
+            ) in group._writing:  # not before the thread runs: what the event loop does until then delays the write
+                with suppress(RuntimeError):  # as below
+                    self._loop.call_soon_threadsafe(call)
             error = self._try_write(group)
             with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
                 self._loop.call_soon_threadsafe(self._finish, group, callers, error)

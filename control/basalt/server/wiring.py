@@ -13,6 +13,8 @@ from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
+from basalt.groups.groups import GroupLimits, Groups
+from basalt.groups.places import MessagePlaces
 from basalt.http import services
 from basalt.http.metrics import StoreMetrics
 from basalt.messaging.log.merged_rows import merge_small_rows
@@ -22,6 +24,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
+from basalt.messaging.producers import ProducerLimits, Producers
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
@@ -30,6 +33,7 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
+from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs
 from basalt.operations.prune_reports import PruneReports
@@ -38,7 +42,7 @@ from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
 from basalt.settings import Settings
-from basalt.settings.tree import HBaseSettings, MessagingSettings
+from basalt.settings.tree import HBaseSettings, MessagingSettings, ProducerSettings, SubscriptionSettings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
 from basalt.thrift.face import ThriftFace
@@ -74,10 +78,20 @@ class RunningServices(services.Services):
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
-        self.audit = Audit(self.store, self.clock)
         self.inspection = Inspection(
             self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.ranges, self.topics, self.audit,
         )  # fmt: skip
+        self.group_inspection = GroupInspection(
+            self.store,
+            self.clock,
+            self.groups,
+            self.topics,
+            self.ranges,
+            self.peek,
+            self.first_unstable,
+            self.transactions,
+            self.ids,
+        )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -96,16 +110,19 @@ class RunningServices(services.Services):
         self.stopping = True
         self.markers.stop_waiting()
         self.messaging.stop_waiting()
+        self.groups.stop_waiting()
 
     async def close(self) -> None:
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
+        await self.groups.close()
         await self.scheduler.stop()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
                 await self.markers.save(everything=True)
                 await self.topic_stats.save(everything=True)
+                await self.producers.save(everything=True)
         await self.writer.stop()
         self.store.close()
 
@@ -194,39 +211,53 @@ async def _wire(
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
+    producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager, markers,
+        clock, topics, reader, roll_backs, writer, manager, markers, producers,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
+    ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
+    places = MessagePlaces(store, clock, reader, transaction_manager, ends, first_unstable, ids)
+    limits = _group_limits(settings.subscriptions)
+    groups = Groups(clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, limits)
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
-    transactions = Coordinator(transaction_manager, participant, writer, clock)
-    await _recover(transactions, log, clock)
+    transactions = await _recovered(Coordinator(transaction_manager, participant, groups, writer, clock), log, clock)
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    peek = Peek(topics, reader, known_transactions)
-    activity, table_catalog = CellActivity(), TableCatalog(store, clock, facts.buckets)
-    tables = Tables(store, table_catalog, transaction_manager, activity)
+    activity, table_catalog, audit = CellActivity(), TableCatalog(store, clock, facts.buckets), Audit(store, clock)
     pruner = _pruner(settings, store, clock, transactions, cluster)
-    ids = TransactionIds(facts.instance)
-    ranges = Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     truncation = Truncation(
-        store, clock, topics, writer, markers, ends, first_unstable, ranges,
+        store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
         lambda pointer: ids.text(transaction_manager.id_of(pointer)),
     )  # fmt: skip
     jobs = build_jobs(
-        settings, store, clock, topics, statistics, markers, writer, transactions, log, known_transactions, pruner, activity,
-        truncation,
+        settings, store, clock, topics, statistics, markers, producers, writer, transactions, log, known_transactions, pruner, activity,
+        truncation, groups, audit,
     )  # fmt: skip
-    scheduler = Scheduler(store, clock, jobs)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        markers=markers, tables=tables, table_catalog=table_catalog, peek=peek, topic_stats=statistics,
-        transactions=transactions, ids=ids, pruner=pruner, scheduler=scheduler, backups=Backups(store, clock, data_directory),
-        ranges=ranges, truncation=truncation, first_unstable=first_unstable, started_ms=clock.now_ms(),
-        instance=facts.instance,
+        markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
+        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics,
+        transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
+        backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
+        first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
     )  # fmt: skip
 
 
-async def _recover(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> None:
+def _producer_limits(settings: ProducerSettings) -> ProducerLimits:
+    return ProducerLimits(settings.per_topic_max, settings.idle_ms, settings.named_idle_ms, settings.memory_max)
+
+
+def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
+    return GroupLimits(
+        settings.groups_max,
+        settings.members_max,
+        settings.unacked_max,
+        settings.claim_ms_max,
+        settings.window_bytes_max,
+    )
+
+
+async def _recovered(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> Coordinator:
     began_ms = clock.monotonic_ms()
     await transactions.recover()
     state = transactions.state
@@ -235,6 +266,7 @@ async def _recover(transactions: Coordinator, transaction_log: TransactionLog, c
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
         len(state.view().invalid),
     )  # fmt: skip
+    return transactions
 
 
 def _pruner(
@@ -263,5 +295,6 @@ def transaction_limits(settings: Settings) -> TransactionLimits:
     """The manager's limits: what has a key in the settings is as they say."""
     given = settings.transactions
     return TransactionLimits(
-        **{each.name: getattr(given, each.name) for each in fields(TransactionLimits) if hasattr(given, each.name)}
+        **{each.name: getattr(given, each.name) for each in fields(TransactionLimits) if hasattr(given, each.name)},
+        group_spans_max=settings.subscriptions.spans_max,
     )

@@ -139,6 +139,22 @@ class MessagingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """The memory of producers, so that a publish that is sent again is there once."""
+
+    per_topic_max: Annotated[int, Whole("most producers that one topic remembers", 1, 1_000_000)] = 10_000
+    memory_max: Annotated[
+        int, Whole("most producers of all topics that the server has in memory, some 250 bytes each", 1, 100_000_000)
+    ] = 1_000_000
+    idle_ms: Annotated[
+        int, Duration("how long after its last message a producer is remembered", MINUTE_MS, 30 * DAY_MS)
+    ] = 10 * MINUTE_MS
+    named_idle_ms: Annotated[
+        int, Duration("how long after its last message a named producer is remembered", MINUTE_MS, 365 * DAY_MS)
+    ] = 7 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
     """The transaction manager."""
 
@@ -179,6 +195,31 @@ class TransactionSettings:
         bool, Flag("pruning forgets failed writers that also wrote outside Basalt, where it does not look")
     ] = False
     allow_reset: Annotated[bool, Flag("let a client forget every transaction; for test servers only")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSettings:
+    """Consumer groups."""
+
+    groups_max: Annotated[int, Whole("most consumer groups, of all topics together", 1, 1_000_000)] = 10_000
+    members_max: Annotated[int, Whole("most members of one group", 1, 100_000)] = 1_000
+    unacked_max: Annotated[
+        int, Whole("highest unackedMax of a group: messages that are dealt and not acknowledged", 1, 10_000_000)
+    ] = 100_000
+    spans_max: Annotated[
+        int,
+        Whole(
+            "most spans of acknowledged messages with gaps between them, of all groups together; beyond it groups of over 1,000 fill their gaps first",
+            1_000,
+            100_000_000,
+        ),
+    ] = 1_000_000
+    window_bytes_max: Annotated[
+        int, Size("memory for the messages that one keyed group has read ahead of its members", MIB, 16 * GIB)
+    ] = 64 * MIB
+    claim_ms_max: Annotated[
+        int, Duration("longest time that a claim may last without being renewed", SECOND_MS, 7 * DAY_MS)
+    ] = 12 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +291,9 @@ class Settings:
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()
     messaging: MessagingSettings = MessagingSettings()
+    producers: ProducerSettings = ProducerSettings()
     transactions: TransactionSettings = TransactionSettings()
+    subscriptions: SubscriptionSettings = SubscriptionSettings()
     thrift: ThriftSettings = ThriftSettings()
     jobs: JobsSettings = JobsSettings()
     log: LogSettings = LogSettings()

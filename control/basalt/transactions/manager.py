@@ -33,13 +33,18 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.spans import Spans
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Put, Store
 
 ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
 OUTCOMES = ENDS.union((
     edits.OneShot, edits.Pruned, edits.Truncated, edits.Restored, edits.SessionOpened, edits.SessionsForgotten,
-    edits.CounterOwnerClaimed,
+    edits.CounterOwnerClaimed, edits.GroupMade, edits.GroupChanged, edits.GroupSought, edits.GroupsForgotten,
+    edits.Acknowledged, edits.AcknowledgedIn, edits.Returned,
+))  # fmt: skip
+_ABOUT_GROUPS = frozenset((
+    edits.Acknowledged, edits.GroupSought, edits.GroupsForgotten, edits.Returned, edits.Reset,
 ))  # fmt: skip
 
 T = TypeVar("T")
@@ -150,6 +155,28 @@ class _GroupEdits:
         self._now_ms = 0
         self.intents: list[Edit] = []
         self.outcomes: list[Edit] = []
+        self._acknowledged: dict[int, Spans] = {}  # by group, of the logged edit to which more may come
+
+    def merged(self, edit: Edit) -> bool:
+        """True when a plain acknowledgement is logged with one before it: a group commit has one for each group.
+
+        Not over an edit that takes something back: a replay must find it before or after what it was before or after.
+        """
+        if not isinstance(edit, edits.Acknowledged):
+            if isinstance(edit, edits.GroupSought | edits.GroupsForgotten | edits.Returned | edits.Reset):
+                self._acknowledged.clear()
+            return False
+        known = None if edit.writer else self._acknowledged.get(edit.number)
+        if known is not None:
+            known.update(edit.spans)
+        return known is not None
+
+    def logged(self, edit: Edit) -> Edit:
+        """The edit as it is kept for the log: of a plain acknowledgement a copy, to which more may come."""
+        if not isinstance(edit, edits.Acknowledged) or edit.writer:
+            return edit
+        spans = self._acknowledged[edit.number] = edit.spans.copy()
+        return edits.Acknowledged(0, edit.number, edit.at_ms, spans)
 
     def closing(self, group: Group) -> None:
         self._now_ms = group.now_ms
@@ -272,11 +299,14 @@ class TransactionManager:
         ended: list[EndedTransaction] = []
         for edit in made:
             kind = type(edit)
+            if kind in _ABOUT_GROUPS and entry.merged(edit):
+                state.apply_more(edit)
+                continue
             if kind in ENDS:
                 ended += self._ended_by(edit, group)
             state.apply(edit)
             outcome = self.atomic or kind in OUTCOMES or phase is Phase.OUTCOME
-            (entry.outcomes if outcome else entry.intents).append(edit)
+            (entry.outcomes if outcome else entry.intents).append(entry.logged(edit))
         return ended
 
     def _ended_by(self, edit: Edit, group: Group) -> list[EndedTransaction]:

@@ -56,9 +56,13 @@ class MemoryTable:
         reverse: bool = False,
         rows_max: int | None = None,
         bytes_max: int | None = None,
+        columns: Sequence[bytes] | None = None,
     ) -> Iterator[Row]:
         chunk_rows = SCAN_CHUNK_ROWS if rows_max is None else min(rows_max, SCAN_CHUNK_ROWS)
-        return limited(self._read(start, stop, reverse, chunk_rows), rows_max, bytes_max)
+        rows = self._read(start, stop, reverse, chunk_rows)
+        if columns is not None:
+            rows = _narrowed(rows, columns)
+        return limited(rows, rows_max, bytes_max)
 
     def _read(self, start: bytes, stop: bytes | None, reverse: bool, chunk_rows: int) -> Iterator[Row]:
         inclusive = (True, False)
@@ -127,6 +131,13 @@ class MemoryTable:
                 self._rows.pop(key, None)
             else:
                 self._rows[key] = columns
+
+
+def _narrowed(rows: Iterator[Row], columns: Sequence[bytes]) -> Iterator[Row]:
+    for row in rows:
+        kept = {name: row.columns[name] for name in columns if name in row.columns}
+        if kept:
+            yield Row(row.key, kept)
 
 
 class _Shared:

@@ -31,9 +31,9 @@ from basalt_engine.keys import MessageKey, PayloadKey
 from basalt_engine.messages import WRITER, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
-from basalt_engine.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.retention import OnInvalid, is_old_generation
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Row
@@ -114,7 +114,7 @@ class HBaseRows(NamedTuple):
 
         `UnavailableError` when regions leave a hole, as while one is being moved.
         """
-        from basalt_engine.regions import find_hole
+        from basalt_engine.stores.hbase.regions import find_hole
 
         ranges: list[TableRange] = []
         with closing(self.open()) as store:

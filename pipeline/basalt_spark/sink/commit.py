@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from basalt.api.bodies.messages import WorkMarker
+from basalt.api.bodies.messages import WorkAcknowledge, WorkMarker
 from basalt.api.markers import KIND_WATERMARK
 from basalt.errors import (
     BasaltError,
@@ -77,6 +77,7 @@ class SegmentStored(WriterCommitMessage):
     committed_before: bool = False
     rows: int = 0
     watermark_ms: int | None = None
+    through: bytes | None = None  # the highest id of what was read
 
 
 def stream_work(app_id: str, property_of: Callable[[str], str | None]) -> SinkWork:
@@ -108,6 +109,7 @@ class TasksResult(NamedTuple):
     transaction: str | None
     segments: tuple[int, ...]
     watermark_ms: int | None
+    through: bytes | None
 
 
 def verdict(messages: Sequence[SegmentStored]) -> TasksResult:
@@ -129,6 +131,7 @@ def verdict(messages: Sequence[SegmentStored]) -> TasksResult:
         transactions[0] if transactions else None,
         tuple(segment.write_pointer for segment in segments),
         max(marks, default=None),
+        max((message.through for message in in_order if message.through is not None), default=None),
     )
 
 
@@ -148,23 +151,31 @@ def commit(client: Client, messages: Sequence[SegmentStored], options: WriteOpti
         markers = [
             WorkMarker(topic.namespace, topic.topic, task, options.task_count, KIND_WATERMARK, result.watermark_ms)
         ]
+    acknowledge: list[WorkAcknowledge] = []
+    if options.group is not None and result.through is not None:
+        topic, group = options.group
+        acknowledge = [WorkAcknowledge(topic.namespace, topic.topic, group, up_to=result.through)]
     transaction = begun or result.transaction
     if transaction is None:
-        if not markers or result.work is None:
+        if not (markers or acknowledge) or result.work is None:
             return  # a batch without rows or markers commits nothing, also when it is run again
         joined = named(client, result.work, options.timeout_ms)
         if joined.committed_before:
             return
         transaction = joined.id
-    commit_segments(client, transaction, result.segments, markers)
+    commit_segments(client, transaction, result.segments, markers, acknowledge)
 
 
 def commit_segments(
-    client: Client, transaction: str, segments: Sequence[int], markers: Sequence[WorkMarker] = ()
+    client: Client,
+    transaction: str,
+    segments: Sequence[int],
+    markers: Sequence[WorkMarker] = (),
+    acknowledge: Sequence[WorkAcknowledge] = (),
 ) -> None:
     """Commit; if the answer is lost, ask for the outcome."""
     try:
-        client.transactions.commit_segments(transaction, segments, markers)
+        client.transactions.commit_segments(transaction, segments, markers, acknowledge)
     except UnknownOutcomeError:
         if client.transactions.get(transaction).state != COMMITTED:
             raise

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX
 from basalt.errors import InputError
-from basalt_spark.columns import END_OF_TIME_MS
+from basalt_spark.columns import END_OF_TIME_MS, ID
 from basalt_spark.connection import QualifiedTopic, topic_name
+from basalt_spark.offset import ID_BYTES
 from basalt_spark.options import SinkColumns
 from basalt_spark.sink.commit import Segment, SegmentStored, SinkWork
 
@@ -49,6 +50,7 @@ class OutgoingRows:
 
     def __init__(self, columns: SinkColumns, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self.watermark_ms: int | None = None  # the highest one in the rows so far
+        self.through: bytes | None = None  # the highest id
         self._columns = columns
         self._bytes_max = request_bytes_max
         self._waiting: dict[str | None, list[pa.RecordBatch]] = {}
@@ -56,6 +58,8 @@ class OutgoingRows:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Take more rows; give the requests that are full, to be sent in this order."""
+        if self._columns.has_id:
+            self._note_ids(batch)
         batch = self._without_control(batch)
         if batch.num_rows == 0:
             return
@@ -81,6 +85,15 @@ class OutgoingRows:
             for piece in pieces:
                 stream.write_batch(piece)
         return Outgoing(topic, sink.getvalue().to_pybytes(), sum(piece.num_rows for piece in pieces))
+
+    def _note_ids(self, batch: pa.RecordBatch) -> None:
+        ids = batch.column(ID).cast(pa.binary())
+        if pc.any(pc.not_equal(pc.binary_length(ids), ID_BYTES)).as_py():
+            what = "column id has values that are no ids of messages"
+            raise InputError(f"{what}: keep the column as a source of format basalt gives it", field=ID)
+        highest = pc.max(ids).as_py()
+        if highest is not None:
+            self.through = highest if self.through is None else max(self.through, highest)
 
     def _without_control(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are messages. Control rows only raise the watermark."""
@@ -189,6 +202,7 @@ class SegmentWriter:
             committed_before=self._committed_before,
             rows=self._stored_rows,
             watermark_ms=self._rows.watermark_ms,
+            through=self._rows.through,
         )
 
     def _pointer_for(self, request: Outgoing) -> int | None:

@@ -29,9 +29,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from basalt.api.bodies.messages import WorkMarker
+from basalt.api.bodies.messages import WorkAcknowledge, WorkMarker
 from basalt.api.markers import KIND_END_OF_STREAM, KIND_WATERMARK
-from basalt.errors import InputError, TransactionEndedError
+from basalt.errors import GroupNotFoundError, InputError, TransactionEndedError
 from basalt_spark.connection import client_of, topic_name
 from basalt_spark.options import WriteOptions, refuse_overwrite, sink_columns, write_options
 from basalt_spark.sink import commit as sink_commit
@@ -59,6 +59,24 @@ def refuse_absent_topic(options: Mapping[str, str]) -> None:
     given = write_options(options)
     if given.topic is not None:
         client_of(given.server).topics.get(given.topic.topic, namespace=given.topic.namespace)
+
+
+def make_group(options: Mapping[str, str]) -> None:
+    """Make the group of option `group`, a tracked one, unless it is there. `InputError` for one that deals messages to members."""
+    group = write_options(options).group
+    if group is None:
+        return
+    topic = client_of(write_options(options).server).topic(group.topic.topic, namespace=group.topic.namespace)
+    try:
+        found = topic.group(group.name).get()
+    except GroupNotFoundError:
+        found = topic.group(group.name).create(mode="tracked")
+    if found.options.mode != "tracked":
+        raise InputError(
+            f"group {group.name} of topic {group.topic} is of mode {found.options.mode}: what this query acknowledges would never be"
+            " dealt to its members; name a group of its own",
+            field="group",
+        )
 
 
 class SegmentSink:
@@ -188,6 +206,9 @@ class BatchTransaction:
             if name.lower() in ("emitwatermark", "taskcount"):
                 what = "tell watermarks by tx.watermark(topic, event_time_ms, task_count=…)"
                 raise InputError(f"option {name} is of no use here: {what}", field=name)
+            if name.lower() in ("group", "grouptopic"):
+                what = "acknowledge by tx.acknowledge(topic, group=…, up_to=…)"
+                raise InputError(f"option {name} is of no use here: {what}", field=name)
         if not hasattr(session, "sparkContext"):
             raise InputError(
                 "a batch_transaction needs the driver's own session, and this one is of Spark Connect: write with"
@@ -206,6 +227,7 @@ class BatchTransaction:
         self._transaction: str | None = None
         self._segments: list[int] = []
         self._markers: list[WorkMarker] = []
+        self._acknowledge: list[WorkAcknowledge] = []
         self._ended = False
 
     def __enter__(self) -> BatchTransaction:
@@ -224,7 +246,7 @@ class BatchTransaction:
             sink_commit.abort_transaction(self._client, transaction)
             return
         try:
-            sink_commit.commit_segments(self._client, transaction, self._segments, self._markers)
+            sink_commit.commit_segments(self._client, transaction, self._segments, self._markers, self._acknowledge)
         except BaseException:
             # An abort changes nothing in a committed transaction, and saves others the wait for the time-out of an open
             # one.
@@ -260,6 +282,12 @@ class BatchTransaction:
     def end(self, topic: str, *, task: str | None = None, task_count: int = 1) -> None:
         """Publish the end of the task's stream behind the batch's messages."""
         self._mark(topic, task, task_count, KIND_END_OF_STREAM, None)
+
+    def acknowledge(self, topic: str, *, group: str, up_to: bytes) -> None:
+        """Acknowledge with the batch all messages of a topic up to this id, in a group that no other query or consumer uses."""
+        self._check_open()
+        name = topic_name(topic, self.options.server.namespace, "topic")
+        self._acknowledge.append(WorkAcknowledge(name.namespace, name.topic, group, up_to=up_to))
 
     def _mark(self, topic: str, task: str | None, task_count: int, kind: str, event_time_ms: int | None) -> None:
         self._check_open()

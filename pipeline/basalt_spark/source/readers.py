@@ -11,6 +11,7 @@ partitions hold all that a task needs. An instance keeps only what it could find
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -39,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from basalt.api.markers import NOTHING_KNOWN, TaskState
-from basalt.errors import InputError
+from basalt.errors import GroupNotFoundError, InputError
 from basalt_engine.clock import Clock, SystemClock
 from basalt_spark.columns import END_OF_TIME_MS
 from basalt_spark.connection import QualifiedTopic, client_of, instance_of, topic_of
@@ -61,6 +62,10 @@ from basalt_spark.source.partitions import ControlPartition, ControlRow, RangePa
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
     from basalt.api.bodies.ranges import StableEnd
     from basalt.client import Client
+
+log = logging.getLogger(__name__)
+
+REPORTER = "spark"  # who reports positions, as operators see it
 
 
 class TopicReader:
@@ -223,6 +228,7 @@ class BasaltStreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAva
         self._bounds: dict[QualifiedTopic, StableEnd] | None = None
         self._found: tuple[Mapping[str, Any], Mapping[str, Any], BatchEnd] | None = None
         self._batch_ms: int | None = None
+        self._reported: dict[QualifiedTopic, bytes] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # Spark's names, here and below
         """The start of a new query. Spark asks more than once, and must be told the same."""
@@ -287,6 +293,29 @@ class BasaltStreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAva
         if rows:
             parts.append(ControlPartition(rows, last.watermark_ms))
         return parts
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Report to the groups of option `group` how far the query has come, once a batch is written down as done.
+
+        They are for people to look at; the query's place is in its checkpoint. So nothing that goes wrong here fails it.
+        """
+        if self._options.group is None:
+            return
+        try:
+            for name, reached in parse_offset(end).topics.items():
+                if reached.id is not None and self._reported.get(name) != reached.id:
+                    self._report_position(name, self._options.group, reached.id)
+                    self._reported[name] = reached.id
+        except Exception as error:  # noqa: BLE001  # whatever it is, the batch is done
+            log.warning("the position was not reported to group %s: %s", self._options.group, error)
+
+    def _report_position(self, name: QualifiedTopic, group_name: str, up_to: bytes) -> None:
+        group = topic_of(self._options.server, name).group(group_name)
+        try:
+            group.report_position(up_to, by=REPORTER)
+        except GroupNotFoundError:
+            group.create(mode="tracked")
+            group.report_position(up_to, by=REPORTER)
 
     def _topic_partitions(
         self, name: QualifiedTopic, first: Offset, last: Offset, size_bytes: int | None

@@ -9,7 +9,7 @@ import pytest
 
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
-from basalt_engine.regions import StoreFile
+from basalt_engine.stores.hbase.regions import StoreFile
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from tests.control.cli.conftest import served

@@ -53,7 +53,19 @@ def test_the_lazy_table_says_what_the_commands_say():
 def test_every_write_can_be_tried_without_writing():
     reads = {"list", "show", "peek", "poll", "history", "check", "consume", "doctor", "completion", "serve"}
     reads |= {"get", "scan", "status", "regions", "info", "describe", "find-hanging", "timeline", "markers"}
-    reads |= {"prune-audit", "invalid-check", "verify", "statistics", "range", "top", "wait"}
+    reads |= {
+        "prune-audit",
+        "invalid-check",
+        "verify",
+        "statistics",
+        "range",
+        "top",
+        "wait",
+        "claims",
+        "lag",
+        "members",
+        "messages",
+    }
     for path, command in tree():
         words = set(path.split())
         if not words & reads and "explain" not in words:
@@ -64,10 +76,13 @@ def test_what_destroys_asks():
     asking = {path for path, command in tree() if any(param.name == "yes" for param in command.params)}
     assert asking == {
         "basalt backup delete",
+        "basalt group delete",
+        "basalt group seek",
         "basalt hbase uninstall",
         "basalt prune restore",
         "basalt table delete",
         "basalt topic delete",
+        "basalt topic producers delete",
         "basalt topic truncate",
         "basalt tx abort",
         "basalt tx invalidate",

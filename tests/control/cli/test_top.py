@@ -85,6 +85,31 @@ def test_transactions_and_the_server_are_told_and_what_is_not_known_is_nothing()
     assert (transactions["aborting"], found["server"]["memory_bytes"]) == (None, None)
 
 
+def group_series(name: str, lag: float, age_s: float, acknowledged: float, returned: float) -> dict[str, float]:
+    labels = f'group="{name}",namespace="shop",topic="orders"'
+    return {
+        f"basalt_group_lag_messages{{{labels}}}": lag,
+        f"basalt_group_lag_seconds{{{labels}}}": age_s,
+        f"basalt_group_members{{{labels}}}": 2.0,
+        f"basalt_group_acknowledged_total{{{labels}}}": acknowledged,
+        f'basalt_group_returned_total{{group="{name}",namespace="shop",reason="aborted",topic="orders"}}': returned,
+    }
+
+
+def test_groups_are_listed_that_which_is_furthest_behind_first():
+    before = look(0, metrics(**group_series("near", 5, 0.5, 0, 0), **group_series("far", 90, 60, 10, 1)))
+    after = look(2_000, metrics(**group_series("near", 0, 0, 100, 0), **group_series("far", 80, 62, 20, 5)))
+    found = shown(before, after)["groups"]
+    assert found == [
+        {"group": "shop:orders/far", "lag_messages": 80, "oldest_ms": 62_000, "members": 2, "acknowledged_per_s": 5.0,
+         "returned_per_s": 2.0},
+        {"group": "shop:orders/near", "lag_messages": 0, "oldest_ms": 0, "members": 2, "acknowledged_per_s": 50.0,
+         "returned_per_s": 0.0},
+    ]  # fmt: skip
+    assert len(shown(before, after, limit=1)["groups"]) == 1
+    assert shown(before, after, namespace="elsewhere")["groups"] == []
+
+
 def test_a_job_is_late_when_its_time_has_passed_and_nothing_stops_it():
     jobs = (
         job("on-time", 1_005_000),

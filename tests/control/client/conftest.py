@@ -88,7 +88,13 @@ class Side:
     clients: list[Any] = field(default_factory=list)
 
     def connect(
-        self, url: str, *, timeout_ms: int = 60_000, attempts_max: int = 4, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        *,
+        timeout_ms: int = 60_000,
+        attempts_max: int = 4,
+        headers: Mapping[str, str] | None = None,
+        dedup: bool = True,
     ) -> Any:
         """A client that hardly pauses between attempts."""
         retries = RetryPolicy(timeout_ms, attempts_max, backoff_ms_base=1, backoff_ms_max=2)
@@ -100,13 +106,13 @@ class Side:
                     servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
                 )
             )
-            return self.keep(blocking.client_of(transport, shown(servers), "shop", retries, clock))
+            return self.keep(blocking.client_of(transport, shown(servers), "shop", retries, clock, dedup=dedup))
         from basalt.client.aiohttp_transport import AiohttpTransport
 
         over = asynchronous.AsyncRedirectingTransport(
             Servers(servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms)
         )
-        return self.keep(asynchronous.client_of(over, shown(servers), "shop", retries, clock))
+        return self.keep(asynchronous.client_of(over, shown(servers), "shop", retries, clock, dedup=dedup))
 
     def keep(self, client: Any) -> Any:
         """Close this client at the end of the test."""

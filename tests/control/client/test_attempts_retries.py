@@ -22,10 +22,11 @@ from basalt.client.attempts import (
     run_plan,
 )
 from basalt.client.calls import tables, topics, transactions
-from basalt.client.plans import Answer, AnswerLost, Call, Effect, NotHttp, NotSent, Reply, TableScope, ask
+from basalt.client.consumer import processing
+from basalt.client.plans import Answer, AnswerLost, Call, Effect, NotHttp, NotSent, Reply, Rest, Steps, TableScope, ask
 from basalt_engine.clock import ManualClock
 
-NONE, REPEATABLE, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.ONCE
+NONE, REPEATABLE, NUMBERED, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.NUMBERED, Effect.ONCE
 
 
 def call(effect: Effect = ONCE, wait_ms: int = 0, *, patient: bool = False) -> Call[bytes]:
@@ -40,7 +41,7 @@ def page(status: int) -> Answer:
     return Answer(status, {"content-type": "text/html"}, b"<html>")
 
 
-# reply, then for NONE, REPEATABLE, ONCE: the error's class, and whether another attempt is made
+# reply, then for NONE, REPEATABLE (and NUMBERED), ONCE: the error's class, and whether another attempt is made
 TABLE: list[tuple[Any, ...]] = [
     (NotSent("refused"), *[(errors.UnavailableError, True)] * 3),
     (
@@ -83,7 +84,8 @@ TABLE: list[tuple[Any, ...]] = [
 
 def rows() -> Iterator[object]:
     for reply, *outcomes in TABLE:
-        for effect, (error, again) in zip((NONE, REPEATABLE, ONCE), outcomes, strict=True):
+        of_each = zip((NONE, REPEATABLE, NUMBERED, ONCE), (*outcomes[:2], *outcomes[1:]), strict=True)
+        for effect, (error, again) in of_each:
             name = reply.body[:30].decode() if isinstance(reply, Answer) else type(reply).__name__
             yield pytest.param(reply, effect, error, again, id=f"{effect.value} {name}")
 
@@ -103,7 +105,7 @@ WHAT_NEXT = [
     (transactions.commit, ("42",), "Ask client.transactions.get('42').state before doing the work again."),
     (transactions.begin, (), "Begin again; one that has begun unheard is ended by its time-out."),
     (
-        transactions.publish_atomically,
+        processing.publish_atomically,
         ({"orders": ["1"]},),
         "Poll to see whether the messages came before publishing them again.",
     ),
@@ -236,6 +238,17 @@ def test_every_attempt_gets_what_is_left_of_the_deadline():
     assert [send.timeout_ms for send in rehearsal.sent] == [10_000, 6_900, 3_700]
 
 
+def test_a_call_of_less_time_than_the_clients_ends_sooner():
+    rehearsal = Rehearsal(replace(call(REPEATABLE), timeout_ms_max=5_000), POLICY)
+    with pytest.raises(errors.UnavailableError) as raised:
+        rehearsal.play(*[NotSent("refused")] * 2, each_takes_ms=4_950)
+    assert [send.timeout_ms for send in rehearsal.sent] == [5_000]
+    assert "the deadline was 5000 ms" in raised.value.__notes__[0]
+    long = Rehearsal(replace(call(NONE), timeout_ms_max=99_000), POLICY)
+    long.play(DONE)
+    assert long.sent[0].timeout_ms == POLICY.timeout_ms
+
+
 def test_a_long_poll_waits_less_at_its_second_attempt():
     rehearsal = Rehearsal(call(NONE, wait_ms=60_000), POLICY)
     rehearsal.play(AnswerLost("cut"), AnswerLost("cut"), DONE, each_takes_ms=30_000)
@@ -267,7 +280,43 @@ def test_a_definite_answer_counts_whatever_came_before():
         rehearsal.play(AnswerLost("cut"), told(409, "transaction_conflict"))
 
 
-@pytest.mark.parametrize("effect", [NONE, REPEATABLE, ONCE])
+NUMBERED_CALL = replace(call(NUMBERED), headers={"basalt-producer": "p", "basalt-sequence": "7"})
+
+
+def test_a_numbered_call_has_the_same_numbers_in_every_attempt():
+    rehearsal = Rehearsal(NUMBERED_CALL, POLICY)
+    assert rehearsal.play(AnswerLost("cut"), told(503, "outcome_unknown"), told(429, "busy"), DONE) == b"done"
+    assert [(send.headers["basalt-producer"], send.headers["basalt-sequence"]) for send in rehearsal.sent] == [
+        ("p", "7")
+    ] * 4
+
+
+@pytest.mark.parametrize(
+    "refusal", [told(409, "producer_unknown"), told(507, "disk_full"), told(500, "internal")], ids=str
+)
+def test_a_refused_repetition_of_a_numbered_call_says_nothing_of_the_attempt_that_was_lost(refusal):
+    rehearsal = Rehearsal(NUMBERED_CALL, POLICY)
+    with pytest.raises(errors.UnknownOutcomeError, match="lost") as raised:
+        rehearsal.play(AnswerLost("cut"), refusal)
+    assert raised.value.__cause__ is not None
+
+
+def test_a_numbered_call_that_was_refused_without_a_lost_answer_is_just_refused():
+    rehearsal = Rehearsal(NUMBERED_CALL, POLICY)
+    with pytest.raises(errors.DiskFullError):
+        rehearsal.play(told(429, "busy"), NotSent("refused"), told(507, "disk_full"))
+
+
+def test_what_may_be_forgotten_is_not_sent_again_once_that_may_have_happened():
+    slow = RetryPolicy(timeout_ms=600_000, backoff_ms_base=100, backoff_ms_max=300)
+    rehearsal = Rehearsal(replace(NUMBERED_CALL, repeat_ms_max=50_000), slow)
+    with pytest.raises(errors.UnknownOutcomeError):
+        rehearsal.play(AnswerLost("cut"), AnswerLost("cut"), AnswerLost("cut"), each_takes_ms=20_000)
+    rehearsal = Rehearsal(replace(NUMBERED_CALL, repeat_ms_max=50_000), slow)
+    assert rehearsal.play(*[NotSent("refused")] * 5, DONE, each_takes_ms=20_000) == b"done"
+
+
+@pytest.mark.parametrize("effect", [NONE, REPEATABLE, NUMBERED, ONCE])
 @pytest.mark.parametrize("reply", [NotSent("refused"), told(503, "stopping")], ids=["no connection", "stopping"])
 def test_while_nothing_was_done_the_deadline_alone_decides(effect, reply):
     rehearsal = Rehearsal(call(effect), RetryPolicy(timeout_ms=30_000))
@@ -332,3 +381,26 @@ def test_a_patient_call_ends_where_no_server_would_answer_differently():
     rehearsal = Rehearsal(PATIENT, POLICY)
     with pytest.raises(errors.TopicNotFoundError):
         rehearsal.play(NotSent("refused"), told(404, "topic_not_found"))
+
+
+def test_a_rest_is_a_pause_whose_reason_is_said():
+    def resting() -> Steps[str]:
+        yield Rest(250, "the batch is dropped")
+        yield Rest(0, "and another")
+        yield Rest(5)
+        return "done"
+
+    around = Environment(POLICY, "http://there", ManualClock().monotonic_ms)
+    running = run_plan(resting(), around)
+    steps = []
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            steps.append(next(running))
+    assert steps == [Say("the batch is dropped"), Pause(250), Say("and another"), Pause(5)]
+    assert ended.value.value == "done"
+
+
+def test_a_patient_call_with_an_effect_is_repeated_under_the_id_that_it_began_with():
+    rehearsal = Rehearsal(call(REPEATABLE, patient=True), POLICY)
+    assert rehearsal.play(*[AnswerLost("cut"), NotSent("refused"), told(503, "stopping")] * 20, DONE) == b"done"
+    assert {send.headers["basalt-request-id"] for send in rehearsal.sent} == {"id-0"}

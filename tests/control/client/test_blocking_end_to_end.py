@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,14 +214,37 @@ def test_a_lost_answer_of_what_has_a_request_id_is_made_good(side, connected, ca
     assert side.do(connected.transactions.list()) == []  # and nothing was begun twice
 
 
-def test_a_lost_answer_of_a_publish_is_told_and_not_made_worse(side, connected):
+@pytest.mark.parametrize("carried", [{}, {"key": "k"}], ids=["plain", "records"])
+def test_a_publish_whose_answer_is_lost_is_sent_again_and_there_once(side, connected, carried):
+    orders = connected.topic("orders")
+    side.do(orders.publish("before", **carried))
+    connected.losing.loses = "/records" if carried else "/publish"
+    side.do(orders.publish(["once", "and this"], **carried))
+    side.do(orders.publish("behind", **carried))
+    assert connected.losing.loses is None
+    assert everything(side, orders.read()) == [b"before", b"once", b"and this", b"behind"]
+
+
+def test_without_dedup_a_lost_answer_of_a_publish_is_told_and_not_made_worse(side, connected):
+    connected._scope = replace(connected._scope, producers=None)
     connected.losing.loses = "/publish"
     with pytest.raises(UnknownOutcomeError):
         side.do(connected.topic("orders").publish("once"))
     assert everything(side, connected.topic("orders").read()) == [b"once"]
 
 
+def test_a_store_whose_answer_is_lost_is_sent_again_and_published_once(side, connected):
+    with transaction(side, connected) as tx:
+        side.do(tx.store("orders", ["1"]))
+        connected.losing.loses = "/store"
+        side.do(tx.store("orders", ["2", "3"]))
+        side.do(tx.store("orders", ["4"]))
+    assert connected.losing.loses is None
+    assert everything(side, connected.topic("orders").read()) == [b"1", b"2", b"3", b"4"]
+
+
 def test_a_block_that_swallows_a_failed_store_publishes_nothing(side, connected):
+    connected._scope = replace(connected._scope, producers=None)
     with pytest.raises(TransactionEndedError, match="messages of topic shop:orders may be missing"):
         with transaction(side, connected) as tx:
             side.do(tx.publish("invoices", ["1"]))

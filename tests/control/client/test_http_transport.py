@@ -16,6 +16,7 @@ from basalt.api.codecs import batches
 from basalt.api.codecs.avro import decode_consume_request, decode_publish_request
 from basalt.client.plans import BATCHES
 from basalt.errors import (
+    GroupNotFoundError,
     ProtocolError,
     TooLargeError,
     TopicNotFoundError,
@@ -39,6 +40,15 @@ def test_a_publish_is_one_request_with_an_avro_body(side, server):
     assert [bytes(m) for m in decode_publish_request(seen.body).messages] == [b"a", b"b"]
 
 
+def test_a_call_without_a_body_says_nothing_of_its_kind(side, server):
+    """aiohttp would say that it is bytes of any kind, and a server that reads two kinds would refuse it."""
+    server.script = [problem(404, "group_not_found")]
+    with pytest.raises(GroupNotFoundError):
+        side.do(side.connect(server.url).topic("orders").group("billing").pause())
+    (seen,) = server.seen
+    assert (seen.method, seen.body, seen.headers.get("content-type")) == ("POST", b"", None)
+
+
 def test_requests_share_one_connection(side, server):
     client = side.connect(server.url)
     for _ in range(5):
@@ -46,18 +56,28 @@ def test_requests_share_one_connection(side, server):
     assert (len(server.seen), server.connections) == (5, 1)
 
 
-def test_a_publish_whose_answer_is_lost_is_not_sent_again(side, server):
+def test_a_publish_without_numbers_whose_answer_is_lost_is_not_sent_again(side, server):
     server.script = [CUT]
     with pytest.raises(UnknownOutcomeError, match="whether it took effect is unknown") as raised:
-        side.do(side.connect(server.url).topic("orders").publish(b"a"))
+        side.do(side.connect(server.url, dedup=False).topic("orders").publish(b"a"))
     assert len(server.seen) == 1
+    assert "basalt-producer" not in server.seen[0].headers
     assert raised.value.request_id == server.seen[0].headers["basalt-request-id"]
     assert "transaction" in (raised.value.hint or "")
 
 
-def test_a_publish_over_a_kept_connection_that_breaks_is_not_sent_again(side, server):
-    server.script = [answer(), CUT]
+def test_a_publish_with_numbers_is_sent_again_with_the_same_ones(side, server):
+    server.script = [CUT, CUT, answer(), answer()]
     topic = side.connect(server.url).topic("orders")
+    side.do(topic.publish([b"a", b"b"]))
+    side.do(topic.publish(b"c"))
+    assert [seen.headers["basalt-sequence"] for seen in server.seen] == ["0", "0", "0", "2"]
+    assert len({seen.headers["basalt-producer"] for seen in server.seen}) == 1
+
+
+def test_a_publish_without_numbers_over_a_kept_connection_that_breaks_is_not_sent_again(side, server):
+    server.script = [answer(), CUT]
+    topic = side.connect(server.url, dedup=False).topic("orders")
     side.do(topic.publish(b"a"))
     with pytest.raises(UnknownOutcomeError):
         side.do(topic.publish(b"b"))
@@ -143,7 +163,7 @@ def test_who_follows_outlives_any_number_of_broken_answers_and_goes_on_where_it_
 def test_half_an_answer_to_a_publish_is_an_unknown_outcome(side, server):
     server.script = [b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 50\r\n\r\nhalf"]
     with pytest.raises(UnknownOutcomeError):
-        side.do(side.connect(server.url).topic("orders").publish(b"a"))
+        side.do(side.connect(server.url, dedup=False).topic("orders").publish(b"a"))
     assert len(server.seen) == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from basalt.cluster.lease import LEASE, LeaseRecord
 from basalt_engine.clock import SystemClock
-from basalt_engine.regions import RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.regions import RegionReport, RegionSnapshot
 from basalt_engine.system import entry_key, seal
 from tests.control.hbase_admin.fake_gateway import FakeHBase
 from tests.region_reports import encode_report

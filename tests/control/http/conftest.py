@@ -200,3 +200,31 @@ def client(connect: Callable[[Settings], Client], settings: Settings) -> Client:
 def small(connect: Callable[[Settings], Client], settings: Settings) -> Client:
     """A server that takes bodies of 1 KiB at most, so that tests of the limit stay small."""
     return connect(replace(settings, http=replace(settings.http, body_bytes_max=1_024)))
+
+
+@pytest.fixture(scope="module")
+def open_client() -> Iterator[Callable[[Settings, bool], Client]]:
+    """Open services for a whole module, over a store that writes a batch at once or row by row, and a client of them."""
+    opened: list[RunningServices] = []
+    with asyncio.Runner() as runner:
+
+        def open_one(settings: Settings, atomic: bool) -> Client:
+            store = MemoryStore(atomic=atomic)
+            services = runner.run(open_services(settings, None, store=store, clock=ManualClock()))
+            opened.append(services)
+            return Client(services, runner)
+
+        yield open_one
+        for services in opened:
+            runner.run(services.close())
+
+
+@pytest.fixture(params=["one batch", "row by row"])
+def shop(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Any]:
+    """A client of one group, over a store that writes a batch at once and one that writes row by row."""
+    from tests.control.http.group_client import GroupClient  # which needs the client above
+
+    store = MemoryStore(atomic=request.param == "one batch")
+    services = runner.run(open_services(Settings(), None, store=store, clock=ManualClock()))
+    yield GroupClient(services, runner)
+    runner.run(services.close())

@@ -72,6 +72,18 @@ def test_a_head_is_known_again_with_another_length_and_another_id(name):
     assert known.find(request(b"Host: h", length(b"", name), b"Accept: x")).request_id is None
 
 
+def test_a_head_is_known_again_with_another_sequence():
+    lines = (b"Host: h", b"basalt-producer: p", b"basalt-sequence: 7", b"content-length: 2")
+    known = keeping(request(*lines, body=b"12"))
+    for sequence in (b"7", b"8", b"0", b"9223372036854775807", b"1" * 40):
+        found = known.find(request(*lines[:2], b"basalt-sequence: " + sequence, *lines[3:], body=b"12"))
+        assert (found.sequence, found.head.headers[b"basalt-sequence"]) == (sequence, b"")
+    for sequence in (b"", b"-1", b" 7", b"7 ", b"+7", b"x", b"7\t", b"7\r\nbasalt-sequence: 7"):
+        assert known.find(request(*lines[:2], b"basalt-sequence: " + sequence, *lines[3:], body=b"12")) is None
+    assert known.find(request(*lines[:2], b"Basalt-Sequence: 7", *lines[3:], body=b"12")) is None
+    assert known.find(request(b"Host: h", b"basalt-producer: q", *lines[2:], body=b"12")) is None
+
+
 def test_a_head_without_a_body_is_known_again():
     data = request(b"Host: h", b"Connection: keep-alive", line=b"GET /v1 HTTP/1.1\r\n")
     found = keeping(data).find(data)
@@ -115,6 +127,9 @@ def test_what_is_not_just_such_a_request_is_for_the_parser(data):
         (b"x: a", b"X: b", b"content-length: 2"),
         (b"Basalt-Request-Id: a", b"content-length: 2"),
         (b"basalt-request-id: a", b"Basalt-Request-Id: b", b"content-length: 2"),
+        (b"basalt-sequence: 7", b"Basalt-Sequence: 8", b"content-length: 2"),
+        (b"basalt-sequence: 7", b"basalt-sequence-after: 5", b"content-length: 2"),
+        (b"idempotency-key: a", b"content-length: 2"),
         (b"content-length:2",),
         (b"CONTENT-LENGTH: 2",),
     ],
@@ -139,7 +154,16 @@ def test_a_chunked_request_is_not_kept():
 
 
 names = st.sampled_from(
-    [b"host", b"Accept", b"x-a", b"content-type", b"basalt-request-id", b"content-length", b"connection"]
+    [
+        b"host",
+        b"Accept",
+        b"x-a",
+        b"content-type",
+        b"basalt-request-id",
+        b"basalt-sequence",
+        b"content-length",
+        b"connection",
+    ]
 )
 values = st.one_of(
     st.sampled_from([b"2", b"0", b"10", b"a-1", b"keep-alive", b"close", b"avro/binary", b"", b" 2", b"2 "]),
@@ -174,6 +198,9 @@ def test_what_is_known_is_what_the_parser_would_have_found(seen, data):
     assert found.body == parsed.body
     head, given_id = parsed.head(), found.request_id
     assert head.headers.pop(b"basalt-request-id", None) == (None if given_id is None else given_id.encode())
+    if b"basalt-sequence" in head.headers:
+        assert found.sequence == head.headers[b"basalt-sequence"]
+        head.headers[b"basalt-sequence"] = b""
     if b"content-length" in head.headers:
         head.headers[b"content-length"] = b""
     fields = ("method", "path", "raw_path", "query_string", "headers")

@@ -9,7 +9,7 @@ import pytest
 from basalt.api.bodies.messages import ConsumeRequest, RecordIn, RecordsRequest
 from basalt.api.codecs import avro, batches
 from basalt.client.calls.pages import Page
-from basalt.http.routes import messages as routes
+from basalt.http.routes import polls as routes
 
 AVRO = "avro/binary"
 LINES = "application/x-ndjson"

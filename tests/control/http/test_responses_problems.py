@@ -82,7 +82,7 @@ def test_an_unexpected_error_tells_nothing_but_the_request_id_and_is_logged(clie
 
 
 def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(client, monkeypatch, caplog):
-    from basalt.http.routes import messages
+    from basalt.http.routes import polls
 
     path = client.topic()
     for _ in range(4):
@@ -92,7 +92,7 @@ def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole(client, monk
         yield b"some"
         raise ZeroDivisionError
 
-    monkeypatch.setattr(messages, "json_parts", break_off)
+    monkeypatch.setattr(polls, "json_parts", break_off)
     with pytest.raises(ZeroDivisionError):
         client.poll(path)
 

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from basalt.api.bodies.messages import Work, WorkPublish
-from basalt.api.codecs import avro
+from basalt.api.bodies.messages import Work, WorkAcknowledge, WorkPublish
+from basalt.api.codecs import avro, json_bodies
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import Kind
 
@@ -138,6 +138,23 @@ def test_a_one_shot_transaction_publishes_and_commits(client, media_type):
     assert answers[0]["state"] == "COMMITTED"
     assert answers[0] == answers[1]
     assert client.payloads(path, "?isolation=committed") == ["1"]
+
+
+@pytest.mark.parametrize("media_type", ["application/json", AVRO])
+def test_work_that_acknowledges_in_a_group_that_is_not_there_does_nothing_at_all(client, media_type):
+    path = client.topic()
+    done = Work(
+        [WorkPublish("shop", "orders", [b"a"])], acknowledge=[WorkAcknowledge("shop", "orders", "g", claims=[1])]
+    )
+    begun = client.begin()
+    for target in (f"{TRANSACTIONS}/{begun['id']}/commit", TRANSACTIONS):
+        body = avro.encode_work(done) if media_type == AVRO else json_bodies.encode_work(done)
+        if media_type != AVRO and target == TRANSACTIONS:
+            body = b'{"work": %b}' % body
+        reply = client.call("POST", target, body, media_type)
+        assert (reply.status, reply.code) == (404, "group_not_found")
+    assert client.payloads(path) == []
+    assert client.call("GET", f"{TRANSACTIONS}/{begun['id']}").json()["state"] == "OPEN"
 
 
 def test_work_for_a_topic_that_is_not_there_does_nothing_at_all(client):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -197,6 +198,33 @@ async def test_the_timer_runs_jobs_by_itself(bench: Bench):
     await bench.scheduler().start()
     await asyncio.wait_for(ran.wait(), 60)
     bench.tally.gate.set()
+
+
+async def test_a_job_goes_on_by_itself_where_noting_a_run_takes_longer_than_its_interval(bench: Bench):
+    bench.clock.step(FAR_MS // 4)  # every planned time has come
+    noted, again = asyncio.Event(), asyncio.Event()
+    run = bench.tally.run
+
+    async def told() -> Report:
+        if bench.tally.started:
+            again.set()
+        return await run()
+
+    bench.tally.run = told  # type: ignore[method-assign]
+    scheduler = bench.scheduler()
+    assert module.CALLS_MAX > 1  # the next start may come before the timer has seen that its call is over
+    note = scheduler._note
+
+    async def note_late(*given: Any) -> Run:
+        await noted.wait()
+        return await note(*given)
+
+    scheduler._note = note_late  # type: ignore[method-assign]
+    await scheduler.start()
+    try:
+        await asyncio.wait_for(again.wait(), 60)
+    finally:
+        noted.set()
 
 
 async def test_a_failing_job_is_kept_in_history_and_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture):

@@ -9,8 +9,8 @@ import pytest
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.regions import EMPTY_MEMSTORE, REPORT_KIND, Region, RegionReport, StoreFile
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, REPORT_KIND, Region, RegionReport, StoreFile
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from tests.region_reports import encode_report

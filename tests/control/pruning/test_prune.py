@@ -16,8 +16,8 @@ from basalt.settings import DayWindow, HBaseSettings, Settings
 from basalt.transactions.manager import EXTERNAL_WRITERS, ExternalWriter, external_writers
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.regions import REPORT_KIND, UNKNOWN_ORIGIN, RegionSnapshot
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import REPORT_KIND, UNKNOWN_ORIGIN, RegionSnapshot
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable, number_name
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, PaperCluster, failed_writer, file, paper, region

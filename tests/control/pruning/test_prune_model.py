@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from basalt.pruning.rule import Certificates, Terms
-from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport
 from tests.control.pruning.world import ACTIONS, World
 
 numbers = st.integers(0, 11)

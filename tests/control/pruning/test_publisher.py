@@ -12,8 +12,8 @@ from basalt.transactions.manager import ManagerSnapshot
 from basalt.transactions.rules.transaction import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
-from basalt_engine.regions import RegionSnapshot
 from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
+from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put

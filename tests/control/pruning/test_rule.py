@@ -14,7 +14,7 @@ from basalt.pruning.rule import (
     key_space_fault,
     worth_compacting,
 )
-from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from tests.control.pruning.conftest import SERVER, file, pointer, region
 
 LIFETIME_MS, SKEW_MS, NOW_MS = 1_000, 100, 50_000

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from basalt.pruning.rule import Certificates, Terms
-from basalt_engine.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 
 LIFETIME_MS, SKEW_MS = 100, 10
 OFFSETS_MS = (-5, 0, 5)  # of servers' clocks against the leader's: no two differ by more than SKEW_MS

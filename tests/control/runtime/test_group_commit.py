@@ -519,6 +519,63 @@ async def test_what_takes_a_local_store_long_is_written_on_a_thread(
     assert writer.groups == 1
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_to_be_done_during_a_write_is_done_once_the_thread_has_begun_and_before_the_outcome_is_told(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[Callable[[], None]] = []
+    monkeypatch.setattr(StoreCalls, "begin_write", lambda _, write: writes.append(write))
+    store = RecordingStore(remote=True)
+    store.errors = [StoreError("no")] if fails else []
+    store.gate.clear()
+    seen, meanwhile = list[str](), asyncio.Event()
+
+    def stage(group: Group) -> None:
+        put("a")(group)
+        group.when_durable(lambda: seen.append("durable"))
+        group.when_failed(lambda: seen.append("failed"))
+        group.while_written(lambda: seen.append("meanwhile"))
+        group.while_written(meanwhile.set)
+
+    call = asyncio.ensure_future(GroupCommit(store, ManualClock()).run(stage))
+    while not writes:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not seen, "no thread writes yet"
+    thread = asyncio.ensure_future(asyncio.to_thread(writes[0]))
+    await meanwhile.wait()
+    assert not call.done()
+    store.gate.set()
+    await asyncio.gather(call, thread, return_exceptions=True)
+    assert seen == ["meanwhile", "failed" if fails else "durable"]
+
+
+async def test_during_a_write_on_the_event_loop_nothing_else_is_done() -> None:
+    seen = list[str]()
+
+    def stage(group: Group) -> None:
+        group.while_written(lambda: seen.append("meanwhile"))
+        put("a")(group)
+
+    store = RecordingStore()
+    await GroupCommit(store, ManualClock()).run(stage)
+    await asyncio.sleep(0)
+    assert (store.keys(), seen) == ([b"a"], [])
+
+
+async def test_what_a_stage_wants_done_during_the_write_is_forgotten_when_it_raises() -> None:
+    seen = list[str]()
+
+    def stage(group: Group) -> None:
+        group.while_written(lambda: seen.append("meanwhile"))
+        raise InputError("refused")
+
+    answers = await together(GroupCommit(RecordingStore(remote=True), ManualClock()), put("a"), stage)
+    assert answers[0] == "a"
+    assert isinstance(answers[1], InputError)
+    assert not seen
+
+
 @pytest.mark.parametrize("remote", [False, True])
 async def test_all_groups_that_take_long_are_written_on_one_thread(remote: bool) -> None:
     store = RecordingStore(remote=remote)

@@ -255,7 +255,7 @@ def test_every_problem_is_collected_not_just_the_first(tmp_path):
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "store", "leader", "http", "messaging", "transactions", "thrift", "jobs", "log",
+        "server", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from basalt.transactions.rules.edits import Proposal
+from basalt.transactions.rules.groups import GroupState
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import (
@@ -22,6 +23,7 @@ from basalt.transactions.rules.transaction import (
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList
+from basalt_engine.spans import Spans
 
 TABLE = TableJoin(b"shop:~accounts:", 1)
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)
@@ -117,6 +119,12 @@ def plain(value: Any) -> Any:
         return {"type": type(value).__name__, **fields}
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, Spans):
+        return [[after.hex(), through.hex()] for after, through in value]
+    if isinstance(value, GroupState):
+        names = ("number", "prefix", "generation", "name", "options", "made_ms", "used_ms", "round", "paused")
+        of_messages = {"acknowledged": plain(value.acknowledged), "returned": plain(tuple(value.returned))}
+        return {name: plain(getattr(value, name)) for name in names} | of_messages
     if isinstance(value, InvalidList):
         return list(value.pointers)
     if isinstance(value, frozenset):

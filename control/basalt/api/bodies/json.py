@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,28 +30,30 @@ def encode(body: object) -> bytes:
 
 def decode(encoded: bytes, kind: type[T]) -> T:
     """The body of this kind. `msgspec.MsgspecError` when it is another, or no JSON."""
-    return msgspec.json.decode(encoded, type=kind, dec_hook=_from_json)
+    return msgspec.json.decode(encoded, type=kind, dec_hook=from_json)
 
 
 def schema_of(kind: type) -> dict[str, Any]:
     """The JSON schema of the one type that msgspec does not know."""
-    if kind is HexMessageId:
-        return {"type": "string", "pattern": f"^[0-9a-f]{{{2 * MESSAGE_ID_BYTES}}}$"}
-    raise NotImplementedError(f"{kind} has no JSON schema")
+    return _SCHEMAS[kind]
 
 
-def _to_json(value: object) -> str:
-    if isinstance(value, HexMessageId):
-        return value.hex()
-    raise NotImplementedError(f"a {type(value).__name__} is no part of a body")
-
-
-def _from_json(kind: type, value: object) -> object:
+def from_json(kind: type, value: object) -> object:
+    """The value as the one type that msgspec does not know; its ValueError is told as a `ValidationError`."""
     if kind is HexMessageId and isinstance(value, str):
-        given = bytes.fromhex(value)  # msgspec tells its ValueError as a `ValidationError`
+        given = bytes.fromhex(value)
         if len(given) == MESSAGE_ID_BYTES:
             return HexMessageId(given)
     raise ValueError(f"{value!r} is no message id")
 
 
+def _to_json(value: object) -> str:
+    return _TEXTS[type(value)](value)
+
+
+# The one type that msgspec does not know.
+_TEXTS: dict[type, Callable[[Any], str]] = {HexMessageId: HexMessageId.hex}
+_SCHEMAS: dict[type, dict[str, Any]] = {
+    HexMessageId: {"type": "string", "pattern": f"^[0-9a-f]{{{2 * MESSAGE_ID_BYTES}}}$"}
+}
 _ENCODER = msgspec.json.Encoder(enc_hook=_to_json)

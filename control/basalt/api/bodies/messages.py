@@ -26,7 +26,12 @@ WORK_ENTRIES_MAX = 10_000  # per part of Work: one entry per topic or task, and 
 SEGMENTS_MAX = 10_001  # a transaction's first write pointer and the checkpoints that one may have
 RECORD_HEADERS_MAX = 1_024  # headers of one record: far more than tracing and routing need
 HEADER_NAME_BYTES_MAX = 65_535  # a stored name's length has 16 bits
+ACKNOWLEDGED_ITEMS_MAX = 65_536  # ids and claims of one call: as many spans as a transaction may acknowledge
+MEMBER_CHARS_MAX = 255  # of a member's name: a host, a process and a number
+REASON_CHARS_MAX = 1_000  # of a rejection's reason, which becomes a header of the dead letter
 REQUEST_HEADERS_MAX = 131_072  # of all records of one request: small ones take 50 times their bytes in memory
+
+_BEFORE_ALL = bytes(MESSAGE_ID_BYTES)
 
 KIND_USER = "user"
 RECORD_KINDS = (KIND_USER, KIND_WATERMARK, KIND_END_OF_STREAM)  # order is that of the Avro enum: never reorder
@@ -130,6 +135,33 @@ class WorkMarker(Struct, frozen=True):
     event_time_ms: int | None = None
 
 
+class Rejection(Struct, frozen=True):
+    """A message that nobody can handle, and why: it becomes a dead letter of its group."""
+
+    id: bytes
+    reason: str = ""
+
+
+class WorkAcknowledge(Struct, frozen=True):
+    """Messages of one group that are acknowledged: by their ids, by claims, or all up to an id; less those of `except_ids`.
+
+    `member`, `epoch` and `round` say who acknowledges and what it was dealt in; "" and 0 say nothing. What is rejected is
+    acknowledged too.
+    """
+
+    namespace: str
+    topic: str
+    group: str
+    ids: Sequence[bytes] = ()
+    up_to: bytes | None = None
+    member: str = ""
+    epoch: int = 0
+    round: int = 0
+    claims: Sequence[int] = ()
+    except_ids: Sequence[bytes] = ()
+    reject: Sequence[Rejection] = ()
+
+
 class Work(Struct, frozen=True):
     """Work to do when a transaction commits, or the whole of a one-shot transaction.
 
@@ -140,6 +172,7 @@ class Work(Struct, frozen=True):
     publish: Sequence[WorkPublish] = ()
     markers: Sequence[WorkMarker] = ()
     segments: Sequence[int] | None = None
+    acknowledge: Sequence[WorkAcknowledge] = ()
 
 
 # The fields of a body on the wire and their types, in the order of its struct: both formats read and write by these tables.
@@ -154,6 +187,18 @@ PUBLISH_RESPONSE: WireFields = {
 WORK_TOPIC: WireFields = {"namespace": "string", "topic": "string"}
 WORK_PUBLISH: WireFields = {**WORK_TOPIC, "messages": "bytes[]", "records": "record[]"}
 WORK_MARKER: WireFields = {**WORK_TOPIC, "task": "string", "taskCount": "int", "kind": "string", "eventTimeMs": "long?"}
+WORK_ACKNOWLEDGE: WireFields = {
+    **WORK_TOPIC,
+    "group": "string",
+    "ids": "id[]",
+    "upTo": "id?",
+    "member": "string",
+    "epoch": "long",
+    "round": "long",
+    "claims": "long[]",
+    "except": "id[]",
+    "reject": "rejection[]",
+}
 
 
 def check_write_pointer(write_pointer: int | None) -> None:
@@ -283,6 +328,11 @@ def check_records(request: RecordsRequest) -> None:
 
 def check_work(work: Work) -> None:
     """Every entry of a Work does something; names are checked later, where topics and groups are looked up."""
+    items = 0
+    for index, acknowledge in enumerate(work.acknowledge):
+        check_acknowledge(acknowledge, f"acknowledge[{index}]")
+        items += sum(map(len, (acknowledge.ids, acknowledge.claims, acknowledge.except_ids, acknowledge.reject)))
+    check_count(items, ACKNOWLEDGED_ITEMS_MAX, "acknowledge")
     for index, publish in enumerate(work.publish):
         field = f"publish[{index}].messages"
         if not (publish.messages or publish.records):
@@ -323,3 +373,77 @@ def _check_marker(marker: WorkMarker, field: str) -> None:
         )
     if marker.event_time_ms is not None:
         check_long(marker.event_time_ms, f"{field}.eventTimeMs", minimum=-LONG_MAX - 1)
+
+
+def is_member(name: str) -> bool:
+    """Tell a member's name by its form: one line, and one segment of a path; "" is no member."""
+    return len(name) <= MEMBER_CHARS_MAX and name.isprintable() and "/" not in name and name not in (".", "..")
+
+
+def check_acknowledge(acknowledge: WorkAcknowledge, field: str = "") -> None:
+    """It names messages, none of them twice to opposite ends, and says by whom in a way that can be. `field`: which entry."""
+    inside = f"{field}." if field else ""
+    if not is_member(acknowledge.member):
+        hint = f"Use up to {MEMBER_CHARS_MAX} printable characters without a slash, such as a host name and a number."
+        raise MalformedBodyError(f"{inside}member is no member's name", field=f"{inside}member", hint=hint)
+    check_long(acknowledge.epoch, f"{inside}epoch", minimum=0)
+    if acknowledge.epoch and not acknowledge.member:
+        raise MalformedBodyError(f"{inside}epoch names no member", field=f"{inside}epoch", hint="Name the member too.")
+    check_long(acknowledge.round, f"{inside}round", minimum=0)
+    ids, left_out = acknowledge.ids, acknowledge.except_ids
+    _check_ids(ids, f"{inside}ids")
+    _check_ids(left_out, f"{inside}except")
+    if acknowledge.up_to is not None:
+        check_place(acknowledge.up_to, f"{inside}upTo")
+    if acknowledge.claims and min(acknowledge.claims) < 1:
+        raise MalformedBodyError(f"{inside}claims has a number below 1", field=f"{inside}claims")
+    ranges = bool(acknowledge.claims) or acknowledge.up_to is not None
+    if not (ids or ranges or acknowledge.reject):
+        hint = "Name messages by ids, claims or upTo, or leave the entry out."
+        raise MalformedBodyError(f"{inside}ids is empty, and nothing else is named", field=f"{inside}ids", hint=hint)
+    if left_out and not ranges:
+        raise MalformedBodyError(
+            f"{inside}except leaves nothing out", field=f"{inside}except", hint="It is for claims and upTo."
+        )
+    if acknowledge.reject or left_out:
+        _check_rejected(acknowledge, inside)
+
+
+def _check_rejected(acknowledge: WorkAcknowledge, inside: str) -> None:
+    _check_ids([each.id for each in acknowledge.reject], f"{inside}reject")
+    for index, rejection in enumerate(acknowledge.reject):
+        if len(rejection.reason) > REASON_CHARS_MAX:
+            name = f"{inside}reject[{index}].reason"
+            raise MalformedBodyError(f"{name} has over {REASON_CHARS_MAX} characters", field=name, hint="Shorten it.")
+    meant = set[bytes]()
+    for name, ids in (
+        ("ids", acknowledge.ids),
+        ("except", acknowledge.except_ids),
+        ("reject", [each.id for each in acknowledge.reject]),
+    ):
+        given = set(ids)
+        if twice := meant & given:
+            shown = min(twice).hex()
+            raise MalformedBodyError(
+                f"{inside}{name} names {shown}, which is named to another end too",
+                field=f"{inside}{name}",
+                hint="A message is acknowledged, left out or rejected: name it in one of the lists.",
+            )
+        if name == "reject" and len(given) < len(acknowledge.reject):
+            raise MalformedBodyError(f"{inside}reject names a message twice", field=f"{inside}reject")
+        meant |= given
+
+
+def check_place(message_id: bytes, field: str) -> None:
+    """A position at which a message may be: not that before all."""
+    check_message_id(message_id, field)
+    if message_id == _BEFORE_ALL:
+        raise MalformedBodyError(f"{field} is the place before all messages, at which none is", field=field)
+
+
+def _check_ids(ids: Sequence[bytes], field: str) -> None:
+    if ids and set(map(len, ids)) != {MESSAGE_ID_BYTES}:
+        index = next(index for index, each in enumerate(ids) if len(each) != MESSAGE_ID_BYTES)
+        check_message_id(ids[index], f"{field}[{index}]")
+    if _BEFORE_ALL in ids:
+        check_place(_BEFORE_ALL, field)

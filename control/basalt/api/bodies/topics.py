@@ -55,6 +55,35 @@ class TopicStats(Struct, frozen=True, rename="camel"):
     truncated_before_ms: int | None
 
 
+class OpenProducer(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Be the one that sends as a named producer. `run` names the process, or whatever must not run twice."""
+
+    run: str
+
+
+class OpenedProducer(Struct, frozen=True, rename="camel"):
+    """The epoch to send with, and the number of the producer's last message in the topic; -1: it sent none."""
+
+    epoch: int
+    last_sequence: int
+
+
+class ProducerInfo(Struct, frozen=True, rename="camel"):
+    """A producer of a topic. `epoch` is 0 and `run` null where it is not a named one."""
+
+    name: str
+    last_sequence: int
+    epoch: int
+    run: str | None
+    used_ms: int
+
+
+class ProducerList(Struct, frozen=True, rename="camel"):
+    """The producers that a topic knows, by name."""
+
+    producers: tuple[ProducerInfo, ...]
+
+
 class TruncateRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """Truncate messages published before this time. With a `generation`, refuse a topic of another one."""
 

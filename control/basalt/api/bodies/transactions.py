@@ -184,6 +184,16 @@ class HeldBack(Struct, frozen=True, rename="camel"):
     changes: int
 
 
+class PendingAcknowledgement(Struct, frozen=True):
+    """Messages of a group that the transaction acknowledges if it commits: so many, or so many at least where it is not `exact`."""
+
+    namespace: str
+    topic: str
+    group: str
+    messages: int
+    exact: bool
+
+
 class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
     """A transaction that has not ended, as operators see it. `holds_readers`: it has published since the server started."""
 
@@ -238,6 +248,7 @@ class TransactionDescription(InspectedTransaction, frozen=True, rename="camel", 
     lost_to: TransactionLoss | None
     timed_out: bool
     blocks: tuple[BlockedTopic, ...]
+    acknowledges: tuple[PendingAcknowledgement, ...]
     held_back: HeldBack
     waits_for: str
     at_deadline: str

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_ITEMS_MAX,
     INT_MAX,
     LONG_MAX,
     MESSAGE_ID_BYTES,
@@ -25,6 +26,7 @@ from basalt.api.bodies.messages import (
     RECORD_HEADERS_MAX,
     RECORD_KINDS,
     REQUEST_HEADERS_MAX,
+    WORK_ACKNOWLEDGE,
     WORK_ENTRIES_MAX,
     WORK_MARKER,
     WORK_TOPIC,
@@ -35,8 +37,10 @@ from basalt.api.bodies.messages import (
     Record,
     RecordIn,
     RecordsRequest,
+    Rejection,
     WireFields,
     Work,
+    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
     check_consume,
@@ -67,6 +71,8 @@ FOREIGN_STARTS = (
 )
 _WORK_PUBLISH_BYTES_MIN = 4  # two names' lengths, the ends of the messages and of the records
 _WORK_MARKER_BYTES_MIN = 6  # four texts' lengths, a number, a union branch
+_WORK_ACKNOWLEDGE_BYTES_MIN = 11  # four texts' lengths, a union branch, two numbers, the ends of four lists
+_REJECTION_BYTES_MIN = 2  # two lengths
 _RECORD_IN_BYTES_MIN = 5  # a length, three union branches, the end of the headers
 _RECORD_BYTES_MIN = 8  # the same, and an id's length, a kind, one more union branch
 _HEADER_BYTES_MIN = 2  # two lengths
@@ -357,12 +363,44 @@ def _read_copied(cursor: AvroCursor, field: str) -> bytes | None:
     return None if value is None else bytes(value)  # small, and kept for longer than the body
 
 
+def _read_ids(cursor: AvroCursor, field: str) -> list[bytes]:
+    if cursor.pass_empty_array():
+        return []
+    return list(map(bytes, cursor.read_byte_strings(field, ACKNOWLEDGED_ITEMS_MAX)))  # small, and kept for longer
+
+
+def _read_longs(cursor: AvroCursor, field: str) -> list[int]:
+    numbers: list[int] = []
+    for count in cursor.read_blocks(field, item_bytes_min=1):
+        check_count(len(numbers) + count, ACKNOWLEDGED_ITEMS_MAX, field)
+        numbers += [cursor.read_long(field) for _ in range(count)]
+    return numbers
+
+
+def _read_rejections(cursor: AvroCursor, field: str) -> list[Rejection]:
+    rejections: list[Rejection] = []
+    for count in cursor.read_blocks(field, item_bytes_min=_REJECTION_BYTES_MIN):
+        check_count(len(rejections) + count, ACKNOWLEDGED_ITEMS_MAX, field)
+        for _ in range(count):
+            message_id = bytes(cursor.read_bytes(f"{field}.id"))
+            rejections.append(Rejection(message_id, cursor.read_string(f"{field}.reason")))
+    return rejections
+
+
+def _encode_rejections(rejections: Sequence[Rejection]) -> bytes:
+    return encode_array([encode_bytes(each.id) + encode_string(each.reason) for each in rejections])
+
+
 # How each type of `WireFields` is read and written.
 _TYPES: dict[str, tuple[Callable[[AvroCursor, str], Any], Callable[[Any], bytes]]] = {
     "string": (AvroCursor.read_string, encode_string),
     "int": (AvroCursor.read_int, encode_long),
     "long": (AvroCursor.read_long, encode_long),
     "long?": (AvroCursor.read_optional_long, encode_optional_long),
+    "long[]": (_read_longs, lambda numbers: encode_array(list(map(encode_long, numbers)))),
+    "id?": (_read_copied, encode_optional_bytes),
+    "id[]": (_read_ids, encode_byte_strings),
+    "rejection[]": (_read_rejections, _encode_rejections),
 }
 
 
@@ -378,6 +416,7 @@ def _writer(fields: WireFields) -> Callable[[Struct], bytes]:
 
 _read_response, _write_response = _reader(PUBLISH_RESPONSE), _writer(PUBLISH_RESPONSE)
 _read_marker, _write_marker = _reader(WORK_MARKER), _writer(WORK_MARKER)
+_read_acknowledge, _write_acknowledge = _reader(WORK_ACKNOWLEDGE), _writer(WORK_ACKNOWLEDGE)
 _read_topic = _reader(WORK_TOPIC)  # what the messages stand behind, which are counted over all topics
 
 
@@ -500,7 +539,10 @@ def decode_work(body: Buffer) -> Work:
             headers += sum(len(record.headers) for record in records)
         publish.append(WorkPublish(namespace, topic, messages, records))
     entries = _entries(cursor, "markers", _WORK_MARKER_BYTES_MIN, WORK_ENTRIES_MAX)
-    work = Work(publish, [WorkMarker(*_read_marker(cursor)) for _ in entries])
+    markers = [WorkMarker(*_read_marker(cursor)) for _ in entries]
+    entries = _entries(cursor, "acknowledge", _WORK_ACKNOWLEDGE_BYTES_MIN, WORK_ENTRIES_MAX)
+    acknowledge = [WorkAcknowledge(*_read_acknowledge(cursor)) for _ in entries]
+    work = Work(publish, markers, None, acknowledge)
     cursor.expect_end()
     check_work(work)
     return work
@@ -529,7 +571,9 @@ def encode_work(work: Work) -> bytes:
         title = encode_string(entry.namespace) + encode_string(entry.topic)
         publish.append(encode_byte_strings(entry.messages, before=title))
         publish.append(_encode_records(entry.records, f"publish[{index}].records") if entry.records else END_OF_ARRAY)
-    return _encode_entries(len(work.publish), publish) + encode_array(list(map(_write_marker, work.markers)))
+    markers = encode_array(list(map(_write_marker, work.markers)))
+    acknowledge = encode_array(list(map(_write_acknowledge, work.acknowledge)))
+    return _encode_entries(len(work.publish), publish) + markers + acknowledge
 
 
 def decode_records_request(body: Buffer) -> RecordsRequest:

@@ -27,6 +27,7 @@ from basalt.api.bodies.messages import (
     PUBLISH_RESPONSE,
     RECORD_HEADERS_MAX,
     SEGMENTS_MAX,
+    WORK_ACKNOWLEDGE,
     WORK_ENTRIES_MAX,
     WORK_MARKER,
     WORK_PUBLISH,
@@ -36,8 +37,10 @@ from basalt.api.bodies.messages import (
     PublishRequest,
     PublishResponse,
     RecordIn,
+    Rejection,
     WireFields,
     Work,
+    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
     check_consume,
@@ -68,6 +71,7 @@ _CONSUME_REQUEST: WireFields = {
 }
 _RECORD_FIELDS = ("payload", "payloadBase64", "key", "keyBase64", "headers", "eventTimeMs", "ttlMs")
 _HEADER_FIELDS = ("name", "value", "valueBase64")
+_REJECTION_FIELDS = ("id", "reason")
 _SEGMENT: WireFields = {"writePointer": "long"}
 _encode = msgspec.json.Encoder().encode
 
@@ -279,6 +283,20 @@ def _read_records(value: object, field: str) -> list[RecordIn]:
     return [read_record(item, f"{field}[{index}]") for index, item in enumerate(as_list(value, field))]
 
 
+def _longs(value: object, field: str) -> list[int]:
+    return [as_long(item, f"{field}[{index}]") for index, item in enumerate(as_list(value, field))]
+
+
+def _rejections(value: object, field: str) -> list[Rejection]:
+    rejections = []
+    for index, item in enumerate(as_list(value, field)):
+        each = f"{field}[{index}]"
+        fields = as_object(item, each, _REJECTION_FIELDS)
+        message_id, reason = as_bytes(fields.get("id"), f"{each}.id"), fields.get("reason", "")
+        rejections.append(Rejection(message_id, as_text(reason, f"{each}.reason")))
+    return rejections
+
+
 # How each type of `WireFields` is read, and what it is where it is absent: what is not listed there must be given.
 _READERS: dict[str, Callable[[object, str], Any]] = {
     "string": as_text,
@@ -291,6 +309,10 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "bytes[]": _byte_strings,
     "record[]": _read_records,
     "position": _position,
+    "id?": optional_bytes,
+    "id[]": _byte_strings,
+    "long[]": _longs,
+    "rejection[]": _rejections,
 }
 _ABSENT: dict[str, object] = {
     "boolean": True,
@@ -300,7 +322,12 @@ _ABSENT: dict[str, object] = {
     "bytes[]": [],
     "record[]": [],
     "position": None,
+    "id?": None,
+    "id[]": [],
+    "long[]": [],
+    "rejection[]": [],
 }
+_ABSENT_OF_ACKNOWLEDGE = {"member": "", "epoch": 0, "round": 0}  # of which others must be there
 
 
 def _read_fields(value: object, shape: WireFields, inside: str | None = None) -> list[Any]:
@@ -314,10 +341,19 @@ def _read_fields(value: object, shape: WireFields, inside: str | None = None) ->
     return values
 
 
+def _read_acknowledge(value: object, field: str) -> WorkAcknowledge:
+    given = _ABSENT_OF_ACKNOWLEDGE | value if isinstance(value, dict) else value
+    return WorkAcknowledge(*_read_fields(given, WORK_ACKNOWLEDGE, field))
+
+
 _WRITERS: dict[str, Callable[[Any], object]] = {
     "long?": lambda value: None if value is None else {"long": value},
     "bytes[]": lambda values: [str(value, "latin-1") for value in values],
     "record[]": lambda records: list(map(_record_fields, records)),
+    "id?": lambda value: None if value is None else {"bytes": str(value, "latin-1")},
+    "id[]": lambda values: [str(value, "latin-1") for value in values],
+    "long[]": list,
+    "rejection[]": lambda rejections: [{"id": str(each.id, "latin-1"), "reason": each.reason} for each in rejections],
 }
 
 
@@ -414,13 +450,17 @@ def decode_work(body: Buffer) -> Work:
 
 def read_work(value: object) -> Work:
     """As `decode_work`, of a value that was parsed before: work that is a part of a larger body."""
-    fields = as_object(value, None, ("publish", "markers", "segments"))
+    fields = as_object(value, None, ("publish", "acknowledge", "markers", "segments"))
     publish = _read_entries(fields, "publish", WORK_PUBLISH, WORK_ENTRIES_MAX)
     markers = _read_entries(fields, "markers", WORK_MARKER, WORK_ENTRIES_MAX)
     segments = None
     if fields.get("segments") is not None:
         segments = [pointer for [pointer] in _read_entries(fields, "segments", _SEGMENT, SEGMENTS_MAX)]
-    work = Work([WorkPublish(*each) for each in publish], [WorkMarker(*each) for each in markers], segments)
+    acknowledge = as_list(fields.get("acknowledge", []), "acknowledge")
+    check_count(len(acknowledge), WORK_ENTRIES_MAX, "acknowledge")
+    acknowledged = [_read_acknowledge(each, f"acknowledge[{index}]") for index, each in enumerate(acknowledge)]
+    published, marked = [WorkPublish(*each) for each in publish], [WorkMarker(*each) for each in markers]
+    work = Work(published, marked, segments, acknowledged)
     count = sum(len(entry.messages) + len(entry.records) for entry in work.publish)
     check_count(count, PUBLISH_MESSAGES_MAX, "publish.messages")
     check_work(work)
@@ -434,12 +474,14 @@ def _read_entries(fields: dict[str, object], part: str, shape: WireFields, entri
 
 
 def encode_work(work: Work) -> bytes:
-    """Encode the work of a commit or a one-shot transaction, with every part."""
+    """Encode the work of a commit or a one-shot transaction."""
     check_work(work)
     parts: dict[str, object] = {
         "publish": [_fields_of(entry, WORK_PUBLISH) for entry in work.publish],
         "markers": [_fields_of(marker, WORK_MARKER) for marker in work.markers],
     }
+    if work.acknowledge:
+        parts["acknowledge"] = [_fields_of(entry, WORK_ACKNOWLEDGE) for entry in work.acknowledge]
     if work.segments is not None:
         parts["segments"] = [{"writePointer": write_pointer} for write_pointer in work.segments]
     return _encode(parts)

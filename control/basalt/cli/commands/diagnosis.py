@@ -1,5 +1,5 @@
 """`basalt doctor`: is the server there and well, and is its data directory? `basalt explain`: which transaction a reader waits for
-and until when; what a transaction holds back, and what it waits for.
+and until when; what a transaction holds back, and what it waits for; why a message of a consumer group is not worked on.
 
 The data directory is looked at from outside, without opening the store in it: a running server may hold it. Its
 content: docs/formats/rocks-store.md.
@@ -21,10 +21,11 @@ import click
 import basalt
 from basalt.cli.commands.tx import held_text, wait_text
 from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, EXIT_UNAVAILABLE
-from basalt.cli.options import TOPIC, Invocation, PositionText, TransactionId, command
+from basalt.cli.options import GROUP, TOPIC, Invocation, MessageIdText, PositionText, TransactionId, command
 from basalt.cli.output import columns, counted, duration_text, plain, printable, publish_ms, row, size_text, time_text
 from basalt.cli.root import group
 from basalt.errors import BasaltError, RetryError, TransactionNotFoundError
+from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
     from basalt.api.positions import Position
@@ -157,7 +158,7 @@ def _text(file: Path) -> str:
         return source.read(SMALL_FILE_BYTES_MAX).decode("utf-8", "backslashreplace")
 
 
-explain = group("explain", "Tell why a reader stops, and what a transaction holds back.")
+explain = group("explain", "Tell why a reader stops, a message of a group waits, and what a transaction holds back.")
 
 _HOLDER = columns(
     "held_by at_id at_ms state owner began_ms expires_ms expires_in_ms messages_behind polls_waiting at_deadline",
@@ -193,6 +194,49 @@ def transaction(invocation: Invocation, transaction: str) -> None:
     invocation.out.record(found)
 
 
+@explain.call("group")
+@click.argument("topic", type=TOPIC)
+@click.argument("name", type=GROUP, metavar="GROUP")
+@click.argument("message_id", required=False, type=MessageIdText(), metavar="[ID]")
+def explain_group(invocation: Invocation, topic: str, name: str, message_id: bytes | None) -> None:
+    """Tell why a message is with no member of a group, or who has it; what frees it, and when.
+
+    Without an ID of the oldest message that the group has not acknowledged.
+    """
+    with invocation.client() as client:
+        handle, asked = client.topic(topic).group(name), message_id
+        if asked is None:
+            asked = next((found.id for found in handle.messages(limit=1)), None)
+        if asked is None:
+            handle.get()  # is there such a group?
+            shown: dict[str, Any] = {"id": None, "state": None, "explanation": None}
+        else:
+            found = row(handle.message(asked))
+            shown = {**found, "id": asked.hex(), "through": None}
+        now_ms = SystemClock().now_ms()
+    if not invocation.out.for_people:
+        invocation.out.record(shown)
+        return
+    for line in group_story(name, shown, now_ms):
+        invocation.out.line(printable(line))
+
+
+def group_story(name: str, message: dict[str, Any], now_ms: int) -> Iterator[str]:
+    """The circumstances of a message in a group, in sentences."""
+    if message["id"] is None:
+        yield f"Group {name} has acknowledged all that there is."
+        return
+    since_ms, until_ms = message["since_ms"], message["until_ms"]
+    since = f", since {duration_text(max(now_ms - since_ms, 0))}" if since_ms else ""
+    yield f"Message {message['id']} in group {name}: {message['explanation']}{since}."
+    when = ""
+    if until_ms:
+        left_ms = until_ms - now_ms
+        in_ms = f"in {duration_text(left_ms)}" if left_ms > 0 else "now"
+        when = f", {in_ms} at the latest: {time_text(until_ms)}"
+    yield f"What frees it: {message['next_step']}{when}."
+
+
 def _story(description: dict[str, Any]) -> Iterator[str]:
     """A transaction's circumstances in sentences."""
     owner = f" of {description['owner']}" if description["owner"] else ""
@@ -213,6 +257,12 @@ def _story(description: dict[str, Any]) -> Iterator[str]:
         yield f"Readers of committed messages wait in {wait_text(block)}."
     if not description["blocks"]:
         yield "No reader waits for it."
+    for part in description["acknowledges"]:
+        more = "" if part["exact"] else " or more"
+        yield (
+            f"It acknowledges {counted(part['messages'], 'message')}{more} of group {part['group']} of"
+            f" {part['namespace']}:{part['topic']}, which nobody else gets until it ends."
+        )
     held = held_text(description["held_back"])
     if held:
         yield f"Because of it {held}."

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -15,6 +16,7 @@ import click
 from basalt.api.positions import END, START, Position, after_id
 from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
+    GROUP,
     TOPIC,
     Bytes,
     DurationMs,
@@ -47,7 +49,7 @@ from basalt.cli.template import Separator, Template, TemplateText
 from basalt.errors import BasaltError
 
 if TYPE_CHECKING:
-    from basalt.client import Client, Message, PeekedMessage
+    from basalt.client import Client, Consumer, Message, PeekedMessage
     from basalt.client.calls.messages import Isolation
 
 
@@ -90,6 +92,11 @@ BATCH_MESSAGES_MAX = 65_536  # as many as one request may carry
     help="At most so many messages in one request.",
 )
 @click.option("--tx", "transaction", type=TransactionId(), metavar="ID", help="Publish when this transaction commits.")
+@click.option(
+    "--producer",
+    metavar="NAME",
+    help="Number the lines under this name, and go on behind the last one that was published under it.",
+)
 @dry_run_option
 def publish(
     invocation: Invocation,
@@ -103,6 +110,7 @@ def publish(
     ttl_ms: int | None,
     batch: int,
     transaction: str | None,
+    producer: str | None,
     dry_run: bool,
 ) -> None:
     """Publish messages to a topic.
@@ -110,48 +118,85 @@ def publish(
     What is piped in is published when there are neither messages nor a file: as one message, its line end included, or
     with --lines each line as one. Each request is stored whole or not at all, and in order. A message that begins with a
     dash goes behind --.
+
+    With --lines --producer a file is published once, however often this is started: give the same file from its beginning.
+    Of two that run at once under one name the older one stops.
     """
     if key is not None and separator is not None:
         raise Usage("--key and --key-separator both say what the keys are", hint="leave one of them out")
+    if producer is not None and (not lines or transaction is not None):
+        raise Usage("--producer numbers lines that are published", hint="give --lines with it, and no --tx")
     source = _read_messages(messages, file, separator, lines=lines)
     namespace = invocation.target().namespace
     with invocation.client() as client:
         client.topics.get(topic)  # a topic that is not there should be found before standard input is read
-        send: Send = lambda _batch: None  # noqa: E731 - a def would have three spellings below
-        if not dry_run:
-            send = _sender(client, topic, key, headers, ttl_ms, transaction, keyed=separator is not None)
+        sending, skipped = _sending(client, topic, transaction, producer, dry_run=dry_run)
+        if producer is not None:
+            source = _behind(source, skipped, producer)
+        send = _sender(_Carried(key, headers, ttl_ms, keyed=separator is not None), sending)
         counts = _send_all(source, send, batch, _file_bytes(file))
     result = {"topic": topic, "namespace": namespace, **counts, "transaction": transaction, "dry_run": dry_run}
+    if producer is not None:
+        result |= {"producer": producer, "skipped": skipped}
     what = "would publish" if dry_run else "stored" if transaction else "published"
     when = f", to be published when transaction {transaction} commits" if transaction else ""
     how_much = f"{counted(counts['messages'], 'message')}, {counted(counts['bytes'], 'byte')}"
-    invocation.out.done(f"{what} {how_much}, to {namespace}:{topic}{when}", result)
+    behind = f", behind {counted(skipped, 'message')} that {'was' if skipped == 1 else 'were'} there" if skipped else ""
+    invocation.out.done(f"{what} {how_much}, to {namespace}:{topic}{when}{behind}", result)
 
 
-def _sender(
-    client: Client,
-    name: str,
-    key: bytes | None,
-    headers: Sequence[tuple[str, str]],
-    ttl_ms: int | None,
-    transaction: str | None,
-    *,
-    keyed: bool,
-) -> Send:
+class _Carried(NamedTuple):
+    """The key, headers and life that each message carries; with `keyed` each has a key of its own."""
+
+    key: bytes | None
+    headers: Sequence[tuple[str, str]]
+    ttl_ms: int | None
+    keyed: bool
+
+
+def _sender(carried: _Carried, sending: Callable[..., Any]) -> Send:
     """Make the function that sends a batch, of bytes or of `Keyed`."""
     from basalt.client import RecordIn
 
-    topic = client.topic(name)
-    encoded = tuple((header, value.encode("utf-8", "surrogateescape")) for header, value in headers)
-    beside: dict[str, Any] = {} if keyed else {"key": key, "headers": encoded or None, "ttl_ms": ttl_ms}
+    ttl_ms = carried.ttl_ms
+    encoded = tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in carried.headers)
+    beside: dict[str, Any] = {} if carried.keyed else {"key": carried.key, "headers": encoded or None, "ttl_ms": ttl_ms}
 
     def messages(batch: Sequence[Any]) -> Sequence[Any]:
-        return [RecordIn(payload, key, encoded, ttl_ms=ttl_ms) for key, payload in batch] if keyed else batch
+        if not carried.keyed:
+            return batch
+        return [RecordIn(payload, key, encoded, ttl_ms=ttl_ms) for key, payload in batch]
 
-    if transaction is not None:
-        write_pointer = client.transactions.get(transaction).write_pointer
-        return lambda batch: topic.store(messages(batch), write_pointer, **beside)
-    return lambda batch: topic.publish(messages(batch), **beside)
+    return lambda batch: sending(messages(batch), **beside)
+
+
+def _sending(
+    client: Client, name: str, transaction: str | None, producer: str | None, *, dry_run: bool
+) -> tuple[Callable[..., Any], int]:
+    """Return what is called with messages, and how many were published before under the producer's name."""
+    topic = client.topic(name)
+    if dry_run:  # opens no producer
+        known = () if producer is None else topic.producers()
+        last = next((each.last_sequence for each in known if each.name == producer), -1)
+        return lambda _messages, **_beside: None, last + 1
+    if producer is not None:
+        opened = client.producer(name, producer)
+        return opened.publish, opened.last_sequence + 1
+    if transaction is None:
+        return topic.publish, 0
+    write_pointer = client.transactions.get(transaction).write_pointer
+    return lambda messages, **beside: topic.store(messages, write_pointer, **beside), 0
+
+
+def _behind(source: Iterator[Outgoing], count: int, producer: str) -> Iterator[Outgoing]:
+    """The messages behind the first so many. Fewer than these are those of another file."""
+    there = sum(1 for _ in islice(source, count))
+    if there < count:
+        raise CommandFailure(
+            f"producer {producer} has published {counted(count, 'line')}, and here {'is' if there == 1 else 'are'} {there}",
+            hint="give the same file from its beginning, or another --producer for another file",
+        )
+    yield from source
 
 
 def _send_all(source: Iterable[Outgoing], send: Send, batch: int, size_bytes: int | None) -> dict[str, int]:
@@ -282,6 +327,7 @@ def _lines(file: str) -> Iterator[bytes]:
             yield message
 
 
+GROUP_BATCH = 500  # messages that a group deals at once, and that come again when this command is killed
 PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the messages
 
 
@@ -299,6 +345,13 @@ PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the mes
     show_default=True,
     help="committed stops at the first message of an open transaction; uncommitted shows everything.",
 )
+@click.option(
+    "--group",
+    type=GROUP,
+    metavar="NAME",
+    help="For this consumer group: each message to one member; acknowledged once written.",
+)
+@click.option("--member", metavar="NAME", help="As this member of the group. [default: a name of its own]")
 @payload_format_option(PAYLOAD_FORMATS)
 @click.option(
     "--template",
@@ -315,6 +368,8 @@ def consume(
     limit: int | None,
     follow: bool,
     isolation: Isolation,
+    group: str | None,
+    member: str | None,
     form: PayloadFormat,
     template: Template | None,
 ) -> None:
@@ -325,16 +380,20 @@ def consume(
 
     --template writes fields of each message: id, key, value, headers, header.NAME, published, published_ms, event_time,
     event_time_ms and ttl_ms, in braces.
+
+    With --group the server keeps how far the group is: what was written is acknowledged, and nobody in the group gets it again.
     """
-    if after is not None:
-        if start is not None:
-            raise Usage("--from and --after both say where to start", hint="leave one of them out")
-        start = after_id(after)
-    if form == "raw" and invocation.output is not None:
-        raise Usage("--format raw writes bytes, which no -o can hold", hint="leave one of them out")
-    if template is not None and invocation.output is not None:
-        raise Usage("--template and -o both say how to write messages", hint="leave one of them out")
+    start = _consumed_from(start, after)
+    _check_ways(invocation, form, template)
     _check_order(start, stop)
+    if group is not None:
+        _check_consuming(click.get_current_context())
+        with invocation.client() as client, client.consumer(topic, group=group, member=member) as consumer:
+            _write_messages(invocation, _consumed(consumer, limit, follow=follow), form, template)
+            _say_what_it_waits_for(consumer, topic, group, follow=follow)
+        return
+    if member is not None:
+        raise Usage("--member is for --group", hint="name the group")
     with invocation.client() as client:
         reader = client.topic(topic).read(
             start or START,
@@ -350,6 +409,63 @@ def consume(
                 f"`basalt explain poll {topic}` tells more",
                 err=True,
             )
+
+
+def _consumed_from(start: Position | None, after: bytes | None) -> Position | None:
+    if after is None:
+        return start
+    if start is not None:
+        raise Usage("--from and --after both say where to start", hint="leave one of them out")
+    return after_id(after)
+
+
+def _check_ways(invocation: Invocation, form: PayloadFormat, template: Template | None) -> None:
+    if form == "raw" and invocation.output is not None:
+        raise Usage("--format raw writes bytes, which no -o can hold", hint="leave one of them out")
+    if template is not None and invocation.output is not None:
+        raise Usage("--template and -o both say how to write messages", hint="leave one of them out")
+
+
+_NOT_OF_GROUPS = ("start", "after", "stop", "isolation")
+
+
+def _check_consuming(context: click.Context) -> None:
+    """A group reads committed messages, from where it stands."""
+    for param in context.command.params:
+        given = context.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        if param.name in _NOT_OF_GROUPS and given:
+            hint = "`basalt group seek` lets it go on elsewhere" if param.name != "isolation" else "leave it out"
+            raise Usage(
+                f"{param.opts[-1]} and --group: a group reads committed messages, from where it stands", hint=hint
+            )
+
+
+def _say_if_it_is_new(consumer: Consumer) -> None:
+    """Whoever mistyped the name of a group would else find a new one much later, with the lag of all that there is."""
+    if consumer.made_group:
+        click.echo(f"basalt: group {consumer.group} was not there; it is made, and begins at the start", err=True)
+
+
+def _say_what_it_waits_for(consumer: Consumer, topic: str, group: str, *, follow: bool) -> None:
+    if consumer.waiting_for not in (None, "no_messages") and not follow:
+        more = f"`basalt explain group {topic} {group}` tells more"
+        click.echo(f"basalt: stopped at {consumer.waiting_for}; {more}", err=True)
+
+
+def _consumed(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[Message]:
+    """The messages of the group, batch after batch; each batch is acknowledged once its messages were written."""
+    _say_if_it_is_new(consumer)
+    left = limit
+    while left is None or left > 0:
+        batch = next(
+            iter(consumer.batches(limit=GROUP_BATCH if left is None else min(left, GROUP_BATCH), wait=follow)), None
+        )
+        if batch is None:
+            return
+        yield from batch
+        sys.stdout.flush()
+        consumer.acknowledge(batch)
+        left = None if left is None else left - len(batch)
 
 
 def _write_messages(

@@ -1,6 +1,6 @@
 """`basalt top`: what a server does now, from two looks at its metrics.
 
-The server has series of the busiest topics alone (docs/reference/metrics.md), so a look costs the same with 100,000 topics.
+The server has series of the busiest topics and consumer groups alone (docs/reference/metrics.md), so a look costs the same with 100,000 topics.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ _TOPICS = (
     Column("read_bytes_per_s", size_text, "read bytes/s"),
     *columns("published_messages", counts="published_messages", published_messages="published"),
 )
+_GROUPS = (
+    *columns("group lag_messages", counts="lag_messages", lag_messages="lag"),
+    Column("oldest_ms", duration_text, "oldest"),
+    *columns("members acknowledged_per_s", counts="acknowledged_per_s", acknowledged_per_s="acknowledged/s"),
+    *columns("returned_per_s", counts="returned_per_s", returned_per_s="returned/s"),
+)
 _JOBS = columns("name state late_ms last_outcome last_started_ms", last_started_ms="last run", name="job")
 
 
@@ -72,10 +78,10 @@ class Look:
 )
 @click.option(
     "--limit", type=click.IntRange(1, TOPICS_MAX), default=TOPICS_DEFAULT, show_default=True, metavar="N",
-    help="At most so many topics.",
+    help="At most so many topics, and groups.",
 )  # fmt: skip
 def top(invocation: Invocation, once: bool, interval_ms: int, limit: int) -> None:
-    """Watch what a server does: its busiest topics, its transactions, and jobs that are late.
+    """Watch what a server does: its busiest topics, its groups, its transactions, and jobs that are late.
 
     Topics are those of all namespaces, or of the one that --namespace names; a server tells the busiest 100, and the sum of
     all others as _other. Ctrl-C ends it.
@@ -127,6 +133,7 @@ def activity(url: str, before: Look, after: Look, limit: int, namespace: str | N
         "server": _server(url, rates, after),
         "transactions": _transactions(rates),
         "topics": _topics(rates, limit, namespace),
+        "groups": _groups(rates, limit, namespace),
         "jobs": [_job(job, after.now_ms) for job in after.jobs],
     }
 
@@ -216,6 +223,30 @@ def _topics(rates: _Rates, limit: int, namespace: str | None) -> list[dict[str, 
     return found[:limit]
 
 
+def _groups(rates: _Rates, limit: int, namespace: str | None) -> list[dict[str, Any]]:
+    """The consumer groups that the server tells apart, that which is furthest behind first."""
+    found: list[dict[str, Any]] = []
+    for labels, lag_messages in rates.after.get("basalt_group_lag_messages", {}).items():
+        group, space, topic = labels
+        if namespace is not None and space != namespace:
+            continue
+        reasons = [
+            each for each in rates.after.get("basalt_group_returned_total", {}) if (each[0], each[1], each[3]) == labels
+        ]
+        found.append(
+            {
+                "group": f"{space}:{topic}/{group}",
+                "lag_messages": int(lag_messages),
+                "oldest_ms": round((rates.now("basalt_group_lag_seconds", labels) or 0) * 1_000),
+                "members": rates.count("basalt_group_members", labels),
+                "acknowledged_per_s": rates.per_s("basalt_group_acknowledged_total", labels),
+                "returned_per_s": round(sum(rates.per_s("basalt_group_returned_total", each) for each in reasons), 3),
+            }
+        )
+    found.sort(key=lambda group: (-group["lag_messages"], group["group"]))
+    return found[:limit]
+
+
 def _job(job: JobInfo, now_ms: int) -> dict[str, Any]:
     """A job as a row: `late_ms` is since when it should have run."""
     state = "running" if job.running else "paused" if job.paused else "waiting" if job.enabled else "off"
@@ -246,8 +277,9 @@ def _screen(shown: dict[str, Any]) -> Group:
 
 
 def _tables(shown: dict[str, Any]) -> tuple[tuple[Sequence[Column], list[dict[str, Any]]], ...]:
-    """The jobs before the topics: of those there may be more than a screen has lines."""
-    return (_JOBS, shown["jobs"]), (_TOPICS, shown["topics"])
+    """The jobs before the groups and the topics: of those there may be more than a screen has lines."""
+    groups = ((_GROUPS, shown["groups"]),) if shown["groups"] else ()
+    return (_JOBS, shown["jobs"]), *groups, (_TOPICS, shown["topics"])
 
 
 def _head(shown: dict[str, Any]) -> Iterator[str]:

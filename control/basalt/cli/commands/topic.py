@@ -25,6 +25,7 @@ from basalt.cli.options import (
 )
 from basalt.cli.output import Column, columns, counted, described_topic_row, plain, row, time_text, topic_row
 from basalt.cli.root import group
+from basalt.errors import ProducerNotFoundError
 
 if TYPE_CHECKING:
     from basalt.api.positions import Position
@@ -383,3 +384,39 @@ def list_namespaces(invocation: Invocation) -> None:
     with invocation.client() as client:
         rows = [{"name": name} for name in client.admin.namespaces()]
     invocation.out.rows(columns("name"), rows)
+
+
+producers = group("producers", "See who publishes to a topic, and up to which number.")
+topic.add_command(producers)
+
+_PRODUCERS = columns("name last_sequence epoch run used_ms", last_sequence="last number", used_ms="used")
+
+
+@producers.call("list")
+@click.argument("topic", type=TOPIC)
+def list_producers(invocation: Invocation, topic: str) -> None:
+    """List the producers that a topic knows: named ones, which have an epoch and a run, and those of clients."""
+    with invocation.client() as client:
+        found = client.topic(topic).producers()
+    invocation.out.rows(_PRODUCERS, map(row, found))
+
+
+@producers.call("delete")
+@click.argument("topic", type=TOPIC)
+@click.argument("producer", metavar="NAME")
+@yes_option
+@dry_run_option
+def delete_producer(invocation: Invocation, topic: str, producer: str, yes: bool, dry_run: bool) -> None:
+    """Forget a producer and its last number: what it published stays, and whoever opens the name again begins anew."""
+    told = f"producer {producer} of topic {topic}"
+    with invocation.client() as client:
+        known = next((each for each in client.topic(topic).producers() if each.name == producer), None)
+        if known is None:
+            raise ProducerNotFoundError(f"topic {topic} knows no producer {producer}")
+        result = {"topic": topic, "name": producer, "last_sequence": known.last_sequence, "dry_run": dry_run}
+        if dry_run:
+            invocation.out.done(f"would delete {told}", result)
+            return
+        confirm(f"Delete {told}, after which its messages could be published again?", yes=yes)
+        client.topic(topic).delete_producer(producer)
+    invocation.out.done(f"deleted {told}", result)

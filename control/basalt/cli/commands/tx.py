@@ -166,7 +166,7 @@ _HANGING = columns(
 )
 _DESCRIBED = columns(
     "id state kind owner session began_ms age_ms expires_ms remaining_ms write_pointers read_pointer topics stored_messages "
-    "stored_bytes tables change_set external_writes lost_to waits_for readers_wait_in also_holds_back at_deadline next_step",
+    "stored_bytes tables change_set external_writes acknowledges lost_to waits_for readers_wait_in also_holds_back at_deadline next_step",
     expires_ms="times out",
     remaining_ms="times out in",
     stored_bytes="stored",
@@ -291,6 +291,10 @@ def _listing(answer: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]
         "lost_to": lost
         and f"transaction {lost['winner']} of {plain(lost['winner_owner'])}, which changed {lost['key']} first",
         "readers_wait_in": [wait_text(block) for block in answer["blocks"]],
+        "acknowledges": [
+            f"{part['messages']:,} of {part['namespace']}:{part['topic']}/{part['group']}"
+            for part in answer["acknowledges"]
+        ],
         "also_holds_back": held_text(answer["held_back"]),
     }
     needed = ("id", "state", "kind", "owner")

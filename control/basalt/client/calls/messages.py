@@ -7,8 +7,9 @@ so the client understands what the command line does.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
@@ -48,9 +49,12 @@ from basalt.client.plans import (
     nothing,
     query_of,
 )
-from basalt.errors import BasaltError, InputError
+from basalt.client.producers import FIRST_REPEAT_MS_MAX, STORED_BEFORE_HEADER
+from basalt.errors import BasaltError, InputError, ProducerUnknownError, SequenceGapError
 
 ARROW = "application/vnd.apache.arrow.stream"
+ARROW_CONTINUES = b"\xff\xff\xff\xff"  # in front of each message of a stream
+ARROW_RECORD_BATCH = 3  # the type of a message's header: Message.fbs
 
 Isolation: TypeAlias = Literal["committed", "uncommitted"]
 TransactionLike: TypeAlias = TransactionInfo | str | bytes | None
@@ -95,9 +99,10 @@ def publish(
     the limits allow carry them (65,536 messages, 10 MiB), and each is taken as a whole or not at all; for more in one
     piece use a transaction. None at all publish nothing.
 
-    A request whose answer is lost is not sent again, for its messages could come twice: `UnknownOutcomeError`.
+    A request whose answer is lost is sent again, and its messages are there once all the same, for the client numbers them.
+    `UnknownOutcomeError` when it could not be learnt in time whether they are there, or at once with `connect(dedup=False)`.
     `write_pointer` is that of an open transaction, for readers to wait at (prefer `client.transaction()`, at which no
-    reader waits); then the answer says where the messages stand, for `roll_back`.
+    reader waits); then the answer says where the messages stand, for `roll_back`, and one that is lost is not sent again.
     """
     first: PublishResponse | None = None
     last: PublishResponse | None = None
@@ -108,8 +113,9 @@ def publish(
         runs = list(runs) or [[]]
     for run in runs:
         try:
-            path, body = _encoded(run, write_pointer)
-            last = yield from _publish(f"publish {len(run)} messages to {scope}", scope.path(*path), body)
+            path, body = encoded(run, write_pointer)
+            call = publish_call(f"publish {len(run)} messages to {scope}", scope.path(*path), body)
+            last = yield from (_numbered(scope, call, len(run)) if write_pointer is None else ask(call))
         except BasaltError as error:
             if published:
                 error.add_note(f"the first {published} messages of this call were published before that")
@@ -138,8 +144,10 @@ def publish_records(
     scope: TopicScope, records: Iterable[RecordIn], *, write_pointer: int | None = None
 ) -> Steps[PublishResponse | None]:
     """Publish records: payloads with a key, headers, an event time, a TTL of their own. One request, all or nothing."""
-    body = avro.encode_records_request(RecordsRequest(write_pointer, list(map(record_of, records))))
-    return _publish(f"publish records to {scope}", scope.path("records"), body)
+    sent = list(map(record_of, records))
+    body = avro.encode_records_request(RecordsRequest(write_pointer, sent))
+    call = publish_call(f"publish records to {scope}", scope.path("records"), body)
+    return _numbered(scope, call, len(sent)) if write_pointer is None else ask(call)
 
 
 def publish_arrow(
@@ -149,8 +157,10 @@ def publish_arrow(
 
     One request, all or nothing: at most 65,536 rows and what the server takes as a body (10 MiB).
     """
-    query = query_of(transactionWritePointer=write_pointer)
-    return _publish(f"publish Arrow rows to {scope}", scope.path("publish"), bytes(body), ARROW, query)
+    query, sent = query_of(transactionWritePointer=write_pointer), bytes(body)
+    call = publish_call(f"publish Arrow rows to {scope}", scope.path("publish"), sent, ARROW, query)
+    rows = None if write_pointer is not None else _arrow_rows(sent)
+    return _numbered(scope, call, rows) if rows else ask(call)
 
 
 def store(
@@ -162,20 +172,36 @@ def store(
     headers: HeadersLike | None = None,
     event_time_ms: int | None = None,
     ttl_ms: int | None = None,
+    stored_before: int | None = None,
 ) -> Steps[None]:
     """Store messages aside under an open transaction (or its write pointer): its commit publishes them, in this order.
 
-    What they are, and what goes with each, is as with `publish`; a `ttl_ms` counts from the commit.
+    What they are, and what goes with each, is as with `publish`; a `ttl_ms` counts from the commit. With `stored_before`, how
+    many messages the pointer has stored in the topic before, a request whose answer is lost is sent again and stored once.
     """
     write_pointer = transaction if isinstance(transaction, int) else transaction.write_pointer
-    return store_messages(scope, each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)), write_pointer)
+    given = each_message(messages, Beside(key, headers, event_time_ms, ttl_ms))
+    yield from store_messages(scope, given, write_pointer, stored_before=stored_before)
 
 
-def store_messages(scope: TopicScope, messages: Iterable[Outgoing], write_pointer: int) -> Steps[None]:
-    """Store messages aside, as they are sent, under a write pointer."""
+def store_messages(
+    scope: TopicScope, messages: Iterable[Outgoing], write_pointer: int, *, stored_before: int | None = None
+) -> Steps[int]:
+    """Store messages aside, as they are sent, under a write pointer. How many they are.
+
+    `stored_before` is how many the pointer has stored in the topic before: by it the server knows a repetition. Without it
+    one whose answer is lost is not sent again.
+    """
+    stored = 0
     for run in chunks(messages):
-        path, body = _encoded(run, write_pointer, ("store",))
-        yield from ask(_store_call(scope, f"store messages for {scope}", body, AVRO, path=path))
+        path, body = encoded(run, write_pointer, ("store",))
+        call = _store_call(scope, f"store messages for {scope}", body, AVRO, path=path)
+        if stored_before is not None:
+            headers = {STORED_BEFORE_HEADER: str(stored_before + stored)}
+            call = replace(call, effect=Effect.NUMBERED, headers=headers)
+        yield from ask(call)
+        stored += len(run)
+    return stored
 
 
 def store_arrow(scope: TopicScope, body: Buffer, write_pointer: int) -> Steps[None]:
@@ -265,16 +291,45 @@ def read_range(
     return ask(Call(what, "GET", path, _arrow_page, Effect.NONE, query, accept=ARROW))
 
 
-def _publish(
+def publish_call(
     what: str, path: str, body: bytes, media_type: str = AVRO, query: Query = ()
-) -> Steps[PublishResponse | None]:
+) -> Call[PublishResponse | None]:
     # Arrow rows are answered in JSON.
     accept, parse = (JSON, _response_in_json) if media_type == ARROW else (AVRO, _response)
     hint = PUBLISHED_UNHEARD
-    return ask(Call(what, "POST", path, parse, Effect.ONCE, query, body, media_type, accept, lost_hint=hint))
+    return Call(what, "POST", path, parse, Effect.ONCE, query, body, media_type, accept, lost_hint=hint)
 
 
-def _encoded(
+def _numbered(scope: TopicScope, call: Call[PublishResponse | None], count: int) -> Steps[PublishResponse | None]:
+    """Publish so many messages under the numbers of a producer that nobody else has meanwhile."""
+    if scope.producers is None:
+        return (yield from ask(call))
+    title = (scope.namespace, scope.name)
+    producer = scope.producers.borrow(title)
+    while True:
+        first = producer.next_sequence == 0
+        sent = replace(
+            call, effect=Effect.NUMBERED, headers=producer.headers(),
+            repeat_ms_max=FIRST_REPEAT_MS_MAX if first else None,
+        )  # fmt: skip
+        # Whatever is raised but a refusal of the call itself leaves its numbers in doubt: then it is never given back.
+        try:
+            response = yield from ask(sent)
+        except (SequenceGapError, ProducerUnknownError):
+            # The server has forgotten it. No attempt was lost, so nothing of this was published: begin anew, once.
+            if first:
+                raise
+            producer = scope.producers.new()
+        except InputError:
+            scope.producers.give_back(title, producer)
+            raise
+        else:
+            producer.next_sequence += count
+            scope.producers.give_back(title, producer)
+            return response
+
+
+def encoded(
     run: Sequence[Outgoing], write_pointer: int | None, plain_path: tuple[str, ...] = ("publish",)
 ) -> tuple[tuple[str, ...], bytes]:
     """The path, below the topic's, and the body that publish a run of messages, or store them."""
@@ -282,6 +337,39 @@ def _encoded(
         return plain_path, avro.encode_publish_request(PublishRequest(write_pointer, run))
     path = ("records", "store") if plain_path == ("store",) else ("records",)
     return path, avro.encode_records_request(RecordsRequest(write_pointer, as_records(run)))
+
+
+def _arrow_rows(stream: bytes) -> int | None:
+    """The number of rows of an Arrow IPC stream, without the library; None where it is none that a server takes.
+
+    Rows that are numbered must be counted right: one too few, and the next publish would begin with a number that was taken.
+    """
+    rows = at = 0
+    try:
+        while stream[at : at + 4] == ARROW_CONTINUES:
+            size, start = struct.unpack_from("<I", stream, at + 4)[0], at + 8
+            if not size:
+                return rows if start == len(stream) else None
+            message = start + struct.unpack_from("<I", stream, start)[0]
+            kind_at, header_at, length_at = (_flat_slot(stream, message, field) for field in (1, 2, 3))
+            if kind_at and stream[kind_at] == ARROW_RECORD_BATCH:
+                header = header_at + struct.unpack_from("<I", stream, header_at)[0]
+                rows_at = _flat_slot(stream, header, 0)
+                rows += struct.unpack_from("<Q", stream, rows_at)[0] if rows_at else 0
+            at = start + size + (struct.unpack_from("<Q", stream, length_at)[0] if length_at else 0)
+    except (struct.error, IndexError):
+        pass
+    return None
+
+
+def _flat_slot(data: bytes, table: int, field: int) -> int:
+    """The place of a field in a FlatBuffers table; 0: it has its default."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    if vtable < 0:
+        raise IndexError
+    size = struct.unpack_from("<H", data, vtable)[0]
+    slot: int = struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0] if size >= 6 + 2 * field else 0
+    return table + slot if slot else 0
 
 
 def _store_call(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 from msgspec import Struct
 
@@ -51,6 +51,16 @@ class Beside(Struct, frozen=True):
     headers: HeadersLike | None = None
     event_time_ms: int | None = None
     ttl_ms: int | None = None
+
+
+class PublishingOptions(TypedDict, total=False):
+    """The options of a publish to a topic that is named: what each of its messages carries, and the namespace."""
+
+    key: Text | None
+    headers: HeadersLike | None
+    event_time_ms: int | None
+    ttl_ms: int | None
+    namespace: str | None
 
 
 _NOTHING = Beside()

@@ -15,7 +15,7 @@ from uuid import uuid4
 from msgspec import Struct, ValidationError
 
 from basalt.api.bodies import json
-from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkAcknowledge, WorkMarker, WorkPublish
 from basalt.api.bodies.transactions import (
     BeginRequest,
     ChangesRequest,
@@ -34,7 +34,8 @@ from basalt.api.bodies.transactions import (
     TransactionOutcome,
 )
 from basalt.api.codecs import avro, json_bodies
-from basalt.client.calls.payloads import BODY_BYTES_MAX, Outgoing, Payloads, are_plain, as_records, each_message
+from basalt.api.markers import Marker
+from basalt.client.calls.payloads import BODY_BYTES_MAX, Outgoing, are_plain, as_records, size_bytes
 from basalt.client.plans import (
     AVRO,
     JSON,
@@ -145,14 +146,18 @@ def commit(
 
 
 def commit_segments(
-    scope: ClientScope, transaction: TransactionInfo | str, segments: Sequence[int], markers: Sequence[WorkMarker] = ()
+    scope: ClientScope,
+    transaction: TransactionInfo | str,
+    segments: Sequence[int],
+    markers: Sequence[WorkMarker] = (),
+    acknowledge: Sequence[WorkAcknowledge] = (),
 ) -> Steps[TransactionOutcome]:
     """Commit what was stored under these write pointers of the transaction, in this order, and drop all else it stored.
 
     Each is one that its begin or a checkpoint answered; without any, nothing stored is published. `markers` come behind the
-    messages. A second commit, whatever its segments, answers the first one's outcome.
+    messages; what `acknowledge` names is acknowledged in the same decision. A second commit, whatever its segments, answers the first one's outcome.
     """
-    body = json_bodies.encode_work(Work(markers=markers, segments=tuple(segments)))
+    body = json_bodies.encode_work(Work(markers=markers, segments=tuple(segments), acknowledge=acknowledge))
     return _commit(transaction, f"commit segments of transaction {id_of(transaction)}", body, JSON)
 
 
@@ -202,30 +207,75 @@ def changes(
     return send_json("POST", what, path, nothing, body=ChangesRequest(list(changed), external_writes))
 
 
-def publish_atomically(scope: ClientScope, messages: Mapping[TopicTitle, Payloads]) -> Steps[TransactionOutcome]:
-    """Publish to several topics in one request, all or nothing: a transaction that begins, writes and commits at once.
-
-    `{"orders": [...], ("billing", "invoices"): [...]}`, messages as `publish` takes them. Safe to repeat, and repeated when
-    its answer is lost. `TooLargeError` when it does not fit into one request (65,536 messages, 10 MiB).
-    """
-    runs = {_title(scope, topic): list(each_message(given)) for topic, given in messages.items()}
-    _check_size(sum(map(len, runs.values())), PUBLISH_MESSAGES_MAX, "messages")
-    work = work_of(runs) or Work()
+def one_shot(work: Work, what: str, hint: str | None = None) -> Steps[TransactionOutcome]:
+    """Do the work in a transaction that begins, does it and commits at once."""
+    _check_size(
+        sum(len(entry.messages) + len(entry.records) for entry in work.publish), PUBLISH_MESSAGES_MAX, "messages"
+    )
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
-    what, hint = "publish atomically", "Poll to see whether the messages came before publishing them again."
     parse, effect = json_of(TransactionOutcome), Effect.REPEATABLE
     return (yield from ask(Call(what, "POST", _path(), parse, effect, body=body, content_type=AVRO, lost_hint=hint)))
 
 
-def work_of(buffered: Mapping[tuple[str, str], list[Outgoing]], markers: Sequence[WorkMarker] = ()) -> Work | None:
-    """The work that publishes these messages, and markers behind them; None for none."""
+class UnsentWork:
+    """Messages, and markers behind them, that wait for one decision: by topic, in the order in which they were given."""
+
+    def __init__(self, namespace: str) -> None:
+        self.runs: dict[tuple[str, str], list[Outgoing]] = {}
+        self.messages = 0
+        self.bytes = 0
+        self._namespace = namespace
+        self._markers: list[WorkMarker] = []
+
+    def title(self, topic: str, namespace: str | None) -> tuple[str, str]:
+        """The namespace and name of a topic that is named here."""
+        return (namespace or self._namespace, topic)
+
+    def add(self, title: tuple[str, str], message: Outgoing) -> None:
+        """Take a message."""
+        self.runs.setdefault(title, []).append(message)
+        self.messages += 1
+        self.bytes += size_bytes(message)
+
+    def mark(self, topic: str, namespace: str | None, marker: Marker) -> None:
+        """Take a marker."""
+        title = self.title(topic, namespace)
+        self._markers.append(WorkMarker(*title, marker.task, marker.task_count, marker.kind, marker.event_time_ms))
+
+    def take(self, title: tuple[str, str]) -> list[Outgoing]:
+        """Give the messages of a topic away."""
+        run = self.runs.pop(title, [])
+        self.messages -= len(run)
+        self.bytes -= sum(map(size_bytes, run))
+        return run
+
+    def forget(self) -> None:
+        """Drop all of it."""
+        self.runs.clear()
+        self._markers.clear()
+        self.messages = self.bytes = 0
+
+    def work(self, acknowledge: Iterable[WorkAcknowledge]) -> Work | None:
+        """The work that does all of it, and acknowledges; None for none."""
+        return work_of(self.runs, self._markers, acknowledge)
+
+
+def work_of(
+    buffered: Mapping[tuple[str, str], list[Outgoing]],
+    markers: Sequence[WorkMarker] = (),
+    acknowledge: Iterable[WorkAcknowledge] = (),
+) -> Work | None:
+    """The work that publishes these messages, and markers behind them, and acknowledges; None for none."""
     publish = [
         WorkPublish(*title, messages=run) if are_plain(run) else WorkPublish(*title, records=as_records(run))
         for title, run in buffered.items()
         if run
     ]
-    return Work(publish=publish, markers=list(markers)) if publish or markers else None
+    acknowledged = list(acknowledge)
+    if not (publish or markers or acknowledged):
+        return None
+    return Work(publish=publish, markers=list(markers), acknowledge=acknowledged)
 
 
 def open_session(scope: ClientScope, name: str, *, run: str | None = None) -> Steps[SessionScope]:
@@ -299,7 +349,8 @@ def _commit(
     return ask(Call(what, "POST", path, parse, effect, body=body, content_type=given, lost_hint=hint))
 
 
-def _title(scope: ClientScope, topic: TopicTitle) -> tuple[str, str]:
+def title_of(scope: ClientScope, topic: TopicTitle) -> tuple[str, str]:
+    """Namespace and name of a topic."""
     return (scope.namespace, topic) if isinstance(topic, str) else topic
 
 

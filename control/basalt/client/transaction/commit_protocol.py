@@ -13,8 +13,10 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 from msgspec import structs
 
+from basalt.api.bodies.messages import Work
 from basalt.api.bodies.transactions import CommittedBefore, TransactionInfo, TransactionOutcome
 from basalt.client.calls import transactions
+from basalt.client.consumer.open_consumer import give_back, is_failure, reason_of
 from basalt.client.plans import Steps
 from basalt.client.transaction.open_transaction import (
     OpenTransaction,
@@ -27,8 +29,10 @@ from basalt.client.transaction.open_transaction import (
 )
 from basalt.errors import (
     BasaltError,
+    ClaimLostError,
     InputError,
     RetryError,
+    TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
     UnknownOutcomeError,
@@ -107,7 +111,7 @@ def abort(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     if broken is not None and tx.outcome is not None:
         return tx.outcome
     tx.begun()
-    failures = yield from _end(tx)
+    failures = yield from _end(tx, counts=True, reason="its transaction was aborted")
     if failures:
         first, *others = failures
         for other in others:
@@ -189,6 +193,8 @@ def _commit_alone(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     except (TransactionEndedError, TransactionNotFoundError):
         # There is nothing left to abort, unless it is invalid for the changes it told: an abort takes it off the invalid list.
         tx.ended = not tx.wrote_elsewhere
+        if tx.ended:
+            tx.let_go()
         raise
     except BasaltError as error:
         if _is_refusal(error):
@@ -217,17 +223,30 @@ def _commit_together(tx: OpenTransaction) -> Steps[TransactionOutcome]:
 def _ask_to_commit(tx: OpenTransaction) -> Steps[TransactionOutcome]:
     info = tx.begun()
     try:
-        work = transactions.work_of(tx.buffered, tx.markers)
-        tx.outcome = outcome = yield from transactions.commit(tx.scope, info, work)
+        try:
+            outcome = yield from transactions.commit(tx.scope, info, _work(tx))
+        except ClaimLostError:  # after a restart of the server, or a seek: the ids tell which
+            outcome = yield from transactions.commit(tx.scope, info, _work(tx, by_ids=True))
+    except TransactionConflictError:
+        for batch in tx.acknowledged.batches:
+            batch.blameless = True
+        raise
     except (BasaltError, GeneratorExit):
         raise
     except BaseException as interrupt:
         tx.ended = True
+        tx.let_go(blameless=True)
         interrupt.add_note(f"whether transaction {info.id} was committed is unknown; ask client.transactions.get")
         raise
     tx.ended = True
+    tx.outcome = outcome
+    tx.acknowledged.decide()
     tx.forget_work()
     return outcome
+
+
+def _work(tx: OpenTransaction, *, by_ids: bool = False) -> Work | None:
+    return tx.unsent.work(tx.acknowledged.entries(by_ids=by_ids))
 
 
 def _is_refusal(error: BasaltError) -> bool:
@@ -238,6 +257,7 @@ def _is_refusal(error: BasaltError) -> bool:
 def _raise_unknown(tx: OpenTransaction, lost: BasaltError, *notes: str) -> NoReturn:
     """`UnknownOutcomeError`, whatever the answer was that does not say whether it is committed."""
     info = tx.described()
+    tx.let_go(blameless=True)
     says = f"whether transaction {info.id} was committed is unknown: {lost}"
     told = isinstance(lost, UnknownOutcomeError)
     unknown = lost if told else UnknownOutcomeError(says, hint=transactions.ask_its_state(info))
@@ -258,6 +278,7 @@ def _learnt(tx: OpenTransaction, lost: BasaltError) -> Steps[TransactionOutcome]
         note = f"its outcome could not be asked for either ({error}); participants were told nothing"
         _raise_unknown(tx, lost, note)
     if state == "COMMITTED":
+        tx.acknowledged.decide()
         tx.forget_work()
         tx.outcome = TransactionOutcome(info.id, info.write_pointer, state)
         return tx.outcome
@@ -299,17 +320,18 @@ def _post_commit(tx: OpenTransaction) -> Steps[None]:
 
 def _give_up(tx: OpenTransaction, because: BaseException) -> Steps[None]:
     """Roll everything back and end it; what goes wrong in that is noted on the reason, but no interrupt is kept back."""
-    failures = yield from _end(tx)
+    failures = yield from _end(tx, counts=is_failure(because), reason=reason_of(because))
     for failure in failures:
         because.add_note(str(failure))
     if isinstance(because, Exception):
         _raise_interrupts(failures, because)
 
 
-def _end(tx: OpenTransaction) -> Steps[list[LaterFailure]]:
+def _end(tx: OpenTransaction, *, counts: bool, reason: str) -> Steps[list[LaterFailure]]:
     """Roll every participant back, then abort, or invalidate if one could not. What failed, in order."""
     info = tx.begun()
     tx.ended = True
+    batches = tx.acknowledged.batches
     tx.forget_work()
     undone, failures = yield from _ask_all(tx, "rollback_tx", "did not roll back")
     try:
@@ -319,6 +341,9 @@ def _end(tx: OpenTransaction) -> Steps[list[LaterFailure]]:
         over = isinstance(error, TransactionEndedError | TransactionNotFoundError)
         then = "" if over else ", its time-out ends it"
         failures.append(LaterFailure(f"transaction {info.id} could not be {verb}{then}", error))
+    for batch in batches:
+        if not batch.blameless:  # whoever lost a conflict may try again with the batch in hand
+            yield from give_back(batch, counts=counts, reason=reason)
     return failures
 
 

@@ -16,9 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
-from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, WorkMarker
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX
 from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionKind, TransactionOutcome
-from basalt.api.markers import Marker
 from basalt.client.calls import messages, transactions
 from basalt.client.calls.messages import PositionLike
 from basalt.client.calls.pages import Page
@@ -30,12 +29,12 @@ from basalt.client.calls.payloads import (
     Text,
     each_message,
     json_payload,
-    size_bytes,
 )
 from basalt.client.calls.reading import ReadBounds, TopicCursor
 from basalt.client.calls.topics import marked
-from basalt.client.calls.transactions import SessionScope
-from basalt.client.plans import Await, ClientScope, Steps, TopicScope
+from basalt.client.calls.transactions import SessionScope, UnsentWork
+from basalt.client.consumer.batches import Acknowledgements, Consumed, ConsumedMessage
+from basalt.client.plans import Await, ClientScope, Steps
 from basalt.errors import BasaltError, InputError, TransactionEndedError
 
 ParticipantMethod: TypeAlias = Literal[
@@ -150,11 +149,10 @@ class OpenTransaction:
         self.own_changes: frozenset[bytes] = frozenset()  # what its user told, without participants
         self.told_changes: frozenset[bytes] = frozenset()
         self.wrote_elsewhere = False  # as its user said
-        self.buffered: dict[tuple[str, str], list[Outgoing]] = {}
-        self.markers: list[WorkMarker] = []
-        self.buffered_messages = 0
-        self.buffered_bytes = 0
-        self.stored_topics: set[tuple[str, str]] = set()
+        self.unsent = UnsentWork(scope.namespace)
+        self.acknowledged = Acknowledgements()
+        self.stored_topics: dict[tuple[str, str], int] = {}  # each with how many messages it has stored there
+        self.storing: set[tuple[str, str]] = set()
 
     def described(self) -> TransactionInfo:
         """Return the server's transaction. `TransactionEndedError` when it has not begun."""
@@ -189,9 +187,15 @@ class OpenTransaction:
             ) from self.broken.error
 
     def forget_work(self) -> None:
-        """Drop the messages and markers that waited for the commit: they are published, or never will be."""
-        self.buffered.clear()
-        self.markers.clear()
+        """Drop the messages, markers and acknowledgements that waited for the commit: they are there, or never will be."""
+        self.unsent.forget()
+        self.let_go()
+        self.acknowledged = Acknowledgements()
+
+    def let_go(self, *, blameless: bool = False) -> None:
+        """Hold no batch any more, for its end is known or never will be. `blameless`: that was no attempt at their messages."""
+        for batch in self.acknowledged.batches:
+            batch.held, batch.blameless = False, batch.blameless or blameless
 
     def joins(self, participant: Participant) -> bool:
         """Let it take part, unless it does; True if it did not before."""
@@ -248,13 +252,12 @@ def publish(
     not see them.
     """
     tx.begun()
-    title = (namespace or tx.scope.namespace, topic)
+    unsent = tx.unsent
+    title = unsent.title(topic, namespace)
     for message in each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)):
-        tx.buffered.setdefault(title, []).append(message)
-        tx.buffered_messages += 1
-        tx.buffered_bytes += size_bytes(message)
-        if tx.buffered_bytes >= tx.buffer_bytes_max or tx.buffered_messages >= PUBLISH_MESSAGES_MAX:
-            yield from _store(tx, list(tx.buffered))
+        unsent.add(title, message)
+        if unsent.bytes >= tx.buffer_bytes_max or unsent.messages >= PUBLISH_MESSAGES_MAX:
+            yield from _store(tx, list(unsent.runs))
 
 
 def publish_json(
@@ -291,7 +294,7 @@ def store(
     When it fails some of them may be stored and others not, so the transaction cannot be committed any more.
     """
     tx.begun()
-    title = (namespace or tx.scope.namespace, topic)
+    title = tx.unsent.title(topic, namespace)
     yield from _store(tx, [title])  # what was published before comes before
     yield from _store_run(tx, title, each_message(messages, Beside(key, headers, event_time_ms, ttl_ms)))
 
@@ -300,7 +303,8 @@ def watermark(
     tx: OpenTransaction, topic: str, task: str, event_time_ms: int, task_count: int = 1, *, namespace: str | None = None
 ) -> Steps[None]:
     """Say with the commit that a task's event time has come so far; its place is behind the messages of this transaction."""
-    _mark(tx, topic, namespace, marked(task, task_count, event_time_ms))
+    tx.begun()
+    tx.unsent.mark(topic, namespace, marked(task, task_count, event_time_ms))
     yield from ()
 
 
@@ -308,16 +312,34 @@ def end(
     tx: OpenTransaction, topic: str, task: str, task_count: int = 1, *, namespace: str | None = None
 ) -> Steps[None]:
     """Say with the commit that nothing more comes from a task; its place is behind the messages of this transaction."""
-    _mark(tx, topic, namespace, marked(task, task_count))
+    tx.begun()
+    tx.unsent.mark(topic, namespace, marked(task, task_count))
     yield from ()
 
 
-def _mark(tx: OpenTransaction, topic: str, namespace: str | None, marker: Marker) -> None:
+def acknowledge(tx: OpenTransaction, given: Consumed) -> Steps[None]:
+    """Acknowledge a batch of a consumer, or some of its messages, with the commit: in one decision with all else.
+
+    An abort gives the batch back to its group at once. Of two transactions that acknowledge one message in one group the second to
+    commit gets `TransactionConflictError`.
+    """
     tx.begun()
-    entry = WorkMarker(
-        namespace or tx.scope.namespace, topic, marker.task, marker.task_count, marker.kind, marker.event_time_ms
-    )
-    tx.markers.append(entry)
+    tx.acknowledged.acknowledge(given)
+    _hold(tx)
+    yield from ()
+
+
+def reject(tx: OpenTransaction, message: ConsumedMessage, reason: str) -> Steps[None]:
+    """Make a message a dead letter of its group with the commit, whatever else is said of its batch."""
+    tx.begun()
+    tx.acknowledged.reject(message, reason)
+    _hold(tx)
+    yield from ()
+
+
+def _hold(tx: OpenTransaction) -> None:
+    for batch in tx.acknowledged.batches:
+        batch.held, batch.blameless = True, False
 
 
 def poll(
@@ -366,26 +388,37 @@ def changes(tx: OpenTransaction, changed: Iterable[bytes], *, external_writes: b
 
 def store_rest(tx: OpenTransaction) -> Steps[None]:
     """Store what is left of the topics of which messages were stored before; the rest travels with the commit."""
-    yield from _store(tx, [title for title in tx.buffered if title in tx.stored_topics])
+    yield from _store(tx, [title for title in tx.unsent.runs if title in tx.stored_topics])
 
 
 def _store(tx: OpenTransaction, titles: list[tuple[str, str]]) -> Steps[None]:
     tx.begun()
     for title in titles:
-        run = tx.buffered.pop(title, [])
-        if not run:
-            continue
-        tx.buffered_messages -= len(run)
-        tx.buffered_bytes -= sum(map(size_bytes, run))
-        yield from _store_run(tx, title, run)
+        run = tx.unsent.take(title)
+        if run:
+            yield from _store_run(tx, title, run)
 
 
 def _store_run(tx: OpenTransaction, title: tuple[str, str], run: Iterable[Outgoing]) -> Steps[None]:
-    tx.stored_topics.add(title)
-    topic = TopicScope(*title, tx.scope.now_ms)
+    stored_before = tx.stored_topics.setdefault(title, 0)
+    topic = tx.scope.topic(title[1], namespace=title[0])
     try:
-        yield from messages.store_messages(topic, run, tx.stored_under)
+        _check_alone(tx, title)
+        tx.storing.add(title)
+        numbered = None if tx.scope.producers is None else stored_before
+        stored = yield from messages.store_messages(topic, run, tx.stored_under, stored_before=numbered)
     except BaseException as failure:
         # Some of them may be stored: sent again they might come twice, left out they would be missing.
         tx.breaks(f"cannot be committed: messages of topic {topic} may be missing", failure)
         raise
+    tx.storing.discard(title)
+    tx.stored_topics[title] = stored_before + stored
+
+
+def _check_alone(tx: OpenTransaction, title: tuple[str, str]) -> None:
+    """Two at once would give their messages the same numbers, and the server would drop those of one as a repetition."""
+    if title in tx.storing:
+        raise InputError(
+            f"messages of topic {title[1]} are being stored in transaction {tx.described().id}, and others came meanwhile",
+            hint="A transaction belongs to one thread or task: store one after the other.",
+        )

@@ -1,7 +1,7 @@
 """Heads of requests that were parsed before: a client sends nearly the same bytes before every body.
 
-A whole request whose head is known is not parsed again. Two things in a head change from call to call, the request id and
-the length of the body: both are cut out, and the rest is the key. A head is kept only when nothing in it changes how its
+A whole request whose head is known is not parsed again. Three things in a head change from call to call, the request id, the
+number of a producer's first message and the length of the body: they are cut out, and the rest is the key. A head is kept only when nothing in it changes how its
 request is read: no transfer coding, no upgrade, no expectation, no end of the connection.
 """
 
@@ -19,7 +19,11 @@ LENGTH_DIGITS_MAX = 9  # of a body's length; a longer one is for the parser to r
 _END = b"\r\n\r\n"
 _REQUEST_ID = b"\r\nbasalt-request-id: "
 _LENGTHS = (b"\r\ncontent-length: ", b"\r\nContent-Length: ")
-_READ_OTHERWISE = (b"transfer-encoding", b"upgrade", b"expect", b"basalt-request-id")
+_SEQUENCE = b"\r\nbasalt-sequence: "
+# The last two change with each request that has them, and would have the others forgotten.
+_READ_OTHERWISE = (
+    b"transfer-encoding", b"upgrade", b"expect", b"basalt-request-id", b"basalt-sequence-after", b"idempotency-key",
+)  # fmt: skip
 
 
 class CutHead(NamedTuple):
@@ -27,6 +31,7 @@ class CutHead(NamedTuple):
 
     key: bytes
     request_id: bytes | None
+    sequence: bytes | None
     length: int | None  # of the body, where the head tells it
     body_at: int
 
@@ -36,6 +41,7 @@ class KnownHead(NamedTuple):
 
     head: Head
     request_id: str | None
+    sequence: bytes | None
     body: bytes
 
 
@@ -59,7 +65,7 @@ class Heads:
                 given = request_id(cut.request_id)
             except InputError:
                 return None
-        return KnownHead(head, given, data[cut.body_at :])
+        return KnownHead(head, given, cut.sequence, data[cut.body_at :])
 
     def keep(self, data: bytes, head: Head) -> None:
         """Note the head that the parser found in these bytes, which are one whole request that ends no connection."""
@@ -69,6 +75,10 @@ class Heads:
         headers = dict(head.headers)
         if cut.request_id is not None and headers.pop(b"basalt-request-id", None) != cut.request_id:
             return
+        if cut.sequence is not None:
+            if headers.get(b"basalt-sequence") != cut.sequence:
+                return
+            headers[b"basalt-sequence"] = b""  # that of each request came with it
         declared = headers.get(b"content-length")
         if (
             (None if declared is None else int(declared)) != cut.length
@@ -92,11 +102,18 @@ def _cut(data: bytes) -> CutHead | None:
     stop = data.find(_END, 0, KNOWN_HEAD_BYTES_MAX)
     if stop < 0:
         return None
-    key, given, length = data[:stop], None, None
+    key, given, sequence, length = data[:stop], None, None, None
     start = key.find(_REQUEST_ID)
     if start >= 0:
         before, key, rest = key[:start], *_line(key, start + len(_REQUEST_ID))
         given, key = key, before + rest
+    start = key.find(_SEQUENCE)
+    if start >= 0:
+        value_at = start + len(_SEQUENCE)
+        sequence, rest = _line(key, value_at)
+        if not sequence.isdigit():
+            return None
+        key = key[:value_at] + rest
     start = key.find(_LENGTHS[0])
     if start < 0:
         start = key.find(_LENGTHS[1])
@@ -106,7 +123,7 @@ def _cut(data: bytes) -> CutHead | None:
         if not digits.isdigit() or len(digits) > LENGTH_DIGITS_MAX:
             return None
         length, key = int(digits), key[:value_at] + rest
-    return CutHead(key, given, length, stop + len(_END))
+    return CutHead(key, given, sequence, length, stop + len(_END))
 
 
 def _line(head: bytes, start: int) -> tuple[bytes, bytes]:

@@ -31,6 +31,7 @@ class AsgiExchange:
     """The way to the client of one request, in ASGI's messages."""
 
     __slots__ = ("_receive", "_scope", "_send")
+    sequence: bytes | None = None  # each head is parsed
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope

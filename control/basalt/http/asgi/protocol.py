@@ -60,8 +60,19 @@ class Call:
     """One request of a connection, and the way to its client."""
 
     __slots__ = (
-        "_wake", "body", "client_id", "complete", "connection", "disconnected", "head", "keep_alive", "more", "started",
-        "unread_bytes", "wants_continue",
+        "_wake",
+        "body",
+        "client_id",
+        "complete",
+        "connection",
+        "disconnected",
+        "head",
+        "keep_alive",
+        "more",
+        "sequence",
+        "started",
+        "unread_bytes",
+        "wants_continue",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +83,7 @@ class Call:
         self.client_id = client_id
         self.keep_alive = keep_alive
         self.wants_continue = wants_continue
+        self.sequence: bytes | None = None  # the header, where the head was known
         self.body: list[bytes] = []  # what of it is not taken yet
         self.unread_bytes = 0
         self.more = True  # of the body, may come
@@ -279,12 +291,13 @@ class HttpConnection(asyncio.Protocol):
                 return
         self._parse(data)
 
-    def _take_known(self, head: Head, client_id: str | None, body: bytes) -> None:
+    def _take_known(self, head: Head, client_id: str | None, sequence: bytes | None, body: bytes) -> None:
         self._in_head = False
         if self._head_timer is not None:
             self._disarm_head_timer()
         call = Call(self, head, client_id, keep_alive=True, wants_continue=False)
         call.more = False
+        call.sequence = sequence
         call.body.append(body)
         self._newest = call
         self._begin(call)

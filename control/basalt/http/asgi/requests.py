@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from basalt import errors
+from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.http.asgi import content_encoding
@@ -96,6 +97,10 @@ class Exchange(Protocol):
     @property
     def client(self) -> str | None:
         """The client's address; None where it has none."""
+
+    @property
+    def sequence(self) -> bytes | None:
+        """The header Basalt-Sequence, where the request's head was known: that one has it empty."""
 
     async def receive(self) -> tuple[bytes, bool]:
         """Wait for the next part of the body, and learn whether more follow. `ClientGoneError`."""
@@ -317,7 +322,7 @@ def convert_json(value: object, kind: Any) -> Any:
     `MalformedBodyError` says what is wrong, and at which field.
     """
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, dec_hook=json.from_json)
     except msgspec.ValidationError as error:
         text = str(error)
         place, unknown = _PLACE.search(text), _UNKNOWN.search(text)

@@ -1,95 +1,60 @@
-"""The messaging calls: publish, store, roll back, poll; and records, which carry more than a payload: bytes in, bytes out.
+"""Writing a topic's messages, and records, which carry more than a payload: publish, store, roll back.
 
-Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md for what is written,
-docs/formats/message-batches.md for a poll that asks for it, and docs/formats/records-api.md for records.
-
-A poll's answer is made in parts: a part is sent while the next one is made. Avro lets an array come in several blocks, so
-each run of neighbouring messages is a block; messages that lie alone in their rows are gathered, for a block of their own
-would cost each of them more than its bytes do.
+Formats: docs/formats/avro-bodies.md, docs/formats/json-bodies.md, docs/formats/arrow.md, docs/formats/records-api.md. Reading
+them: `basalt.http.routes.polls`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from basalt.api.bodies.messages import (
-    INT_MAX,
     LONG_MAX,
     Buffer,
-    Carried,
-    ConsumeRequest,
-    Record,
+    RecordIn,
     RecordsRequest,
+    Work,
+    WorkPublish,
     check_rollback,
     check_store,
 )
-from basalt.api.codecs import avro, batches, json_bodies, json_records
+from basalt.api.codecs import avro, json_bodies, json_records
 from basalt.api.codecs.arrow import ARROW, decode_messages, library
-from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN, AvroMessages, BatchedMessages, Encoding
 from basalt.catalog.topics import TopicName
 from basalt.errors import (
     InputError,
+    SequenceGapError,
     SessionFencedError,
     TopicEndedError,
     TransactionConflictError,
     TransactionEndedError,
-    TransactionNotFoundError,
 )
-from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError, Headers
-from basalt.http.asgi.responses import Response, next_header
+from basalt.http.asgi.requests import AVRO, JSON
+from basalt.http.asgi.responses import Response
 from basalt.http.routes import schemas
-from basalt.http.routes.route_table import (
-    EXISTING,
-    TOPIC_PATH,
-    Request,
-    RouteTable,
-    WaiterOf,
-    choice,
-    flag,
-    integer,
-    words,
+from basalt.http.routes.producers import (
+    DUPLICATE,
+    NUMBERED_ERRORS,
+    NUMBERING_HEADERS,
+    STORED_HEADERS,
+    is_numbered,
+    key_of,
+    refuse_under_transaction,
+    sequenced,
+    stored_before,
 )
-from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
-from basalt.messaging.log.answers import StretchPart
-from basalt.messaging.log.append import RecordColumns
-from basalt.messaging.read.log_reader import Fetch, Slice
-from basalt.transactions.codec import decode_transaction
-from basalt.transactions.rules.transaction import ID_PATTERN
-from basalt_engine.records import Extras, RecordKind
-from basalt_engine.snapshot import TransactionSnapshot
-
-BATCHES = b"application/vnd.basalt.batches"
-RECORDS_PATH = TOPIC_PATH + "/records"
-
-WAIT_MS_MAX = 60_000  # proxies and clients give up on silent connections at about this age
-WHOLE_BYTES_MAX = 1024 * 1024  # payloads of an answer that is made as a whole and sent with its length
-PART_BYTES = 256 * 1024  # about the size of a part: few enough to send, small enough to make without a pause
-PART_RECORDS = 1_000  # an answer of records is made and sent in parts of about so many; each takes a few milliseconds
-_MESSAGE_OVERHEAD_BYTES = 24  # an id and two lengths, beside the payload
+from basalt.http.routes.route_table import EXISTING, RECORDS_PATH, TOPIC_PATH, Request, RouteTable, WaiterOf, integer
+from basalt.messaging.log.append import Placed, RecordColumns
+from basalt_engine.records import Extras
 
 POINTER = "transactionWritePointer"
-ISOLATION = choice(
-    "isolation",
-    ("committed", "uncommitted"),
-    "what counts: messages that readers of committed ones see (the default), or everything",
-)
-READ_QUERY = (
-    ISOLATION,
-    integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to read, or after so many milliseconds"),
-    words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
-    flag("markers", "markers too, in their places; they count for no limit"),
-)
 _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
 _LINES_QUERY = (integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),)
 _RECORDS_BODY: schemas.Content = {**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES}
-_KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
 _WRITER = (*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError, TransactionConflictError)
-
-T = TypeVar("T")
 
 route = RouteTable("messages")
 
@@ -143,18 +108,23 @@ async def read_written(
 def submit_publish(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     """Submit a publish of plain messages."""
     asked = _read_plain(request, body, _PUBLISH)
-    if asked is None:
-        return False
-    return request.services.messaging.submit_publish(waiter_of(_published), request.topic, asked.messages)
+    return asked is not None and _submit(request, waiter_of, asked.messages, None)
 
 
 def submit_records(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     """Submit a publish of records."""
     asked = _read_plain(request, body, _RECORDS)
-    if asked is None:
+    return asked is not None and _submit(request, waiter_of, *RecordColumns.of(asked.records))
+
+
+def _submit(request: Request, waiter_of: WaiterOf, messages: Sequence[Buffer], extras: Sequence[Extras] | None) -> bool:
+    messaging, title = request.services.messaging, request.topic
+    if not is_numbered(request):
+        return messaging.submit_publish(waiter_of(_published), title, messages, extras)
+    numbers = sequenced(request, len(messages))
+    if numbers is None or key_of(request, title) is not None:  # the latter is refused
         return False
-    payloads, extras = RecordColumns.of(asked.records)
-    return request.services.messaging.submit_publish(waiter_of(_published), request.topic, payloads, extras)
+    return messaging.submit_publish(waiter_of(_published_once), title, messages, extras, numbers)
 
 
 def _read_plain(request: Request, body: bytes, formats: Mapping[bytes, Format]) -> Any:
@@ -170,6 +140,32 @@ def _published(_placed: object) -> Response:
     return Response()
 
 
+def _published_once(placed: Placed | None) -> Response:
+    return Response(headers=DUPLICATE if placed is None else None)
+
+
+async def _publish(
+    request: Request, title: TopicName, written: Format, messages: Sequence[Buffer], extras: Sequence[Extras] | None,
+    pointer: int | None,
+) -> Response:  # fmt: skip
+    """Publish what a request has read: plainly, under a write pointer, or so that it may be sent again."""
+    messaging = request.services.messaging
+    if pointer is not None:
+        refuse_under_transaction(request)
+        placed = await messaging.publish(title, messages, pointer, extras=extras)
+        return Response(200, written.encode(placed), written.media_type)
+    key, numbers = key_of(request, title), sequenced(request, len(messages))
+    if key is not None:
+        carried = [RecordIn(payload, *more) for payload, more in zip(messages, extras or (), strict=extras is not None)]
+        work = Work(publish=[WorkPublish(*title, () if carried else messages, carried)])
+        await request.services.transactions.one_shot(work, "", key)
+    elif numbers is not None:
+        return _published_once(await messaging.publish_numbered(title, messages, numbers, extras))
+    else:
+        await messaging.publish(title, messages, extras=extras)
+    return Response()
+
+
 @route(
     "POST",
     TOPIC_PATH + "/publish",
@@ -177,7 +173,8 @@ def _published(_placed: object) -> Response:
     body={**schemas.in_both(schemas.PUBLISH_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
-    errors=_WRITER,
+    errors=(*_WRITER, *NUMBERED_ERRORS),
+    headers=NUMBERING_HEADERS,
     submit=submit_publish,
 )
 async def publish(request: Request) -> Response:
@@ -188,46 +185,7 @@ async def publish(request: Request) -> Response:
     """
     title = request.topic
     written, body, pointer = await read_written(request, _PUBLISH, "Arrow")
-    placed = await request.services.messaging.publish(title, body.messages, pointer, extras=_extras(body))
-    return Response() if pointer is None else Response(200, written.encode(placed), written.media_type)
-
-
-@route(
-    "POST",
-    TOPIC_PATH + "/poll",
-    query=(*READ_QUERY, flag("records", "answer records, in the formats of those")),
-    body=schemas.in_both(schemas.CONSUME_REQUEST),
-    body_required=True,
-    answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
-    errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
-)
-async def poll(request: Request) -> Response:
-    """Read messages from a position on."""
-    title = request.topic
-    media_type = request.required_type(_POLL)
-    body = _POLL[media_type](await request.body())
-    start = body.start_from
-    start = start if start is None or isinstance(start, int) else bytes(start)
-    records = request.flag("records")
-    batched = request.accepts(BATCHES) and not records
-    if request.flag("markers") and not (batched or records):
-        raise InputError(
-            "markers=true needs an answer that has room for markers",
-            field="markers",
-            hint="Accept application/vnd.basalt.batches, or read records.",
-        )
-    encoding = BatchedMessages if batched else AvroMessages if media_type == AVRO and not records else None
-    fetched = await fetch(request, title, start, body.inclusive, body.limit, body.transaction, encoding)
-    headers = position_headers(request, fetched)
-    if batched:  # takes no time to make, whatever its size
-        return Response(200, list(batch_parts(fetched.encoded)), BATCHES, headers)
-    if encoding is not None:
-        parts = avro_parts(fetched.encoded)
-    else:
-        parts = _RECORD_PARTS[media_type](request, fetched) if records else json_parts(fetched.slices)
-    encoded_bytes = sum(part.payload_bytes for part in fetched.encoded if isinstance(part, StretchPart))
-    whole = fetched.payload_bytes - encoded_bytes <= WHOLE_BYTES_MAX
-    return Response(200, list(parts) if whole else parts, media_type, headers)
+    return await _publish(request, title, written, body.messages, _extras(body), pointer)
 
 
 @route(
@@ -236,16 +194,17 @@ async def poll(request: Request) -> Response:
     query=_ARROW_QUERY,
     body={**schemas.in_both(schemas.STORE_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
-    errors=_WRITER,
+    errors=(*_WRITER, SequenceGapError),
+    headers=STORED_HEADERS,
 )
-async def store(request: Request) -> None:
+async def store(request: Request) -> Response:
     """Store messages aside, for a transaction's commit to publish.
 
     In JSON a message is bytes, each a code point of 0 to 255. For text use POST .../records/store.
     """
     title = request.topic
     _, body, pointer = await read_written(request, _STORE, "Arrow")
-    await request.services.messaging.store(title, body.messages, _stored_under(pointer), _extras(body))
+    return await _store(request, title, body.messages, _extras(body), pointer)
 
 
 @route(
@@ -265,8 +224,9 @@ async def roll_back(request: Request) -> None:
     body=_RECORDS_BODY,
     body_required=True,
     answer=schemas.in_both(schemas.PUBLISH_RESPONSE),
-    errors=(*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError),
+    errors=(*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError, *NUMBERED_ERRORS),
     tag="records",
+    headers=NUMBERING_HEADERS,
     submit=submit_records,
 )
 async def publish_records(request: Request) -> Response:
@@ -277,8 +237,7 @@ async def publish_records(request: Request) -> Response:
     """
     title = request.topic
     written, body, pointer = await read_written(request, _RECORDS, "JSON lines")
-    placed = await request.services.messaging.publish_records(title, body.records, pointer)
-    return Response() if pointer is None else Response(200, written.encode(placed), written.media_type)
+    return await _publish(request, title, written, *RecordColumns.of(body.records), pointer)
 
 
 @route(
@@ -287,31 +246,23 @@ async def publish_records(request: Request) -> Response:
     query=_LINES_QUERY,
     body=_RECORDS_BODY,
     body_required=True,
-    errors=_WRITER,
+    errors=(*_WRITER, SequenceGapError),
     tag="records",
+    headers=STORED_HEADERS,
 )
-async def store_records(request: Request) -> None:
+async def store_records(request: Request) -> Response:
     """Store records aside, for a transaction's commit to publish."""
     title = request.topic
     _, body, pointer = await read_written(request, _RECORDS, "JSON lines")
-    await request.services.messaging.store_records(title, body.records, _stored_under(pointer))
+    return await _store(request, title, *RecordColumns.of(body.records), pointer)
 
 
-@route(
-    "GET",
-    RECORDS_PATH,
-    query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
-    answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
-    errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
-    tag="records",
-)
-async def read_records(request: Request) -> Response:
-    """Read records from a position on."""
-    title = request.topic
-    media_type = request.accepted_type(tuple(_RECORD_PARTS))
-    start, inclusive = await start_of(request, title)
-    fetched = await fetch(request, title, start, inclusive, request.integer("limit"))
-    return Response(200, _RECORD_PARTS[media_type](request, fetched), media_type, position_headers(request, fetched))
+async def _store(
+    request: Request, title: TopicName, messages: Sequence[Buffer], extras: Sequence[Extras] | None, pointer: int | None
+) -> Response:
+    pointer, before = _stored_under(pointer), stored_before(request)
+    stored = await request.services.messaging.store(title, messages, pointer, extras, before)
+    return Response(headers=None if stored else DUPLICATE)
 
 
 def _stored_under(pointer: int | None) -> int:
@@ -329,264 +280,6 @@ def _extras(body: object) -> Sequence[Extras] | None:
     return body.extras if isinstance(body, ArrowRows) else None
 
 
-async def fetch(
-    request: Request,
-    title: TopicName,
-    start: bytes | int | None,
-    inclusive: bool,
-    messages_max: int | None,
-    transaction: Buffer | None = None,
-    encoding: Encoding | None = None,
-) -> Fetch:
-    """Fetch and count what the topic has for a reader; wait as long as `waitMs` says or until the client has gone.
-
-    The query has `isolation`, `transaction`, `markers` and `waitMs`; the argument `transaction` are a snapshot's bytes.
-    """
-    snapshot = await _snapshot(request, transaction)
-    committed = snapshot is None and _is_committed(request)
-    wait_ms = request.integer("waitMs") or 0
-    markers = request.flag("markers")
-
-    def look(wait_ms: int) -> Coroutine[None, None, Fetch]:
-        return request.services.messaging.fetch(
-            title, start, inclusive, messages_max=messages_max, snapshot=snapshot, committed=committed, markers=markers,
-            wait_ms=wait_ms, encoding=encoding,
-        )  # fmt: skip
-
-    fetched = await look(0)
-    if wait_ms and not (fetched.slices or fetched.encoded):
-        fetched = await unless_gone(request, look(wait_ms))
-    request.metrics.topics.fetched(title, fetched.messages, fetched.payload_bytes)
-    return fetched
-
-
-async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    """Wait for the answer; `ClientGoneError` when nobody is left to be told."""
-    request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
-    task, waits, given_up = asyncio.current_task(), True, False
-    assert task is not None, "a call is answered in a task"
-
-    def give_up(_: asyncio.Future[None]) -> None:
-        nonlocal given_up
-        if waits:  # else it was told while the answer was on its way
-            given_up = True
-            task.cancel()
-
-    gone = asyncio.ensure_future(request.exchange.until_gone())
-    gone.add_done_callback(give_up)
-    try:
-        return await answer  # in this task, so that nothing of the request runs on behind it
-    except asyncio.CancelledError:
-        if given_up and not task.uncancel():  # nobody else cancels it
-            raise ClientGoneError from None
-        raise
-    finally:
-        waits = False
-        gone.cancel()
-
-
-def _is_committed(request: Request) -> bool:
-    """True when a read without a transaction is of committed messages: by default, where transactions are managed here."""
-    isolation = request.text("isolation")
-    if isolation is None:
-        return request.services.settings.transactions.manager == "builtin"
-    return isolation == "committed"
-
-
-async def _snapshot(request: Request, given: Buffer | None) -> TransactionSnapshot | None:
-    """The snapshot to read under: of the bytes in the body, or of the open transaction that the query names."""
-    transaction_id = request.text("transaction")
-    if [given, request.text("isolation"), transaction_id].count(None) < 2:
-        raise InputError(
-            "the poll names more than one snapshot to read under",
-            field="transaction",
-            hint="Give one of: isolation, the query's transaction, the body's transaction.",
-        )
-    if given is not None:
-        return request.snapshots.snapshot(decode_transaction(given))
-    if transaction_id is not None:
-        transaction = await request.services.transactions.get(request.write_pointer_of(transaction_id, "transaction"))
-        return transaction.snapshot()
-    return None
-
-
-def position_headers(request: Request, fetched: Fetch) -> Headers:
-    """Headers that say where the reader goes on and which transaction stopped it; with markers, how to judge them."""
-    headers = next_header(fetched.next_id)
-    if fetched.held_by is not None:
-        headers.append((b"basalt-held-by", request.services.holder(fetched.held_by).encode("ascii")))
-    if fetched.generation is not None:
-        headers.append((b"basalt-generation", b"%d" % fetched.generation))
-    if fetched.tasks is not None:
-        headers.append((b"basalt-tasks", b"%d" % fetched.tasks))
-    return headers
-
-
-class _Gathered:
-    """Messages of several slices, in columns. All or none of the slices have a section of what messages carry: `flags`."""
-
-    def __init__(self, flags: int = 0) -> None:
-        self.flags = flags
-        self.ids: list[bytes] = []
-        self.payloads: list[Buffer] = []
-        self.size_bytes = 0
-        self._slices: list[Slice] = []
-
-    def add(self, piece: Slice) -> None:
-        self.ids += piece.ids()
-        self.payloads += piece.payloads()
-        self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
-        if self.flags:
-            self._slices.append(piece)
-
-    def sections(self) -> list[list[memoryview]]:
-        """The sections of each slice, as they are stored."""
-        return [piece.sections() for piece in self._slices]
-
-    def carried(self) -> list[Carried] | None:
-        """Read what each message carries beside its payload; None when none carries anything."""
-        return [Carried(*extras) for piece in self._slices for extras in piece.extras()] if self.flags else None
-
-
-Piece = Slice | StretchPart
-
-
-def _gathered(
-    pieces: Sequence[Piece], stands_alone: Callable[[Slice], bool]
-) -> Iterator[_Gathered | Slice | StretchPart]:
-    """Pieces that are encoded already, and slices that stand alone, as they are; the others gathered to about the size of a part."""
-    gathered = _Gathered()
-    for piece in pieces:
-        if isinstance(piece, StretchPart):
-            alone, flags = True, gathered.flags
-        else:
-            alone, flags = stands_alone(piece), piece.batch.flags
-        if flags != gathered.flags:
-            if gathered.ids:
-                yield gathered
-            gathered = _Gathered(flags)
-        if not alone:
-            assert isinstance(piece, Slice)
-            gathered.add(piece)
-        if gathered.ids and (alone or gathered.size_bytes >= PART_BYTES):
-            yield gathered
-            gathered = _Gathered(flags)
-        if alone:
-            yield piece
-    if gathered.ids:
-        yield gathered
-
-
-def avro_parts(pieces: Sequence[Piece]) -> Iterator[Buffer]:
-    """A Messages answer as Avro."""
-    return in_parts(_avro_pieces(pieces))
-
-
-def _avro_pieces(pieces: Sequence[Piece]) -> Iterator[Buffer]:
-    for part in _gathered(pieces, lambda piece: piece.count >= RUN_MESSAGES_MIN and piece.counted_at is not None):
-        if isinstance(part, _Gathered):
-            yield avro.encode_messages_block(part.ids, part.payloads)
-        elif isinstance(part, StretchPart):
-            yield from part.pieces()
-        else:
-            yield avro.encode_messages_run(*part.id_parts(), part.payloads())
-    yield avro.END_OF_ARRAY
-
-
-def batch_parts(pieces: Sequence[Piece]) -> Iterator[Buffer]:
-    """A Messages answer as batches. Long stretches are the stored bytes themselves, not copied."""
-    return in_parts(chain([batches.START], _batch_pieces(pieces), [batches.END]))
-
-
-def in_parts(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in parts worth a call to send them: short pieces joined, long ones as they lie."""
-    joined: list[Buffer] = []
-    joined_bytes = 0
-    for piece in pieces:
-        if len(piece) < ALONE_BYTES_MIN:
-            joined.append(piece)
-            joined_bytes += len(piece)
-            if joined_bytes < PART_BYTES:
-                continue
-        if joined:
-            yield b"".join(joined)
-            joined, joined_bytes = [], 0
-        if len(piece) >= ALONE_BYTES_MIN:
-            yield piece
-    if joined:
-        yield b"".join(joined)
-
-
-def _is_batch(piece: Slice) -> bool:
-    is_short = piece.count < RUN_MESSAGES_MIN and piece.payload_bytes < ALONE_BYTES_MIN
-    return not is_short or piece.batch.kind is not RecordKind.USER
-
-
-def _batch_pieces(pieces: Sequence[Piece]) -> Iterator[Buffer]:
-    for part in _gathered(pieces, _is_batch):
-        if isinstance(part, StretchPart):
-            yield from part.pieces()
-        elif isinstance(part, _Gathered):
-            yield batches.encode_list(part.ids, part.payloads)
-            if part.flags:
-                yield batches.encode_carried(part.flags, part.sections())
-        elif part.batch.kind is not RecordKind.USER:
-            yield batches.encode_marker(_KIND_NAMES[part.batch.kind], part.first_id(), part.payloads()[0])
-        else:
-            lengths, payloads = part.span()
-            if part.counted_at is None:
-                yield batches.encode_list_head(part.count, len(payloads))
-                yield part.id_bytes()
-            else:
-                yield batches.encode_run_head(part.first_id(), part.counted_at, part.count, len(payloads))
-            yield lengths
-            yield payloads
-            if part.batch.flags:
-                yield batches.encode_carried(part.batch.flags, [part.sections()])
-
-
-def json_parts(slices: Sequence[Slice]) -> Iterator[bytes]:
-    """A Messages answer as JSON."""
-    before = json_bodies.START_OF_MESSAGES
-    for part in _gathered(slices, lambda _: False):
-        assert isinstance(part, _Gathered)
-        yield before + json_bodies.encode_messages_block(part.ids, part.payloads, part.carried())
-        before = b","
-    yield json_bodies.END_OF_MESSAGES if before == b"," else json_bodies.START_OF_MESSAGES + json_bodies.END_OF_MESSAGES
-
-
-def records_of(slices: Sequence[Slice]) -> Iterator[list[Record]]:
-    """The records of the slices, some at a time."""
-    records_left = chain.from_iterable(map(_records, slices))
-    while some := list(islice(records_left, PART_RECORDS)):
-        yield some
-
-
-def _records(piece: Slice) -> Iterator[Record]:
-    pointer = None if piece.written_by is None else abs(piece.written_by)
-    kind = _KIND_NAMES[piece.batch.kind]
-    for message_id, payload, extra in zip(piece.ids(), piece.payloads(), piece.extras(), strict=True):
-        yield Record(message_id, payload, extra.key, extra.headers, extra.event_time_ms, extra.ttl_ms, kind, pointer)
-
-
-def _avro_record_parts(_request: Request, fetched: Fetch) -> Iterator[bytes]:
-    yield from map(avro.encode_records_block, records_of(fetched.slices))
-    yield avro.END_OF_ARRAY
-
-
-def _json_record_parts(request: Request, fetched: Fetch) -> Iterator[bytes]:
-    before = json_records.START_OF_PAGE
-    for some in records_of(fetched.slices):
-        yield before + json_records.encode_records_block(some)
-        before = b","
-    held_by = None if fetched.held_by is None else request.services.holder(fetched.held_by)
-    yield (before if before != b"," else b"") + json_records.end_of_page(fetched.next_id, held_by)
-
-
-def _record_lines(_request: Request, fetched: Fetch) -> Iterator[bytes]:
-    yield from map(json_records.encode_records_lines, records_of(fetched.slices))
-
-
 _PUBLISH: Mapping[bytes, Format] = {
     AVRO: Format(AVRO, avro.decode_publish_request, avro.encode_publish_response),
     JSON: Format(JSON, json_bodies.decode_publish_request, json_bodies.encode_publish_response),
@@ -599,10 +292,6 @@ _STORE: Mapping[bytes, Format] = {
     JSON: _PUBLISH[JSON]._replace(decode=partial(json_bodies.decode_publish_request, check=check_store)),
     ARROW: _PUBLISH[ARROW],
 }
-_POLL: Mapping[bytes, Callable[[bytes], ConsumeRequest]] = {
-    AVRO: avro.decode_consume_request,
-    JSON: json_bodies.decode_consume_request,
-}
 _ROLL_BACK = {
     AVRO: partial(avro.decode_publish_response, check=check_rollback),
     JSON: partial(json_bodies.decode_publish_response, check=check_rollback),
@@ -613,10 +302,4 @@ _RECORDS: Mapping[bytes, Format] = {
     AVRO: _PUBLISH[AVRO]._replace(decode=avro.decode_records_request),
     schemas.JSON_LINES: _LINES,
     schemas.JSON_LINES_ALIAS: _LINES,
-}
-_RECORD_PARTS: Mapping[bytes, Callable[[Request, Fetch], Iterator[bytes]]] = {
-    JSON: _json_record_parts,
-    AVRO: _avro_record_parts,
-    schemas.JSON_LINES: _record_lines,
-    schemas.JSON_LINES_ALIAS: _record_lines,
 }

@@ -19,7 +19,8 @@ from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_
 from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
 from basalt.http.asgi.responses import Response, next_header
-from basalt.http.routes.messages import ISOLATION, WAIT_MS_MAX, in_parts, load_arrow, unless_gone
+from basalt.http.routes.messages import load_arrow
+from basalt.http.routes.polls import ISOLATION, WAIT_MS_MAX, in_parts, unless_gone
 from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided

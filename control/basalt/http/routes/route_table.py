@@ -31,6 +31,7 @@ MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
 ADMIN_PATH = "/v1/admin"
 TOPICS_PATH = "/v1/namespaces/{namespace}/topics"
 TOPIC_PATH = TOPICS_PATH + "/{topic}"
+RECORDS_PATH = TOPIC_PATH + "/records"
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 NOT_ASKED = (0, "")
 KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, they are found anew
@@ -48,6 +49,15 @@ class Query:
     schema: Schema
     meaning: str
     required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header that a call reads for itself, as the OpenAPI document has it."""
+
+    name: str
+    schema: Schema
+    meaning: str
 
 
 class Request(RequestHead):
@@ -132,6 +142,7 @@ class Operation:
     answers: Mapping[int, Content] = field(default_factory=lambda: {200: {}})
     errors: tuple[type[BasaltError], ...] = ()
     if_match: bool = False  # whether it reads the header If-Match
+    headers: tuple[Header, ...] = ()
     submit: Submit | None = None
 
     @property
@@ -178,7 +189,7 @@ class RouteTable:
         self, method: str, path: str, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
-        if_match: bool = False, submit: Submit | None = None,
+        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None,
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
@@ -203,6 +214,7 @@ class RouteTable:
                 answers=answers or {200: _content(answer if returned in (Response, NoneType) else returned)},
                 errors=errors,
                 if_match=if_match,
+                headers=headers,
                 submit=submit,
             )
             self.operations.append(operation)
@@ -324,7 +336,7 @@ class Endpoint:
 class Found:
     """All that the routes have for one head: the operation's handler, and the values of path and query."""
 
-    __slots__ = ("handler", "path", "query", "route", "routes", "submit")
+    __slots__ = ("handler", "kept", "path", "query", "route", "routes", "submit")
 
     def __init__(
         self, routes: Routes, route: str, handler: Handler, path: dict[str, str], query: dict[str, Value],
@@ -332,6 +344,7 @@ class Found:
     ) -> None:  # fmt: skip
         self.routes = routes
         self.route = route
+        self.kept: Any = None  # what the call has read in the head, for the next request that begins alike
         self.handler = handler
         self.path = path
         self.query = query

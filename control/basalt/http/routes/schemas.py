@@ -11,9 +11,12 @@ from types import UnionType
 from typing import TypeAlias
 
 from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_ITEMS_MAX,
     INT_MAX,
     LONG_MAX,
+    MEMBER_CHARS_MAX,
     PUBLISH_MESSAGES_MAX,
+    REASON_CHARS_MAX,
     SEGMENTS_MAX,
     SEQUENCE_MAX,
     WORK_ENTRIES_MAX,
@@ -35,7 +38,9 @@ JSON_LINES_ALIAS = b"application/jsonl"
 NAME: Schema = {"type": "string", "pattern": f"^{NAME_EXPRESSION}$"}
 MESSAGE_ID: Schema = {"type": "string", "pattern": "^[0-9a-fA-F]{40}$"}
 TRANSACTION_ID: Schema = {"type": "string", "pattern": "^([0-9a-f]{16}[0-7][0-9a-f]{15}|[1-9][0-9]{0,17})$"}
+PRODUCER_NAME: Schema = {"type": "string", "pattern": "^[!-~]{1,64}$"}
 SESSION_NAME: Schema = {"type": "string", "pattern": "^[^/]{1,255}$"}
+MEMBER_NAME: Schema = {"type": "string", "pattern": f"^[^/]{{1,{MEMBER_CHARS_MAX}}}$"}
 BINARY: Schema = {"contentMediaType": "avro/binary"}
 BATCHED: Schema = {"contentMediaType": "application/vnd.basalt.batches"}
 ARROW_STREAM: Schema = {"contentMediaType": "application/vnd.apache.arrow.stream"}
@@ -129,6 +134,35 @@ _RECORD: Mapping[str, Schema] = {
     **_CARRIED_TIMES,
 }
 _RECORDS: Schema = {"type": "array", "items": _object(_RECORD)}
+_ENTRIES = f"{WORK_ENTRIES_MAX} at most"  # more are 413, which a schema would make 400
+_AT_MOST = f"{ACKNOWLEDGED_ITEMS_MAX} ids and claims at most in one Work"
+_CLAIMS: Schema = {
+    "type": "array",
+    "description": _AT_MOST,
+    "items": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
+}
+_IDS: Schema = {"type": "array", "description": _AT_MOST, "items": _ID_BYTES}
+_COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LONG_MAX}
+_ACKNOWLEDGE = _object(
+    {
+        "namespace": NAME,
+        "topic": NAME,
+        "group": NAME,
+        "ids": _IDS,
+        "upTo": _union(bytes=_ID_BYTES),
+        "member": {"type": "string", "maxLength": MEMBER_CHARS_MAX},
+        "epoch": _COUNT,
+        "round": _COUNT,
+        "claims": _CLAIMS,
+        "except": _IDS,
+        "reject": {
+            "type": "array",
+            "description": _AT_MOST,
+            "items": _object({"id": _ID_BYTES, "reason": {"type": "string", "maxLength": REASON_CHARS_MAX}}, ("id",)),
+        },
+    },
+    ("namespace", "topic", "group"),
+)
 WORK = _object(
     {
         "publish": {
@@ -137,10 +171,11 @@ WORK = _object(
                 {"namespace": NAME, "topic": NAME, "messages": _MESSAGES, "records": _RECORDS}, ("namespace", "topic")
             ),
         },
-        "markers": {"type": "array", "maxItems": WORK_ENTRIES_MAX, "items": _MARKER},
+        "acknowledge": {"type": "array", "description": _ENTRIES, "items": _ACKNOWLEDGE},
+        "markers": {"type": "array", "description": _ENTRIES, "items": _MARKER},
         "segments": {
             "type": ["array", "null"],
-            "maxItems": SEGMENTS_MAX,
+            "description": f"{SEGMENTS_MAX} at most",
             "items": _object({"writePointer": _POINTER}, ("writePointer",)),
         },
     }

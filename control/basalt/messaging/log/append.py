@@ -8,13 +8,13 @@ and one topic become one row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import Topic
 from basalt.messaging.index import NO_TTLS, TtlCounts
 from basalt_engine.keys import SEQUENCE_MAX, position
-from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, Reference
+from basalt_engine.messages import ROW_BYTES_MAX, MessageRow, ProducerNumbers, Reference, add_numbers
 from basalt_engine.records import NO_EXTRAS, Buffer, Extras, RecordKind, encode
 
 BATCH_BYTES_MAX = ROW_BYTES_MAX - 16  # a batch's header and checksum, and its length when it is compressed
@@ -65,6 +65,12 @@ def next_place(newest: LogPosition, now_ms: int) -> LogPosition:
     if newest.sequence < SEQUENCE_MAX:
         return LogPosition(newest.ms, newest.sequence + 1)
     return LogPosition(newest.ms + 1, 0)
+
+
+def before_one_millisecond(newest: LogPosition, now_ms: int, count: int) -> LogPosition:
+    """The newest place to go on from, so that the next `count` get places of one millisecond, and so can be one row."""
+    place = next_place(newest, now_ms)
+    return newest if place.sequence + count <= SEQUENCE_MAX + 1 else LogPosition(place.ms, SEQUENCE_MAX)
 
 
 def last_of(ranges: list[PositionRange]) -> LogPosition:
@@ -124,6 +130,9 @@ def lone_cut(payload_bytes: int) -> Cut:
     return Cut(0, 1, payload_bytes, payload_bytes + MESSAGE_OVERHEAD_BYTES)
 
 
+# The producer of a publish, and the number that it gave the first message; the others count up.
+Numbered: TypeAlias = tuple[bytes, int]
+
 # Time and last sequence of a part of a publish, its messages, what they carry, and its cut.
 PlacedCut = tuple[int, int, Sequence[Buffer], Sequence[Extras] | None, Cut]
 
@@ -132,8 +141,8 @@ class RowBuilder:
     """A row that still may grow within its group."""
 
     __slots__ = (
-        "after", "extras", "kind", "last", "messages", "ms", "own_ttls", "payload_bytes", "payloads", "reference", "size_bytes",
-        "topic", "written_by",
+        "after", "extras", "kind", "last", "messages", "ms", "own_ttls", "payload_bytes", "payloads", "producers", "reference",
+        "size_bytes", "topic", "written_by",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, written_by: int | None, after: bytes, ms: int) -> None:
@@ -150,6 +159,7 @@ class RowBuilder:
         self.messages = 0
         self.payload_bytes = 0
         self.size_bytes = 0
+        self.producers: ProducerNumbers | None = None  # of messages that have numbers
 
     def can_take(
         self, ms: int, sequence: int, written_by: int | None, cut: Cut, extras: Sequence[Extras] | None
@@ -181,12 +191,18 @@ class RowBuilder:
         self.payload_bytes += cut.payload_bytes
         self.last = last
 
+    def number(self, producer: bytes, last: int, messages: int) -> None:
+        """The messages that came last are this producer's, up to this number."""
+        if self.producers is None:
+            self.producers = {}
+        add_numbers(self.producers, producer, last, messages)
+
     def row(self) -> MessageRow:
         where = position(self.ms, self.last)
         if self.reference is not None:
             return MessageRow(where, self.written_by, None, self.reference)
         batch = encode(self.payloads, self.extras, kind=self.kind)
-        return MessageRow(where, self.written_by, batch, None, self._expire_ms())
+        return MessageRow(where, self.written_by, batch, None, self._expire_ms(), producers=self.producers)
 
     def _expire_ms(self) -> int | None:
         """The time at which the row's last message expires by its own TTL; None when a message lives as long as the topic says."""

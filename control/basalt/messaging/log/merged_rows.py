@@ -18,7 +18,7 @@ from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.runtime.group_commit import Group, GroupCommit
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
-from basalt_engine.messages import MessageRow, MessageTable
+from basalt_engine.messages import MessageRow, MessageTable, merged_producers
 from basalt_engine.records import can_merge, decode, merge
 from basalt_engine.table import Delete
 
@@ -81,11 +81,13 @@ class RowMerger:
         # begun in one of them would miss what moves to another.
         if tail is None or not topic_log.live or topic_log.rows_locked or len(topic.read_keys.scanned()) > 1:
             return
+        if run.first <= topic_log.divided_at <= run.last:
+            return
         rows = tail.between(run.first, run.last)
         if len(rows) < MERGED_ROWS_MIN:
             return
         batches = [(row.position, decode(row.batch or b"", verify=False)) for row in rows]
-        merged = MessageRow(rows[-1].position, None, merge(batches))
+        merged = MessageRow(rows[-1].position, None, merge(batches), producers=merged_producers(rows))
         gone = [Delete(topic.keys.message_key(*position_fields(row.position))) for row in rows[:-1]]
         topic_log.packing.add(group, topic, merged)
         group.add(MessageTable.name, *gone)
@@ -95,7 +97,7 @@ class RowMerger:
     def _merged(self, tail: Tail, rows: list[MessageRow], merged: MessageRow) -> None:
         self._memory.merged_rows_total += len(rows)
         self._memory.merged_bytes_total += merged.size_bytes
-        self._memory.tails.replace(tail, rows, merged)
+        self._memory.tails.replace(tail, rows, merged._replace(producers=None))  # of which only the store is ever asked
 
     # As a waiter.
 

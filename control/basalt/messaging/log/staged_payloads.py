@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from basalt.catalog.topics import Topic
+from basalt.errors import SequenceGapError
 from basalt.messaging.index import NO_TTLS, TtlCounts, count_staged, count_ttls
 from basalt.messaging.log import stored_log
-from basalt.messaging.log.append import Placed, last_of, placed_cuts, places
+from basalt.messaging.log.append import Placed, before_one_millisecond, last_of, placed_cuts, places
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
-from basalt.messaging.log.topic_log import TopicLog
-from basalt.runtime.group_commit import Group, NotLoadedError, Phase
+from basalt.messaging.log.topic_log import TopicLog, delete_absent
+from basalt.runtime.group_commit import Group, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
@@ -29,15 +30,26 @@ from basalt_engine.table import Put, Store
 
 LAST_POSITION = b"\xff" * (POSITION_BYTES - 1) + b"\xfe"  # of payload rows: what comes after it is the writer's note
 
+WriterOfLog = tuple[tuple[bytes, int], int]  # a generation of a topic, and a write pointer
 Wanted = Mapping[TopicLog, Collection[int]]  # writers, by topic
 
 
 class GroupWriters:
     """The writers that one group changes, each with its log."""
 
-    def __init__(self, writers: StagedWriters) -> None:
+    def __init__(self, staged: StagedPayloads, writers: StagedWriters) -> None:
+        self._staged = staged
         self._writers = writers
         self._changed: dict[StagedWriter, TopicLog] = {}
+        self._rows: dict[WriterOfLog, list[bytes]] = {}
+
+    def has(self, log: TopicLog, write_pointer: int) -> bool:
+        """True when the group stores something under the pointer already."""
+        return (log.topic.keys.generation_key, write_pointer) in self._rows
+
+    def stored(self, log: TopicLog, write_pointer: int, key: bytes) -> None:
+        """The group writes this payload row."""
+        self._rows.setdefault((log.topic.keys.generation_key, write_pointer), []).append(key)
 
     def add(self, log: TopicLog, writer: StagedWriter) -> None:
         """The group changes what the writer has staged."""
@@ -55,6 +67,7 @@ class GroupWriters:
     def failed(self) -> None:
         for writer in self._changed:  # what it has staged is only to be learnt from the store now
             self._writers.evict(writer)
+        self._staged.doubt(self._rows)
         self._landed()
 
     def _landed(self) -> None:
@@ -67,7 +80,8 @@ class StagedPayloads:
     """All writers' staged payloads. All but `ready` and `hold` is called from stages of the group commit."""
 
     def __init__(self, store: Store, clock: Clock, writers: StagedWriters) -> None:
-        self._table = PayloadTable(store.table(PayloadTable.name))
+        self._rows_table = store.table(PayloadTable.name)
+        self._table = PayloadTable(self._rows_table)
         self._messages = MessageTable.of(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._atomic = store.atomic
@@ -75,6 +89,8 @@ class StagedPayloads:
         self._clock = clock
         self._call = StoreCalls(store)
         self._writers = writers
+        # Keys of rows whose write failed, and may still take effect later: decided about before the writer is read again.
+        self._unconfirmed: dict[WriterOfLog, list[bytes]] = {}
 
     # Loading.
 
@@ -93,6 +109,7 @@ class StagedPayloads:
                     for pointer in pointers:
                         writer = self._kept(log, pointer)
                         if writer is None and pointer <= self._writers.unknown_up_to:
+                            await self._confirm_or_delete(log.topic, pointer)
                             writer = self._keep(log, await self._read(log.topic, pointer))
                         if pinned and writer is not None:
                             self._writers.pin(writer)
@@ -132,12 +149,35 @@ class StagedPayloads:
     ) -> None:  # fmt: skip
         """Keep messages aside, after what the writer staged before, which is in memory. Cannot fail."""
         writer, topic = self._change(group, log, write_pointer), log.topic
+        part = self._part(group)
         ranges = places(writer.newest, group.now_ms, len(payloads))
         for ms, last, messages, theirs, cut in placed_cuts(ranges, payloads, extras):
             where, batch = position(ms, last), encode(messages, theirs)
+            if not self._atomic:
+                part.stored(log, write_pointer, topic.keys.payload_key(write_pointer, ms, last))
             group.add_late(PayloadTable.name, partial(_packed, log, topic, write_pointer, where, batch))
             writer.add(where, cut.stop - cut.start, cut.payload_bytes, count_staged(batch))
         writer.newest = last_of(ranges)
+
+    def already(self, group: Group, log: TopicLog, write_pointer: int, before: int, count: int) -> int:
+        """Count those of the next `count` messages that are stored already: the caller says how many were stored `before` them.
+
+        Changes nothing; what the writer stored is in memory. `SequenceGapError`.
+        """
+        writer = self._known(log, write_pointer)
+        stored = 0 if writer is None else writer.messages
+        if not before <= stored <= before + count:
+            raise SequenceGapError(
+                f"write pointer {write_pointer} has {stored} messages stored and not published in the topic, and the call follows"
+                f" {before}",
+                hint="send what lies between first, or say how many were stored before in Basalt-Stored-Before",
+            )
+        if stored < before + count and not self._atomic:
+            if self._part(group).has(log, write_pointer):
+                raise NextGroupError  # of two rows that are written at once, the second could be there without the first
+            if writer is not None:
+                writer.newest = before_one_millisecond(writer.newest, group.now_ms, count)
+        return stored - before
 
     def unpublished(self, log: TopicLog, write_pointer: int) -> Reference | None:
         """The reference that publishes all that the writer staged since the last one; None when there is nothing."""
@@ -220,8 +260,23 @@ class StagedPayloads:
 
     def _change(self, group: Group, log: TopicLog, write_pointer: int) -> StagedWriter:
         writer = self._known(log, write_pointer) or self._keep(log, StagedWriter(write_pointer))
-        group.part(self, lambda: GroupWriters(self._writers)).add(log, writer)
+        self._part(group).add(log, writer)
         return writer
+
+    def _part(self, group: Group) -> GroupWriters:
+        return group.part(self, lambda: GroupWriters(self, self._writers))
+
+    def doubt(self, rows: Mapping[WriterOfLog, Sequence[bytes]]) -> None:
+        """The write of these rows failed."""
+        for writer, keys in rows.items():
+            self._unconfirmed.setdefault(writer, []).extend(keys)
+
+    async def _confirm_or_delete(self, topic: Topic, write_pointer: int) -> None:
+        key = topic.keys.generation_key, write_pointer
+        rows = self._unconfirmed.get(key)
+        if rows:
+            await self._call(delete_absent, self._rows_table, rows)
+            del self._unconfirmed[key]
 
     # Reading.
 

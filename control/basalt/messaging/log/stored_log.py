@@ -3,6 +3,8 @@
 The notes are entries of the system table (docs/formats/system-table.md), written together with the removal that they tell of:
 - the end (`newest`) is the newest place that was ever given out: a row that is gone cannot tell it after a restart, and a
   place that was given out once must never be given out again;
+- the last numbers of producers up to a place (`producers`), as `basalt.messaging.producers` keeps them; no later than a topic's
+  first row with numbers;
 - what the markers said up to a place (`markers`), as `basalt.messaging.markers` keeps it; no later than a topic's first marker;
 - the start (`expired`) is the time before which everything is gone: sums from before a removal leave that out.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -154,10 +157,19 @@ class SavedMarkers(msgspec.Struct, frozen=True):
     tasks: dict[str, tuple[int | None, bool, int]]
 
 
+class SavedProducers(msgspec.Struct, frozen=True):
+    """The producers of a generation up to a position (hex), by name: last number, epoch, time of the last use, run of a named one."""
+
+    generation: int
+    position: str
+    producers: dict[str, tuple[int, int, int, str]]
+
+
 EntryT = TypeVar("EntryT", bound=TopicEntry)
 NEWEST = SystemRecord("newest", "", LogEnd)
 EXPIRED = SystemRecord("expired", "", LogStart)
 MARKERS = SystemRecord("markers", "", SavedMarkers)
+PRODUCERS = SystemRecord("producers", "", SavedProducers)
 
 
 def entry_name(prefix: bytes) -> str:
@@ -175,7 +187,7 @@ def put_entry(
     group: Group, record: SystemRecord[EntryT], topic: Topic, entry: EntryT, phase: Phase = Phase.ROWS
 ) -> None:
     """Write the topic's entry of this kind with the group."""
-    group.add(SystemTable.name, record.put(entry, entry_name(topic.keys.prefix)), phase=phase)
+    group.add_late(SystemTable.name, partial(record.put, entry, entry_name(topic.keys.prefix)), phase)
 
 
 def note_newest(group: Group, topic: Topic, newest: bytes) -> None:

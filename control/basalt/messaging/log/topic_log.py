@@ -17,10 +17,12 @@ from basalt.messaging.index import Blocks, TopicIndex, TtlCounts, count_row, cou
 from basalt.messaging.log.append import (
     EMPTY_LOG,
     LogPosition,
+    Numbered,
     Placed,
     PlacedCut,
     PositionRange,
     RowBuilder,
+    before_one_millisecond,
     last_of,
     lone_cut,
     next_place,
@@ -33,7 +35,7 @@ from basalt.messaging.log.tails import Tail, TailOwner, Tails
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
-from basalt_engine.keys import position
+from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, RecordKind
 from basalt_engine.snapshot import POINTER_MAX
@@ -76,7 +78,7 @@ class RolledBack(NamedTuple):
 class LogLocks:
     """The locks of one log, made when the first of them is needed."""
 
-    __slots__ = ("confirming", "loading", "rows", "staging")
+    __slots__ = ("confirming", "loading", "producers", "rows", "staging")
 
     def __init__(self) -> None:
         # Held by a job that reads rows and then changes or removes what it found. A row that is rolled back gets a new
@@ -89,14 +91,16 @@ class LogLocks:
         # The same for what writers have staged: a commit must not wait for a long search for markers.
         self.staging = asyncio.Lock()
         self.confirming = asyncio.Lock()
+        # The same for the numbers of producers.
+        self.producers = asyncio.Lock()
 
 
 class TopicLog(TailOwner):
     """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
 
     __slots__ = (
-        "__weakref__", "_locks", "_waiting", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
-        "packing", "pending", "roll_backs_seen", "stable", "staged", "topic", "uncommitted", "unconfirmed", "writing",
+        "__weakref__", "_locks", "_waiting", "divided_at", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
+        "packing", "pending", "producers", "roll_backs_seen", "stable", "staged", "topic", "uncommitted", "unconfirmed", "writing",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory, *, marked: bool = False) -> None:
@@ -104,6 +108,7 @@ class TopicLog(TailOwner):
         self.live = True  # else it has ended, or its properties are to be read again
         self.ended = False
         self.end = end  # the newest place given out
+        self.divided_at = b""  # an empty place; rows before it and behind it never become one
         # The position after which the rows come that are being written. While a thread writes, the store may show rows
         # that a power failure would still take back: readers stop there.
         self.in_flight: bytes | None = None
@@ -124,6 +129,7 @@ class TopicLog(TailOwner):
         self.stable = b""  # up to this position all is decided, and stays so
         self.marked = marked  # it may have markers; most logs have none, and nobody looks for any
         self.markers: Any = None  # of `basalt.messaging.markers`
+        self.producers: Any = None  # of `basalt.messaging.producers`
         self.index: TopicIndex | None = None
         self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile
 
@@ -166,7 +172,7 @@ class TopicLog(TailOwner):
             rows = self.unconfirmed
             if not rows:
                 return
-            await self.memory.call(_delete_absent, self.memory.rows_table, rows)
+            await self.memory.call(delete_absent, self.memory.rows_table, rows)
             # A later group may have failed meanwhile, or the topic be gone.
             self.unconfirmed = self.unconfirmed[len(rows) :]
             if self.unconfirmed:
@@ -180,10 +186,12 @@ class TopicLog(TailOwner):
 
     def append(
         self, group: Group, payloads: Sequence[Buffer], extras: Sequence[Extras] | None = None, written_by: int | None = None,
+        numbered: Numbered | None = None,
     ) -> Placed:  # fmt: skip
         """Add messages at the end; at most `BATCH_MESSAGES_MAX`. Cannot fail."""
         assert 0 < len(payloads) <= BATCH_MESSAGES_MAX, len(payloads)
         end = self.end
+        passed = 0
         if extras is None and len(payloads) == 1:  # most publishes
             self.end = place = next_place(end, self._earliest_ms(group))
             parts: Iterable[PlacedCut] = [(*place, payloads, None, lone_cut(len(payloads[0])))]
@@ -199,7 +207,20 @@ class TopicLog(TailOwner):
                 newest = RowBuilder(self.topic, written_by, b"" if before is EMPTY_LOG else position(*before), ms)
                 rows.begin(self, newest)
             newest.extend(messages, theirs, cut, last)
+            if numbered is not None:
+                if not self.memory.atomic:
+                    rows.numbered.add((self, numbered[0]))
+                passed += len(messages)
+                newest.number(numbered[0], numbered[1] + passed - 1, len(messages))
         return placed
+
+    def has_numbered(self, group: Group, producer: bytes) -> bool:
+        """True when the group appends messages of this producer already."""
+        return (self, producer) in self._rows(group).numbered
+
+    def leave_millisecond(self, group: Group, count: int) -> None:
+        """See to it that so many messages, appended next, get places of one millisecond, and so can be one row."""
+        self.end = before_one_millisecond(self.end, self._earliest_ms(group), count)
 
     def append_marker(self, group: Group, kind: RecordKind, payload: Buffer, written_by: int | None) -> Placed:
         """Add a marker at the end: a row of its own, which counts as no message. Cannot fail."""
@@ -223,6 +244,16 @@ class TopicLog(TailOwner):
     def skip(self, group: Group) -> Placed:
         """Take a place that stays empty, for a publish of nothing: no later row may turn up under its answer."""
         return Placed.of(self._take(group, 1))
+
+    def divide(self, group: Group) -> None:
+        """Take a place that stays empty: what was appended so far never becomes one row with what follows."""
+        self.skip(group)
+        self.divided_at = self.newest
+
+    def go_on_behind(self, position: bytes) -> None:
+        """Give out no place up to this one, of which something was noted."""
+        if position:
+            self.end = max(self.end, LogPosition(*position_fields(position)))
 
     def _take(self, group: Group, count: int) -> list[PositionRange]:
         ranges = places(self.end, self._earliest_ms(group), count)
@@ -291,6 +322,15 @@ class TopicLog(TailOwner):
     def forget_details(self) -> None:
         """Forget what is known beyond the end: it can be read again."""
         self.index = self.markers = self.newest_row = None
+        if self not in self.memory.with_unsaved:
+            self.forget_producers()
+
+    def forget_producers(self) -> None:
+        """Rows with numbers were written, or not: only the store knows, once rows in doubt are decided about."""
+        state, self.producers = self.producers, None
+        self.memory.with_unsaved.discard(self)
+        if state is not None:
+            state.dropped(self)
 
     def finish(self) -> None:
         """The generation has ended; nothing of it is served any more."""
@@ -299,6 +339,7 @@ class TopicLog(TailOwner):
         memory.recent.pop(self.topic.title, None)
         memory.with_unconfirmed.discard(self)
         memory.with_uncommitted.discard(self)
+        self.forget_producers()
         self.unconfirmed, self.in_flight, self.uncommitted = (), None, None
         for writer in list((self.staged or {}).values()):
             memory.writers.forget(writer)
@@ -401,7 +442,8 @@ class TopicLog(TailOwner):
         return self._locks
 
 
-def _delete_absent(table: Table, rows: Sequence[bytes]) -> None:
+def delete_absent(table: Table, rows: Sequence[bytes]) -> None:
+    """Decide about rows in doubt: what is not there never comes, for a delete hides what arrives after it."""
     absent = [Delete(row) for row in rows if table.get(row) is None]
     if absent:
         table.write(absent)
@@ -416,6 +458,7 @@ class GroupRows:
         self._built: list[tuple[TopicLog, RowBuilder]] = []
         self._written: list[tuple[TopicLog, RowBuilder, MessageRow]] = []
         self.newest: dict[TopicLog, RowBuilder] = {}
+        self.numbered: set[tuple[TopicLog, bytes]] = set()  # the producers of messages that have numbers
 
     def begin(self, log: TopicLog, builder: RowBuilder) -> None:
         """One more row, at the log's end."""
@@ -458,6 +501,7 @@ class GroupRows:
             self._memory.tails.drop(log)
             log.newest_row = None
             log.forget_sums()
+            log.forget_producers()
         self._landed()
 
     def _landed(self) -> None:
@@ -483,6 +527,7 @@ class LogMemory:
         # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
         self.with_unconfirmed: set[TopicLog] = set()
         self.with_uncommitted: set[TopicLog] = set()
+        self.with_unsaved: set[TopicLog] = set()  # numbers of producers that no entry has
         self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted
         self.messages_total = 0
         self.payload_bytes_total = 0

@@ -201,6 +201,19 @@ class Slice:
         """Without the messages after this id."""
         return self._part(self.start, self.after(last, False).start)
 
+    def whole(self) -> Slice:
+        """All messages of the batch."""
+        return self._part(0, self.batch.count)
+
+    def picked(self, indexes: Sequence[int]) -> list[Slice]:
+        """The messages at these indexes of the batch, ascending: as one, where their ids allow it."""
+        if self._stored_ms is not None:
+            return [self._part(index, index + 1) for index in indexes]
+        part = self._part(0, len(indexes))
+        part.batch = self.batch.picked(indexes, b"".join([self.id_at(index)[:POSITION_BYTES] for index in indexes]))
+        part._first_sequence, part._head, part._positions = 0, b"", part.batch.positions
+        return [part]
+
     def cut_at(self, at: int) -> tuple[Slice, Slice]:
         """The messages before index `at`, and the others."""
         return self._part(self.start, at), self._part(at, self.stop)

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.edits import Edit
+from basalt.transactions.rules.edits import Edit, ReturnReason
 from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin
 from basalt_engine.errors import CorruptionError
+from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.spans import Spans
 from basalt_engine.varints import VARINT_BYTES_MAX, encode_deltas, encode_varint
 
 VERSION = 1
@@ -163,6 +165,10 @@ class FieldReader:
         value: int = _INT.unpack(self.take(4))[0]
         return value
 
+    def short(self) -> int:
+        value: int = _SHORT.unpack(self.take(2))[0]
+        return value
+
     def data(self) -> bytes:
         return self.take(self.count())
 
@@ -219,6 +225,26 @@ class FieldReader:
         if last >> 63:
             raise self.failure("a number beyond 63 bits")
         return tuple(numbers)
+
+    def spans(self) -> Spans:
+        """Spans of message ids; never none."""
+        start, spans = self.offset, self.any_spans()
+        if not spans:
+            raise self.failure("no spans where there must be some", start)
+        return spans
+
+    def any_spans(self) -> Spans:
+        """Spans of message ids, or none."""
+        start = self.offset
+        try:
+            spans, self.offset = Spans.decode_from(self._data, start, self.stop)
+        except CorruptionError as error:
+            raise self.failure(f"{error.message}:", start) from error
+        return spans
+
+    def since(self, start: int) -> bytes:
+        """The bytes that were read from `start` on."""
+        return self._data[start : self.offset]
 
     def end(self) -> None:
         if self.offset != self.stop:
@@ -294,6 +320,14 @@ def many(item: FieldType) -> FieldType:
     return FieldType(encode, read)
 
 
+def pair(first: FieldType, second: FieldType) -> FieldType:
+    """Two values, one after the other."""
+    return FieldType(
+        lambda value: first.encode(value[0]) + second.encode(value[1]),
+        lambda reader: (first.read(reader), second.read(reader)),
+    )
+
+
 def _ascending(values: FieldType, what: str, *, ahead: Sequence[Any] = ()) -> FieldType:
     def read(reader: FieldReader) -> Any:
         start, found = reader.offset, values.read(reader)
@@ -330,6 +364,7 @@ def _read_version(reader: FieldReader) -> int | None:
 
 LONG = FieldType(_LONG.pack, FieldReader.long, "q")
 POINTER = FieldType(_LONG.pack, FieldReader.pointer, "q")
+SHORT = FieldType(_SHORT.pack, FieldReader.short, "H")
 COUNT = FieldType(_INT.pack, FieldReader.count, "I")
 FLAG = FieldType(_BYTE.pack, FieldReader.flag, "B")
 KIND = numbered(Kind, "kind")
@@ -337,6 +372,10 @@ TEXT = FieldType(_text_field, FieldReader.text)
 OPTIONAL_TEXT = FieldType(_text_field, FieldReader.optional_text)
 BYTES = FieldType(lambda data: _INT.pack(len(data)) + data, FieldReader.data)
 SET = FieldType(_set_field, FieldReader.set)
+MESSAGE_ID = FieldType(bytes, lambda reader: reader.take(MESSAGE_ID_BYTES))
+SPANS = FieldType(Spans.encode, FieldReader.spans)
+ANY_SPANS = FieldType(Spans.encode, FieldReader.any_spans)
+RETURN_REASON = numbered(ReturnReason, "reason")
 POINTERS = FieldType(lambda pointers: encode_varint(len(pointers)) + encode_deltas(pointers), FieldReader.pointers)
 VERSION_OF_WORK = FieldType(lambda version: _LONG.pack(NO_VERSION if version is None else version), _read_version)
 JOIN = record(Join, {"generation": COUNT, "from_ms": LONG, "topic": BYTES})
@@ -374,6 +413,14 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     21: (edits.ChangesUnlogged, {"id": POINTER}),
     22: (edits.SessionsForgotten, {"names": _ascending(many(TEXT), "names of sessions")}),
     23: (edits.CounterOwnerClaimed, {"name": TEXT, "owner": TEXT}),
+    24: (edits.GroupMade, {"number": COUNT, "at_ms": LONG, "generation": COUNT, "prefix": BYTES, "name": TEXT,
+                           "options": BYTES, "floor": MESSAGE_ID}),
+    25: (edits.GroupChanged, {"number": COUNT, "at_ms": LONG, "options": BYTES, "paused": FLAG}),
+    26: (edits.GroupSought, {"number": COUNT, "at_ms": LONG, "round": COUNT, "floor": MESSAGE_ID}),
+    27: (edits.GroupsForgotten, {"numbers": _ascending(many(COUNT), "numbers of groups")}),
+    28: (edits.Acknowledged, {"writer": POINTER, "number": COUNT, "at_ms": LONG, "spans": SPANS}),
+    29: (edits.AcknowledgedIn, {"id": POINTER, "number": COUNT, "at_ms": LONG, "spans": SPANS}),
+    30: (edits.Returned, {"number": COUNT, "at_ms": LONG, "reason": RETURN_REASON, "not_before_ms": LONG, "spans": SPANS}),
 }  # fmt: skip
 _FORMATS = {number: record(kind, fields) for number, (kind, fields) in _EDITS.items()}
 NUMBERS: dict[type[Edit], int] = {kind: number for number, (kind, _) in _EDITS.items()}

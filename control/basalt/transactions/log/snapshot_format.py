@@ -7,15 +7,17 @@ transactions that began one after the other have nearly the same, and share it a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from crc32c import crc32c
 
 from basalt.transactions.log.entry_format import (
+    ANY_SPANS,
     BYTES,
     COUNT,
     CRC_BYTES,
+    FLAG,
     IN_SESSION,
     JOIN,
     LONG,
@@ -23,7 +25,10 @@ from basalt.transactions.log.entry_format import (
     OPTIONAL_TEXT,
     POINTER,
     POINTERS,
+    RETURN_REASON,
     SET,
+    SHORT,
+    SPANS,
     TABLE_JOIN,
     TEXT,
     VERSION_OF_WORK,
@@ -32,9 +37,11 @@ from basalt.transactions.log.entry_format import (
     many,
     numbered,
     opened,
+    pair,
     record,
 )
 from basalt.transactions.rules.conflicts import CommittedSet
+from basalt.transactions.rules.groups import GroupState, PendingSpans, ReturnedSpan, Returns
 from basalt.transactions.rules.history import Items
 from basalt.transactions.rules.one_shots import UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
@@ -43,12 +50,13 @@ from basalt.transactions.rules.transaction import Kind, PointerSet, State, Trans
 from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
+from basalt_engine.spans import Spans
 from basalt_engine.varints import encode_varint
 
-VERSION = 1
+VERSION = 2
 PIECE_BYTES_MIN = 64 << 10  # of what is encoded at a time: no step of the encoder copies all of it
 _HEADER = struct.Struct(">Bqqq")
-_TRANSACTION = struct.Struct(">qBBBqqqq")
+_TRANSACTION = struct.Struct(">qBBHqqqq")
 _OUTCOME = struct.Struct(">qBBBq")
 _FLAGS = {
     "external_writes": 1,
@@ -56,7 +64,8 @@ _FLAGS = {
     "was_invalid": 4,
     "changes_unlogged": 128,
 }  # of a transaction, with those below
-_HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION = 8, 16, 32, 64
+_HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION, _ACKNOWLEDGES = 8, 16, 32, 64, 256
+_ALL_FLAGS = 511
 _LATE, _OF_SESSION = 1, 2  # flags of an outcome
 _JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 
@@ -87,8 +96,9 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield encode_varint(image.invalid_version) + POINTERS.encode(image.invalid.pointers)
     yield COUNT.encode(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
+    acknowledging = dict(image.acknowledging)
     for transaction in reversed(image.transactions):
-        yield _transaction(transaction, concurrent, invalid)
+        yield _transaction(transaction, concurrent, invalid, acknowledging.get(transaction.id, ()))
         concurrent, invalid = transaction.concurrent, transaction.invalid
     yield from _each(image.committed, _COMMITTED.encode)
     yield from _each(image.outcomes.recent, _outcome)
@@ -98,6 +108,8 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield LONG.encode(image.session_epoch_over)
     yield from _each(image.sessions, _SESSION.encode)
     yield from _each(image.topics_used, _USED.encode)
+    yield COUNT.encode(image.groups_made)
+    yield from _each(image.groups, _group)
 
 
 def _each(items: Items[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
@@ -117,6 +129,7 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
     invalid_version = reader.varint()
     invalid = InvalidList(reader.pointers(), invalid_version)
     outcomes = many(FieldType(_outcome, _outcome_reader()))
+    acknowledging: list[PendingSpans] = []
     image = StateImage(
         edits_applied=edits_applied,
         last_pointer=last_pointer,
@@ -124,21 +137,27 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
         leader_epoch=leader_epoch,
         invalid=invalid,
         invalid_version=invalid_version,
-        transactions=_read_transactions(reader, invalid),
+        transactions=_read_transactions(reader, invalid, acknowledging),
         committed=many(_COMMITTED).read(reader),
         outcomes=RememberedOutcomes(outcomes.read(reader), outcomes.read(reader), many(_BLOCK).read(reader)),
         requests=many(_REQUEST).read(reader),
         session_epoch_over=reader.pointer(),
         sessions=many(_SESSION).read(reader),
         topics_used=many(_USED).read(reader),
+        groups_made=reader.count(),
+        groups=many(FieldType(_group, _read_group)).read(reader),
+        acknowledging=tuple(reversed(acknowledging)),
     )
     reader.end()
+    _check_groups(image, reader)
     if not (_ascends(committed.seen_from for committed in image.committed) and _unique(image)):
         raise reader.failure("committed change sets out of order, or an outcome, request, session or topic twice")
     return image
 
 
-def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: InvalidList) -> bytes:
+def _transaction(
+    transaction: Transaction, concurrent: PointerSet, invalid: InvalidList, acknowledging: Sequence[tuple[int, Spans]]
+) -> bytes:
     other_invalid = transaction.invalid is not invalid and (
         transaction.invalid != invalid or transaction.invalid.version != invalid.version
     )
@@ -148,6 +167,7 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
         | _DOOMED * (transaction.doomed is not None)
         | _OTHER_INVALID * other_invalid
         | _IN_SESSION * (transaction.session is not None)
+        | _ACKNOWLEDGES * bool(acknowledging)
     )
     fixed = _TRANSACTION.pack(
         transaction.id, transaction.kind, transaction.state, flags, transaction.read_pointer,
@@ -175,15 +195,19 @@ def _transaction(transaction: Transaction, concurrent: PointerSet, invalid: Inva
         parts.append(LOSS.encode(transaction.doomed))
     if transaction.session is not None:
         parts.append(IN_SESSION.encode(transaction.session))
+    if acknowledging:
+        parts.append(_PENDING.encode(acknowledging))
     return b"".join(parts)
 
 
-def _read_transactions(reader: FieldReader, invalid: InvalidList) -> tuple[Transaction, ...]:
+def _read_transactions(
+    reader: FieldReader, invalid: InvalidList, acknowledging: list[PendingSpans]
+) -> tuple[Transaction, ...]:
     newest_first: list[Transaction] = []
     concurrent = PointerSet()
     for _ in range(reader.count()):
         start = reader.offset
-        transaction = _read_transaction(reader, concurrent, invalid)
+        transaction = _read_transaction(reader, concurrent, invalid, acknowledging)
         if newest_first and transaction.id >= newest_first[-1].id:
             raise reader.failure(f"transaction {transaction.id} out of order", start)
         newest_first.append(transaction)
@@ -191,10 +215,12 @@ def _read_transactions(reader: FieldReader, invalid: InvalidList) -> tuple[Trans
     return tuple(reversed(newest_first))
 
 
-def _read_transaction(reader: FieldReader, concurrent: PointerSet, invalid: InvalidList) -> Transaction:
+def _read_transaction(
+    reader: FieldReader, concurrent: PointerSet, invalid: InvalidList, acknowledging: list[PendingSpans]
+) -> Transaction:
     start = reader.offset
     key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = reader.unpack(_TRANSACTION)
-    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS:
+    if min(key, read_pointer, first_short) < 0 or kind not in _KINDS or flags > _ALL_FLAGS:
         raise reader.failure("a transaction that cannot be", start)
     if state not in _IN_PROGRESS:
         raise reader.failure(f"transaction {key} in state {state}, and yet in progress", start)
@@ -205,7 +231,7 @@ def _read_transaction(reader: FieldReader, concurrent: PointerSet, invalid: Inva
     if flags & _OTHER_INVALID:
         invalid = _read_other_invalid(reader, invalid)
     marks: dict[str, Any] = {name: bool(flags & bit) for name, bit in _FLAGS.items()}
-    return Transaction(
+    transaction = Transaction(
         id=key, kind=_KINDS[kind], state=_IN_PROGRESS[state], read_pointer=read_pointer, first_short=first_short,
         began_ms=began_ms, deadline_ms=deadline_ms, owner=owner, request_id=request_id, checkpoints=checkpoints,
         concurrent=concurrent, invalid=invalid,
@@ -216,6 +242,54 @@ def _read_transaction(reader: FieldReader, concurrent: PointerSet, invalid: Inva
         session=IN_SESSION.read(reader) if flags & _IN_SESSION else None,
         **marks,
     )  # fmt: skip
+    if flags & _ACKNOWLEDGES:
+        if state == State.ABORTING:
+            raise reader.failure(f"transaction {key} acknowledges messages, and is being aborted")
+        acknowledging.append(PendingSpans(key, _read_pending(reader)))
+    return transaction
+
+
+def _read_pending(reader: FieldReader) -> tuple[tuple[int, Spans], ...]:
+    start = reader.offset
+    pending: tuple[tuple[int, Spans], ...] = _PENDING.read(reader)
+    numbers = [number for number, _ in pending]
+    if not numbers or numbers != sorted(set(numbers)):
+        raise reader.failure("pending acknowledgements of no group, or of groups that do not ascend", start)
+    return pending
+
+
+def _group(group: GroupState) -> bytes:
+    """The bytes of a group, which are kept: of thousands, few change from one snapshot to the next."""
+    if group.encoded is None:
+        group.encoded = _GROUP.encode(group) + _RETURNED.encode(group.returned)
+    return group.encoded
+
+
+def _read_group(reader: FieldReader) -> GroupState:
+    start = reader.offset
+    group: GroupState = _GROUP.read(reader)
+    returned: tuple[ReturnedSpan, ...] = _RETURNED.read(reader)
+    group.returns = Returns(returned)
+    if list(returned) != group.returned or any(each.attempts == 0 for each in returned):
+        raise reader.failure(f"returned messages of group {group.number} that are out of order, or there twice", start)
+    for after, through, _ in group.returns:
+        if group.acknowledged.overlaps(after, through):
+            raise reader.failure(f"messages of group {group.number} that are acknowledged and came back", start)
+    group.encoded = reader.since(start)
+    return group
+
+
+def _check_groups(image: StateImage, reader: FieldReader) -> None:
+    """Refuse groups that are there twice, have numbers that were not given out, or are acknowledged in and not there."""
+    numbers = [group.number for group in image.groups]
+    names = {(*group.topic, group.name) for group in image.groups}
+    if numbers != sorted(set(numbers)) or not min(numbers, default=1) > 0 or len(names) < len(numbers):
+        raise reader.failure("groups out of order, or twice")
+    if numbers and numbers[-1] > image.groups_made:
+        raise reader.failure(f"group {numbers[-1]}, when {image.groups_made} was the last that was made")
+    pending = {number for _, groups in image.acknowledging for number, _ in groups}
+    if not pending.issubset(numbers):
+        raise reader.failure("pending acknowledgements of a group that is not there")
 
 
 def _read_concurrent(reader: FieldReader, pointers: PointerSet) -> PointerSet:
@@ -305,6 +379,15 @@ _SESSION = record(
     _session_problem,
 )  # fmt: skip
 _USED = record(UsedTopic, {"until": POINTER, "join": JOIN})
+_PENDING = many(pair(COUNT, SPANS))
+_GROUP = record(
+    GroupState,
+    {"number": COUNT, "round": COUNT, "made_ms": LONG, "used_ms": LONG, "paused": FLAG, "generation": COUNT,
+     "prefix": BYTES, "name": TEXT, "options": BYTES, "acknowledged": ANY_SPANS},
+)  # fmt: skip
+_RETURNED = many(
+    record(ReturnedSpan, {"attempts": SHORT, "not_before_ms": LONG, "reason": RETURN_REASON, "spans": SPANS})
+)
 
 
 def _ascends(numbers: Iterable[int]) -> bool:

@@ -70,12 +70,18 @@ def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[T
         if pointers[0] >= edit.before:
             return
         detail = {}
-    elif getattr(edit, "id", None) == pointers[0] and kind is not edits.ChangesUnlogged:  # which is no step by itself
+    elif _transaction_of(edit) == pointers[0] and kind is not edits.ChangesUnlogged:  # which is no step by itself
         describe = _DETAILS.get(kind)
         detail = {} if describe is None else _without_empty(describe(edit))
     else:
         return
     yield TimelineStep(entry.at_ms, entry.exact, _NAMES.get(kind, kind.__name__.lower()), detail)
+
+
+def _transaction_of(edit: Any) -> int | None:
+    """The one transaction that an edit is about."""
+    found: int | None = edit.writer if type(edit) is edits.Acknowledged else getattr(edit, "id", None)
+    return found
 
 
 def _holds(ascending: Sequence[int], wanted: int) -> bool:
@@ -104,6 +110,7 @@ _NAMES: dict[type, str] = {  # the others are called as their class
     edits.Joined: "topic_joined",
     edits.TableJoined: "table_joined",
     edits.SessionBegan: "in_session",
+    edits.AcknowledgedIn: "acknowledged",
     ToldChanges: "changes_told",
     edits.Doomed: "conflict_lost",
     edits.Aborting: "abort_decided",
@@ -128,6 +135,8 @@ _DETAILS: dict[type, Callable[[Any], dict[str, Any]]] = {
         "winnerOwner": edit.loss.winner_owner,
         "key": key_text(edit.loss.key),
     },
+    edits.Acknowledged: lambda edit: {"group": edit.number, "spans": len(edit.spans)},
+    edits.AcknowledgedIn: lambda edit: {"group": edit.number, "spans": len(edit.spans)},
     edits.Aborting: lambda edit: {"timedOut": edit.timed_out},
     edits.Aborted: lambda edit: {"timedOut": edit.timed_out},
 }

@@ -38,7 +38,8 @@ JOURNAL_EDITS_MAX = 100_000  # some 15 MiB; half a minute of a busy server, days
 JOURNAL_AGE_MS_MAX = 86_400_000  # later questions are for the audit lines and the logs
 POINTERS_A_WEIGHT = 8  # so many pointers or ids within one edit count as one more edit
 
-_HEAVY = {edits.Changed, edits.Invalidated, edits.Pruned, edits.Restored}
+_SPANS = (edits.Acknowledged, edits.AcknowledgedIn, edits.Returned)
+_HEAVY = {edits.Changed, edits.Invalidated, edits.Pruned, edits.Restored, *_SPANS}
 
 _PART_VERSION = 1
 _POSITION = struct.Struct(">QQ")
@@ -320,13 +321,16 @@ def _time_in(edit: Any) -> int | None:
 
 
 def _lightened(group: Sequence[Edit]) -> tuple[Sequence[Any], int]:
-    """The edits with their change sets counted instead of kept; and what they weigh."""
+    """The edits with their change sets counted instead of kept; and what they weigh. A span takes as much as an edit."""
     kept: list[Any] = []
     weight = 0
     for edit in group:
         pointers: Sequence[int] = ()
         if isinstance(edit, edits.Changed):
             kept.append(ToldChanges(edit.id, edit.external_writes, len(edit.changes)))
+        elif isinstance(edit, _SPANS):
+            kept.append(edit)
+            weight += len(edit.spans) - 1
         else:
             kept.append(edit)
             pointers = getattr(edit, "pointers", ()) or getattr(edit, "ids", ())

@@ -6,12 +6,14 @@ state (the snapshot of a transaction that begins, say) is not in it: replaying t
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 
 import msgspec
 
 from basalt.errors import BasaltError
 from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin, Transaction
+from basalt_engine.spans import Spans
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -189,6 +191,81 @@ class ChangesUnlogged(Edit, frozen=True):
     """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
 
     id: int
+
+
+class GroupMade(Edit, frozen=True):
+    """A consumer group reads a generation of a topic; what is up to `floor` it has acknowledged. `options`: JSON, members sorted."""
+
+    number: int
+    at_ms: int
+    generation: int
+    prefix: bytes
+    name: str
+    options: bytes
+    floor: bytes
+
+
+class GroupChanged(Edit, frozen=True):
+    """A group has these options from now on, and deals messages or not."""
+
+    number: int
+    at_ms: int
+    options: bytes
+    paused: bool
+
+
+class GroupSought(Edit, frozen=True):
+    """A group goes on behind `floor`: it has acknowledged what is up to there, and nothing else. Attempts are forgotten."""
+
+    number: int
+    at_ms: int
+    round: int
+    floor: bytes
+
+
+class GroupsForgotten(Edit, frozen=True):
+    """Nothing is known of these groups any more: they were deleted, nobody used them, or their topic's generation is over."""
+
+    numbers: tuple[int, ...]
+
+
+class Acknowledged(Edit, frozen=True):
+    """Messages of a group are acknowledged. `writer` is the one-shot transaction in whose entry it is; 0: none."""
+
+    writer: int
+    number: int
+    at_ms: int
+    spans: Spans
+
+
+class AcknowledgedIn(Edit, frozen=True):
+    """Messages of a group are acknowledged once this transaction commits, and until then are nobody else's."""
+
+    id: int
+    number: int
+    at_ms: int
+    spans: Spans
+
+
+class ReturnReason(enum.IntEnum):
+    """Why messages came back to a group unacknowledged; the numbers are on disk."""
+
+    RELEASED = 1
+    ABORTED = 2
+    TIMED_OUT = 3
+    CLAIM_EXPIRED = 4
+    MEMBER_LOST = 5
+    UNPARKED = 6  # somebody wants them dealt again as if they had never come back
+
+
+class Returned(Edit, frozen=True):
+    """Messages of a group came back: one attempt more of each has failed. They are not dealt before `not_before_ms`."""
+
+    number: int
+    at_ms: int
+    reason: ReturnReason
+    not_before_ms: int
+    spans: Spans
 
 
 class Proposal(msgspec.Struct, frozen=True):

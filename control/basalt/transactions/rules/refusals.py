@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from basalt.errors import (
+    AcknowledgeConflictError,
     BusyError,
     ChangesLostError,
     ConflictError,
+    GroupNotFoundError,
     SessionFencedError,
     SessionNotFoundError,
     TooLargeError,
@@ -57,9 +59,14 @@ def timed_out(transaction: Transaction, now_ms: int) -> TransactionEndedError:
 
 
 def lost(transaction: Transaction, loss: Loss) -> TransactionConflictError:
+    if loss.winner == 0:
+        return TransactionConflictError(
+            f"{_named(transaction.id, transaction.owner)} lost {_key(loss.key)} to an acknowledgement or a seek outside"
+            " transactions, which came first; abort it, and drop what it read"
+        )
     return TransactionConflictError(
         f"{_named(transaction.id, transaction.owner)} lost a write conflict on {_key(loss.key)} to"
-        f" {_named(loss.winner, loss.winner_owner)}, which committed first; abort it (or invalidate it, if its writes"
+        f" {_named(loss.winner, loss.winner_owner)}, which {'came' if loss.is_acknowledgement else 'committed'} first; abort it (or invalidate it, if its writes"
         " cannot be undone) and begin again"
     )
 
@@ -126,6 +133,42 @@ def no_session(name: str) -> SessionNotFoundError:
         f"there is no session {name!r}: it was never opened, or was deleted, or nobody has used it for so long that it is"
         " forgotten; open it",
         field="session",
+    )
+
+
+def no_group(which: str) -> GroupNotFoundError:
+    return GroupNotFoundError(
+        f"there is no consumer group {which}: it was never made, or was deleted, or its topic was", field="group"
+    )
+
+
+def acknowledges(transaction: Transaction, group: str) -> ConflictError:
+    """The refusal of what would take a pending acknowledgement away from its transaction."""
+    return ConflictError(
+        f"{_named(transaction.id, transaction.owner)} has acknowledged messages of group {group} and not committed yet;"
+        f" it has time until {time_text(transaction.deadline_ms)}",
+        field="group",
+        hint="Wait until it has ended, abort it, or force the call.",
+    )
+
+
+def acknowledged_by(
+    holder: Transaction, message_id: bytes, group: str, *, one_shot: bool = False
+) -> TransactionConflictError | AcknowledgeConflictError:
+    """The refusal to acknowledge or release what is pending in a transaction."""
+    kind = TransactionConflictError if one_shot else AcknowledgeConflictError
+    return kind(
+        f"message {message_id.hex()} of group {group} is acknowledged by {_named(holder.id, holder.owner)}, which has time to"
+        f" commit until {time_text(holder.deadline_ms)}",
+        hint="Drop the message: if that transaction does not commit, it is dealt again.",
+    )
+
+
+def acknowledged_before(message_id: bytes, group: str) -> TransactionConflictError:
+    """The refusal of a one-shot transaction that acknowledges what is acknowledged."""
+    return TransactionConflictError(
+        f"message {message_id.hex()} of group {group}, or one before it, is acknowledged already: somebody else has handled"
+        " it, and nothing was done; drop what was read"
     )
 
 

@@ -43,6 +43,7 @@ COUNTER_OWNER_CHARS_MAX = 255  # of who counts a session's versions: shown in me
 REPLACED_RUNS_MAX = 64
 FORGOTTEN_MAX = 100  # idle sessions that one call forgets, so that its log entry stays small
 IDLE_LOOKED_AT_MAX = 20_000  # sessions that one call looks at for idle ones: two milliseconds
+ACKNOWLEDGED_KEY = b"message "  # what the key of a loss begins with, where it is the acknowledgement of a message
 EXPIRED_MAX = 1_000  # transactions ended by one call of `expire`, so that its log entry stays small
 
 ID_PATTERN = "^([1-9][0-9]{0,18}|[0-9a-f]{32})$"
@@ -313,11 +314,19 @@ class SessionBinding(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The lost conflict that dooms a transaction: another one changed `key` and committed first."""
+    """The lost conflict that dooms a transaction: another one changed `key` and committed first.
+
+    Of a message that it acknowledged: another one did so first, `winner`; or, 0, somebody without a transaction, or a seek.
+    """
 
     winner: int
     key: bytes
     winner_owner: str
+
+    @property
+    def is_acknowledgement(self) -> bool:
+        """True when `key` is no change, but what a group has of messages."""
+        return self.key.startswith(ACKNOWLEDGED_KEY)
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -414,6 +423,8 @@ class TransactionLimits:
     memory_ms_max: int = 6 * 3_600_000  # how long outcomes and request ids are remembered at most
     sessions_max: int = 10_000  # named sessions, about 0.4 KiB each, and as much as the runs that were replaced
     session_ms_max: int = 7 * 86_400_000  # time for which an unused session is remembered
+    # Of acknowledged messages, with gaps between them, about 130 bytes each: of all consumer groups and all that is pending.
+    group_spans_max: int = 1_000_000
     allow_reset: bool = False  # only on test servers: a reset forgets what failed writers wrote
 
 

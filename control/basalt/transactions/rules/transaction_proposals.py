@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 
 from basalt.errors import BasaltError, RequestReusedError
 from basalt.transactions.rules import edits, refusals
+from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
 from basalt.transactions.rules.outcomes import Outcome
@@ -37,14 +38,20 @@ from basalt.transactions.rules.transaction import (
 )
 from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.spans import Spans
 
 
 class TransactionProposals(TransactionTable):
     """All transactions, and the proposals by which they move; `apply`, the only way to move them, is in `TransactionTable`."""
 
+    groups: GroupRules
+
     def __init__(self, limits: TransactionLimits | None = None, image: StateImage | None = None) -> None:
         super().__init__(limits or TransactionLimits(), image)
         self.sessions = SessionRules(self)
+
+    def _group_table(self, image: StateImage) -> GroupRules:
+        return GroupRules(self, image)
 
     def next_deadline_ms(self) -> int | None:
         """The time at which `expire` will next have something to do."""
@@ -220,6 +227,21 @@ class TransactionProposals(TransactionTable):
         if transaction.external_writes:
             return Proposal((), transaction_id)
         return Proposal((edits.Changed(transaction_id, True, transaction.changes or frozenset()),), transaction_id)
+
+    def acknowledge_in(
+        self, transaction_id: int, number: int, spans: Spans, now_ms: int, request_id: str | None = None
+    ) -> Proposal:
+        """Acknowledge messages of a group with the transaction's commit. No edits when it has them all; a loss dooms it.
+
+        `request_id` is that of the commit that brings them.
+        """
+        transaction = self._usable(transaction_id, Event.CHANGE, "acknowledgement")
+        if now_ms >= transaction.deadline_ms:
+            return self._too_late(transaction, now_ms)
+        taken = self.groups.taken_by(transaction, number, spans, now_ms)
+        if isinstance(taken, Loss):
+            return self._doom(transaction, taken, request_id, now_ms)
+        return Proposal(() if taken is None else (taken,), transaction_id)
 
     def commit(
         self,

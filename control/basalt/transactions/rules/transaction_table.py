@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpans
 from basalt.transactions.rules.history import History, Items
 from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
@@ -189,7 +190,8 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     It is the state after `edits_applied` edits since the log began.
 
     `leader_epoch` is that of the newest leader, 0 where there was never but one server. `transactions` ascend by id;
-    `committed` and `requests` are oldest first, `sessions` by their last use, `topics_used` by its end.
+    `committed` and `requests` are oldest first, `sessions` by their last use, `topics_used` by its end,
+    `groups` by number, which are not to be changed, and `acknowledging` by transaction.
     `session_epoch_over` is the highest epoch of a forgotten session. `invalid_version` is that of `invalid`, named apart because two lists of equal
     pointers count as equal.
     """
@@ -207,6 +209,9 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     session_epoch_over: int = 0
     sessions: tuple[SessionState, ...] = ()
     topics_used: tuple[UsedTopic, ...] = ()
+    groups_made: int = 0
+    groups: tuple[GroupState, ...] = ()
+    acknowledging: tuple[PendingSpans, ...] = ()
 
 
 class TransactionTable:
@@ -215,33 +220,6 @@ class TransactionTable:
     def __init__(self, limits: TransactionLimits, image: StateImage | None = None) -> None:
         self.limits = limits
         self._start(image or StateImage())
-        self._apply: dict[type, Callable[[Any], None]] = {
-            edits.Began: self._began,
-            edits.Checkpointed: self._checkpointed,
-            edits.Joined: self._joined,
-            edits.Changed: self._changed,
-            edits.Doomed: self._doomed,
-            edits.Committing: self._committing,
-            edits.Committed: self._committed,
-            edits.Aborting: self._aborting,
-            edits.Aborted: self._aborted,
-            edits.Invalidated: self._invalidated,
-            edits.OneShot: self._one_shot,
-            edits.Pruned: lambda edit: self._relist(self.invalid.without(edit.pointers)),
-            edits.Truncated: lambda edit: self._relist(
-                self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before)
-            ),
-            edits.Led: self._led,
-            edits.Restored: lambda edit: self._relist(self.invalid.with_added(edit.pointers)),
-            edits.Reset: self._reset,
-            edits.TableJoined: self._table_joined,
-            edits.SessionOpened: lambda edit: self.session_table.opened(edit, self._is_open(edit.name)),
-            edits.SessionBegan: self._session_began,
-            edits.SessionsForgotten: lambda edit: self.session_table.forgotten(edit, map(self._is_open, edit.names)),
-            edits.CounterOwnerClaimed: lambda edit: self.session_table.claimed(edit),  # noqa: PLW0108  # a reset makes it anew
-            edits.TopicsUsed: lambda edit: self.one_shots.apply(edit, self.last_pointer),
-            edits.ChangesUnlogged: self._changes_unlogged,
-        }
 
     def _start(self, image: StateImage) -> None:
         self.edits_applied = image.edits_applied
@@ -266,7 +244,48 @@ class TransactionTable:
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
         self.session_table = SessionTable(image.sessions, image.session_epoch_over)
         self.one_shots = OneShotTopics(image.topics_used)
+        self.groups = self._group_table(image)
+        self._apply = self._appliers()
         self._index(image)
+
+    def _appliers(self) -> dict[type, Callable[[Any], None]]:
+        """Methods that make each kind of edit true; anew with the tables of a new state."""
+        groups = self.groups
+        return {
+            edits.Began: self._began,
+            edits.Checkpointed: self._checkpointed,
+            edits.Joined: self._joined,
+            edits.Changed: self._changed,
+            edits.Doomed: self._doomed,
+            edits.Committing: self._committing,
+            edits.Committed: self._committed,
+            edits.Aborting: self._aborting,
+            edits.Aborted: self._aborted,
+            edits.Invalidated: self._invalidated,
+            edits.OneShot: self._one_shot,
+            edits.Pruned: self._pruned,
+            edits.Truncated: self._truncated,
+            edits.Led: self._led,
+            edits.Restored: self._restored,
+            edits.Reset: self._reset,
+            edits.TableJoined: self._table_joined,
+            edits.SessionOpened: self._session_opened,
+            edits.SessionBegan: self._session_began,
+            edits.SessionsForgotten: self._sessions_forgotten,
+            edits.CounterOwnerClaimed: self.session_table.claimed,
+            edits.TopicsUsed: self._topics_used,
+            edits.ChangesUnlogged: self._changes_unlogged,
+            edits.GroupMade: groups.made,
+            edits.GroupChanged: groups.options_changed,
+            edits.GroupSought: groups.sought,
+            edits.GroupsForgotten: groups.forgotten,
+            edits.Acknowledged: self._acknowledged,
+            edits.AcknowledgedIn: self._acknowledged_in,
+            edits.Returned: groups.returned,
+        }
+
+    def _group_table(self, image: StateImage) -> GroupTable:
+        return GroupTable(image.groups_made, image.groups, image.acknowledging)
 
     def _index(self, image: StateImage) -> None:
         pointers: list[int] = []
@@ -308,6 +327,9 @@ class TransactionTable:
             session_epoch_over=self.session_table.epoch_over,
             sessions=tuple(self.session_table),
             topics_used=self.one_shots.entries(self.last_pointer),
+            groups_made=self.groups.groups_made,
+            groups=self.groups.images(),
+            acknowledging=self.groups.pending_images(),
         )
 
     def view(self) -> TransactionSnapshot:
@@ -392,6 +414,10 @@ class TransactionTable:
         self._apply[type(edit)](edit)
         self.edits_applied += 1
 
+    def apply_more(self, edit: Edit) -> None:
+        """Make true what comes to an edit that is applied already, and is logged as one with it."""
+        self._apply[type(edit)](edit)
+
     def _began(self, edit: edits.Began) -> None:
         self._advance(edit.id)
         self.by_id[edit.id] = Transaction(
@@ -468,12 +494,14 @@ class TransactionTable:
         self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.ended_ms)
         if transaction.session is not None:
             self.session_table.committed(transaction.session, transaction.id, edit.ended_ms)
+        self.groups.committed(edit.id, edit.ended_ms)
         self._leave(transaction, State.COMMITTED, edit.ended_ms, timed_out=False)
 
     def _aborting(self, edit: edits.Aborting) -> None:
         transaction = self._undone(self._moved(edit.id, State.ABORTING, Event.ABORT, Event.GIVE_UP))
         if transaction.state is State.COMMITTING and transaction.changes:
             self.conflicts.release(edit.id, transaction.changes)
+        self.groups.dropped(edit.id)
         self.by_id[edit.id] = replace(
             transaction, state=State.ABORTING, timed_out=edit.timed_out or transaction.timed_out
         )
@@ -504,6 +532,30 @@ class TransactionTable:
         self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
 
+    def _pruned(self, edit: edits.Pruned) -> None:
+        self._relist(self.invalid.without(edit.pointers))
+
+    def _truncated(self, edit: edits.Truncated) -> None:
+        self._relist(self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before))
+
+    def _restored(self, edit: edits.Restored) -> None:
+        self._relist(self.invalid.with_added(edit.pointers))
+
+    def _session_opened(self, edit: edits.SessionOpened) -> None:
+        self.session_table.opened(edit, self._is_open(edit.name))
+
+    def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
+        self.session_table.forgotten(edit, map(self._is_open, edit.names))
+
+    def _topics_used(self, edit: edits.TopicsUsed) -> None:
+        self.one_shots.apply(edit, self.last_pointer)
+
+    def _acknowledged(self, edit: edits.Acknowledged) -> None:
+        self.groups.acknowledged(edit, self.last_pointer)
+
+    def _acknowledged_in(self, edit: edits.AcknowledgedIn) -> None:
+        self.groups.acknowledged_in(edit, self.by_id.get(edit.id))
+
     def _relist(self, invalid: InvalidList) -> None:
         self.invalid, self._view = invalid, None
 
@@ -521,6 +573,7 @@ class TransactionTable:
             invalid=InvalidList((), self.invalid.version + 1),
             session_epoch_over=max([self.session_table.epoch_over, *(session.epoch for session in self.session_table)]),
             topics_used=self.one_shots.entries(self.last_pointer),
+            groups_made=self.groups.groups_made,
         )
         self._start(kept)
 
@@ -572,6 +625,7 @@ class TransactionTable:
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
         self.by_id.pop(transaction.id, None)
+        self.groups.dropped(transaction.id)
         self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)
         self.deadlines.remove(transaction.id)

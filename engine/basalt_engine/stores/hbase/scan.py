@@ -156,9 +156,9 @@ class _Chunk(NamedTuple):
     left: Span | None
 
 
-def _read_chunk(fetch: Fetch, span: Span, rows_max: int) -> _Chunk:
-    """The first rows of a span, `rows_max` of them or all there are."""
-    scan, asked = span.scan(rows_max)
+def _read_chunk(fetch: Fetch, span: Span, rows_max: int, columns: list[Any] | None) -> _Chunk:
+    """The first rows of a span that have one of these columns (None: any), `rows_max` of them or all there are."""
+    scan, asked = span.scan(rows_max) if columns is None else span.scan(rows_max, columns=columns)
     results = fetch(scan, asked)
     rows = [Row(result.row, columns_of(result)) for result in results if span.holds(result.row)]
     if len(results) < asked or results[-1].row < span.start:
@@ -185,8 +185,10 @@ class Scan(Iterator[Row]):
         span: Span,
         rows_max: int | None,
         bytes_max: int | None,
+        columns: list[Any] | None = None,
     ) -> None:
         self._fetch = fetch
+        self._columns = columns
         self._prefetcher = prefetcher
         self._size = size
         self._left = None if span.is_empty() or rows_max == 0 else span
@@ -206,7 +208,7 @@ class Scan(Iterator[Row]):
         wanted = CHUNK_BYTES if self._bytes_max is None else min(CHUNK_BYTES, self._bytes_max - bytes_in_hand)
         rows = self._size.rows_in(wanted)
         rows = rows if self._rows_max is None else min(rows, self._rows_max)
-        return lambda: _read_chunk(self._fetch, span, rows)
+        return lambda: _read_chunk(self._fetch, span, rows, self._columns)
 
     def __next__(self) -> Row:
         row = next(self._rows, None)

@@ -8,8 +8,8 @@ from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError, StoreError
-from basalt_engine.regions import WRITER_TABLES, Region
 from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway, NoTableError, no_table, parse_address
+from basalt_engine.stores.hbase.regions import WRITER_TABLES, Region
 from basalt_engine.stores.hbase.scan import Prefetcher
 from basalt_engine.stores.hbase.table import HBaseTable, Timestamps, WriteProgress
 from basalt_engine.stores.hbase.tables import own_coprocessor, table_name

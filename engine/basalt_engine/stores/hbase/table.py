@@ -80,6 +80,7 @@ class HBaseTable:
         self._attributes = attributes  # that each mutation carries
         self._write_lock = SharedWriteLock()
         self._row_size = RowSize()
+        self._part_size = RowSize()  # of rows that come with some of their columns
 
     def get(self, key: bytes) -> Columns | None:
         if not 0 < len(key) <= KEY_BYTES_MAX:
@@ -97,9 +98,11 @@ class HBaseTable:
         reverse: bool = False,
         rows_max: int | None = None,
         bytes_max: int | None = None,
+        columns: Sequence[bytes] | None = None,
     ) -> Iterator[Row]:
         span = Span(start, stop, reverse)
-        return Scan(self._fetch, self._prefetcher, self._row_size, span, rows_max, bytes_max)
+        size = self._row_size if columns is None else self._part_size
+        return Scan(self._fetch, self._prefetcher, size, span, rows_max, bytes_max, _gateway_columns(columns))
 
     def _fetch(self, scan: Any, rows: int) -> list[Any]:
         found: list[Any] = self._reads.read("getScannerResults", self._table, scan, rows)
@@ -217,8 +220,12 @@ class HBaseTable:
 
 def _gateway_get(key: bytes, names: Iterable[bytes] | None = None) -> Any:
     """The gateway's get of a row, or of some of its columns."""
-    columns = None if names is None else [types.TColumn(family=FAMILY, qualifier=name) for name in names]
-    return types.TGet(row=key, columns=columns)
+    return types.TGet(row=key, columns=_gateway_columns(names))
+
+
+def _gateway_columns(names: Iterable[bytes] | None) -> list[Any] | None:
+    """The columns as a get or a scan of the gateway names them; None: all."""
+    return None if names is None else [types.TColumn(family=FAMILY, qualifier=name) for name in names]
 
 
 class WriteProgress:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError, StoreError, UnknownOutcomeError
-from basalt_engine.regions import Region
 from basalt_engine.stores.hbase import definitions, without_package
+from basalt_engine.stores.hbase.regions import Region
 from basalt_engine.table import prefix_stop
 
 CONNECT_TIMEOUT_MS = 5_000  # a gateway that is there answers at once, and a user at a terminal waits for it

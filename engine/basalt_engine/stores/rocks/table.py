@@ -74,6 +74,7 @@ class RocksTable:
         reverse: bool = False,
         rows_max: int | None = None,
         bytes_max: int | None = None,
+        columns: Sequence[bytes] | None = None,
     ) -> Iterator[Row]:
         chunk_rows = CHUNK_ROWS_FIRST
         rows = read_bytes = 0
@@ -84,15 +85,19 @@ class RocksTable:
             passed = chunk[-1][0] if chunk else b""
             for key, value in chunk:
                 row = self._unpacked(key, value)
-                columns = self._with_large(key, value, row) if row.large else row.inline
-                if columns is None:
+                found = self._with_large(key, value, row) if _needs_large(row, columns) else row.inline
+                if found is None:
                     # What took its place may lie ahead, in a row of this chunk as it is now: look at them anew.
                     passed, more = key, True
                     break
-                yield Row(key, columns)
+                if columns is not None:
+                    found = {name: found[name] for name in columns if name in found}
+                    if not found:
+                        continue
+                yield Row(key, found)
                 rows += 1
                 if bytes_max is not None:
-                    read_bytes += len(key) + sum(map(len, columns.values()))
+                    read_bytes += len(key) + sum(map(len, found.values()))
                     if read_bytes >= bytes_max:
                         return
             more = more and rows != rows_max
@@ -152,6 +157,11 @@ class RocksTable:
     def size_bytes(self, start: bytes, stop: bytes) -> int:
         """An estimate of the range's bytes: exact up to some thousand rows."""
         return self._store.reading(lambda database: _estimated_bytes(database, self.name, start, stop))
+
+
+def _needs_large(row: PackedRow, columns: Sequence[bytes] | None) -> bool:
+    """True when one of these columns (None: all) is among the row's large ones."""
+    return bool(row.large) and (columns is None or any(name in row.large for name in columns))
 
 
 def _estimated_bytes(database: Database, table: str, start: bytes, stop: bytes) -> int:

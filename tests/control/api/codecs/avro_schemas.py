@@ -63,6 +63,22 @@ WORK = """
     {"name": "taskCount", "type": "int"},
     {"name": "kind", "type": "string"},
     {"name": "eventTimeMs", "type": ["long", "null"]}
+  ]}}},
+  {"name": "acknowledge", "type": {"type": "array", "items": {"type": "record", "name": "WorkAcknowledge", "fields": [
+    {"name": "namespace", "type": "string"},
+    {"name": "topic", "type": "string"},
+    {"name": "group", "type": "string"},
+    {"name": "ids", "type": {"type": "array", "items": "bytes"}},
+    {"name": "upTo", "type": ["bytes", "null"]},
+    {"name": "member", "type": "string"},
+    {"name": "epoch", "type": "long"},
+    {"name": "round", "type": "long"},
+    {"name": "claims", "type": {"type": "array", "items": "long"}},
+    {"name": "except", "type": {"type": "array", "items": "bytes"}},
+    {"name": "reject", "type": {"type": "array", "items": {"type": "record", "name": "Rejection", "fields": [
+      {"name": "id", "type": "bytes"},
+      {"name": "reason", "type": "string"}
+    ]}}}
   ]}}}
 ]}
 """

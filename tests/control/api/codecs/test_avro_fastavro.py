@@ -26,6 +26,7 @@ from basalt.api.bodies.messages import (
 )
 from basalt.api.codecs import avro
 from tests.control.api.codecs import avro_schemas, client_codecs
+from tests.control.api.codecs.acknowledgements import acknowledgements
 
 SCHEMAS = {
     name: fastavro.parse_schema(json.loads(text))
@@ -117,6 +118,7 @@ WORKS = st.builds(
         | st.builds(WorkMarker, TEXTS, TEXTS, NAMES, st.integers(1, 2**31 - 1), st.just("end_of_stream"), st.none()),
         max_size=3,
     ),
+    acknowledge=st.lists(acknowledgements(), max_size=3),
 )
 
 RECORDS = st.builds(
@@ -176,6 +178,22 @@ def work_dict(work: Work) -> dict[str, Any]:
                 "eventTimeMs": m.event_time_ms,
             }
             for m in work.markers
+        ],
+        "acknowledge": [
+            {
+                "namespace": a.namespace,
+                "topic": a.topic,
+                "group": a.group,
+                "ids": a.ids,
+                "upTo": a.up_to,
+                "member": a.member,
+                "epoch": a.epoch,
+                "round": a.round,
+                "claims": a.claims,
+                "except": a.except_ids,
+                "reject": [{"id": each.id, "reason": each.reason} for each in a.reject],
+            }
+            for a in work.acknowledge
         ],
     }
 
@@ -314,8 +332,11 @@ def test_a_work_may_come_in_any_blocks(work: Work, data: st.DataObject) -> None:
         )
         for p in work.publish
     ]
-    body = in_blocks(entries, data) + b"\x00"
-    expected = Work(publish=work.publish, markers=[])
+    acknowledged = [
+        their_bytes("WORK", work_dict(Work(acknowledge=[each])))[3:-1] for each in work.acknowledge
+    ]  # without the counts around it
+    body = in_blocks(entries, data) + b"\x00" + in_blocks(acknowledged, data)
+    expected = Work(publish=work.publish, markers=[], acknowledge=work.acknowledge)
     assert their_value("WORK", body) == work_dict(expected)
     assert avro.decode_work(body) == expected
 

@@ -7,8 +7,18 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from basalt.api.bodies.messages import check_rollback, check_store
+from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_ITEMS_MAX,
+    MEMBER_CHARS_MAX,
+    REASON_CHARS_MAX,
+    Rejection,
+    Work,
+    WorkAcknowledge,
+    check_rollback,
+    check_store,
+)
 from basalt.api.codecs import avro, json_bodies, json_records
 from basalt.errors import MalformedBodyError, TooLargeError
 from tests.control.api.codecs import client_codecs
@@ -100,28 +110,60 @@ BAD_MESSAGES = [
     ("count greater than the body", "08 00 00", "found 4"),
 ]
 ENTRY = "02 6e 02 74"  # namespace n, topic t
+GROUP = f"{ENTRY} 02 67"  # and group g
 BAD_WORKS = [
     ("empty", "", "empty"),
     ("a part missing", "00", "the end of the body"),
-    ("publish without messages", f"02 {ENTRY} 00 00 00 00", "publish[0].messages is empty"),
+    ("publish without messages", f"02 {ENTRY} 00 00 00 00 00", "publish[0].messages is empty"),
     (
         "publish of both",
-        f"02 {ENTRY} 02 02 61 00 02 02 61 02 00 02 02 00 00 00",
+        f"02 {ENTRY} 02 02 61 00 02 02 61 02 00 02 02 00 00 00 00",
         "publish[0] has both messages and records",
     ),
-    ("a record of no TTL", f"02 {ENTRY} 00 02 02 61 02 00 02 00 00 00 00 00", "publish[0].records[0].ttlMs is 0"),
-    ("namespace not UTF-8", "02 02 ff 02 74 02 02 61 00 00 00", "not UTF-8"),
-    ("namespace with half a surrogate", "02 06 ed a0 80 02 74 02 02 61 00 00 00", "not UTF-8"),
-    ("marker of no task", f"00 02 {ENTRY} 00 02 12 77617465726d61726b 00 02 00", "markers[0].task is empty"),
-    ("task count 0", f"00 02 {ENTRY} 02 61 00 12 77617465726d61726b 00 02 00", "markers[0].taskCount is 0"),
-    ("unknown kind", f"00 02 {ENTRY} 02 61 02 02 77 00 02 00", "markers[0].kind is none of"),
-    ("watermark without a time", f"00 02 {ENTRY} 02 61 02 12 77617465726d61726b 02 00", "a watermark has"),
+    ("a record of no TTL", f"02 {ENTRY} 00 02 02 61 02 00 02 00 00 00 00 00 00", "publish[0].records[0].ttlMs is 0"),
+    ("namespace not UTF-8", "02 02 ff 02 74 02 02 61 00 00 00 00", "not UTF-8"),
+    ("namespace with half a surrogate", "02 06 ed a0 80 02 74 02 02 61 00 00 00 00", "not UTF-8"),
+    ("marker of no task", f"00 02 {ENTRY} 00 02 12 77617465726d61726b 00 02 00 00", "markers[0].task is empty"),
+    ("task count 0", f"00 02 {ENTRY} 02 61 00 12 77617465726d61726b 00 02 00 00", "markers[0].taskCount is 0"),
+    ("unknown kind", f"00 02 {ENTRY} 02 61 02 02 77 00 02 00 00", "markers[0].kind is none of"),
+    ("watermark without a time", f"00 02 {ENTRY} 02 61 02 12 77617465726d61726b 02 00 00", "a watermark has"),
     (
         "end with a time",
-        f"00 02 {ENTRY} 02 61 02 1a 656e645f6f665f73747265616d 00 02 00",
+        f"00 02 {ENTRY} 02 61 02 1a 656e645f6f665f73747265616d 00 02 00 00",
         "an end of stream has none",
     ),
     ("entries that cannot fit", "80 01 02 6e", "block count"),
+    ("a byte after the end", "00 00 00 00", "1 bytes more"),
+    ("an acknowledgement cut", f"00 00 02 {GROUP}", "fits into the rest of the body"),
+    ("an acknowledgement of nothing", f"00 00 02 {GROUP} 00 02 00 00 00 00 00 00 00", "acknowledge[0].ids is empty"),
+    (
+        "an id of 19 bytes",
+        f"00 00 02 {GROUP} 02 26 {'69' * 19} 00 02 00 00 00 00 00 00 00",
+        "acknowledge[0].ids[0] is 19 bytes",
+    ),
+    ("claim 0", f"00 00 02 {GROUP} 00 02 00 00 00 02 00 00 00 00 00", "acknowledge[0].claims has a number below 1"),
+    (
+        "an epoch of nobody",
+        f"00 00 02 {GROUP} 00 02 00 02 00 02 02 00 00 00 00",
+        "acknowledge[0].epoch names no member",
+    ),
+    ("epoch -1", f"00 00 02 {GROUP} 00 02 02 77 01 00 02 02 00 00 00 00", "acknowledge[0].epoch is -1"),
+    ("upTo of no branch", f"00 00 02 {GROUP} 00 04 00 00 00 02 02 00 00 00 00", "0 to 1, found 2"),
+    (
+        "leaving out of ids",
+        f"00 00 02 {GROUP} 02 28 {'69' * 20} 00 02 00 00 00 00 02 28 {'68' * 20} 00 00 00",
+        "acknowledge[0].except leaves nothing out",
+    ),
+    (
+        "an id that is also rejected",
+        f"00 00 02 {GROUP} 02 28 {'69' * 20} 00 02 00 00 00 00 00 02 28 {'69' * 20} 00 00 00",
+        "named to another end too",
+    ),
+    (
+        "rejected twice",
+        f"00 00 02 {GROUP} 00 02 00 00 00 00 00 04 28 {'69' * 20} 00 28 {'69' * 20} 00 00 00",
+        "acknowledge[0].reject names a message twice",
+    ),
 ]
 BAD_RECORDS_REQUESTS = [
     ("empty", "", "empty"),
@@ -249,6 +291,13 @@ BAD_JSON_ROLLBACKS = [
     ("sequence 65,536", RESPONSE.replace(b'"endSequenceId": 0', b'"endSequenceId": 65536'), "0 to 65535"),
     ("start after the end", RESPONSE.replace(b'"startTimestamp": 1', b'"startTimestamp": 2'), "after its end"),
 ]
+
+
+def acknowledged(fields: bytes) -> bytes:
+    entry = b", ".join(filter(None, (b'"namespace": "n", "topic": "t", "group": "g"', fields)))
+    return b'{"acknowledge": [{' + entry + b"}]}"
+
+
 BAD_JSON_WORKS = [
     ("a part null", b'{"publish": null}', "publish is null"),
     ("a part as an object", b'{"publish": {}}', "publish is an object"),
@@ -271,6 +320,27 @@ BAD_JSON_WORKS = [
         b'{"publish": [{"namespace": "n", "topic": "\\udc00", "messages": ["a"]}]}',
         "half of a surrogate pair",
     ),
+    ("acknowledge null", b'{"acknowledge": null}', "acknowledge is null"),
+    ("an acknowledgement as a text", b'{"acknowledge": ["g"]}', "acknowledge[0] is text"),
+    (
+        "no group",
+        b'{"acknowledge": [{"namespace": "n", "topic": "t", "claims": [1]}]}',
+        "acknowledge[0].group is missing",
+    ),
+    ("nothing acknowledged", acknowledged(b""), "acknowledge[0].ids is empty"),
+    ("a claim as text", acknowledged(b'"claims": ["1"]'), "acknowledge[0].claims[0] is text"),
+    ("claim 0", acknowledged(b'"claims": [3, 0]'), "a number below 1"),
+    ("an id in hex", acknowledged(b'"ids": ["' + b"00" * 20 + b'"]'), "acknowledge[0].ids[0] is 40 bytes"),
+    ("an id of zeros", acknowledged(b'"ids": ["' + b"\\u0000" * 20 + b'"]'), "is the place before all messages"),
+    ("up to zeros", acknowledged(b'"upTo": "' + b"\\u0000" * 20 + b'"'), "is the place before all messages"),
+    ("upTo of 3 bytes", acknowledged(b'"upTo": "abc"'), "acknowledge[0].upTo is 3 bytes"),
+    ("a member with a slash", acknowledged(b'"claims": [1], "member": "a/b"'), "is no member's name"),
+    ("a member of two lines", acknowledged(b'"claims": [1], "member": "a\\nb"'), "is no member's name"),
+    ("an epoch of nobody", acknowledged(b'"claims": [1], "epoch": 5'), "acknowledge[0].epoch names no member"),
+    ("round -1", acknowledged(b'"claims": [1], "round": -1'), "acknowledge[0].round is -1"),
+    ("a rejection as an id", acknowledged(b'"reject": ["' + b"r" * 20 + b'"]'), "acknowledge[0].reject[0] is text"),
+    ("a rejection of no id", acknowledged(b'"reject": [{"reason": "r"}]'), "acknowledge[0].reject[0].id is null"),
+    ("an unknown field", acknowledged(b'"claims": [1], "excepted": []'), "unknown field 'excepted'"),
 ]
 BAD_JSON_RECORDS = [
     ("no records", b"{}", "there are no records"),
@@ -413,6 +483,9 @@ FLOODS = [
         b"\x02\x82\x02" + (b"\x00\x02\x80\x10" + b"\x02a\x00" * 1_024 + b"\x00\x02\x02") * 129 + b"\x00",
     ),
     ("JSON fields", json_bodies.decode_work, b"{" + b",".join(b'"%d":1' % n for n in range(1_025)) + b"}"),
+    ("ids of a work", avro.decode_work, b"\0\0\2\0\0\0" + b"\x82\x80\x08" + bytes(FLOOD)),
+    ("rejections of a work", avro.decode_work, b"\0\0\2\0\0\0\0\2\0\0\0\0\0" + b"\x82\x80\x08" + bytes(FLOOD)),
+    ("claims of a JSON work", json_bodies.decode_work, acknowledged(b'"claims": [' + b"1," * 65_536 + b"1]")),
     ("JSON records", json_records.decode_records_request, b'{"records":[' + b"{}," * 66_000 + b"{}]}"),
     ("lines", json_records.decode_records_lines, b"\n" * FLOOD),
 ]
@@ -439,7 +512,7 @@ def test_the_limit_on_messages_is_inclusive(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_limit_on_a_work_counts_over_all_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = bytes.fromhex("04 02 6e 02 74 02 00 00 00 02 6e 02 75 00 02 00 02 00 02 02 00 00 00")
+    body = bytes.fromhex("04 02 6e 02 74 02 00 00 00 02 6e 02 75 00 02 00 02 00 02 02 00 00 00 00")
     monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 2)
     assert len(avro.decode_work(body).publish) == 2
     monkeypatch.setattr(avro, "PUBLISH_MESSAGES_MAX", 1)
@@ -451,3 +524,19 @@ def test_the_limit_on_a_work_counts_over_all_its_topics(monkeypatch: pytest.Monk
     monkeypatch.setattr(json_bodies, "PUBLISH_MESSAGES_MAX", 1)
     with pytest.raises(TooLargeError):
         json_bodies.decode_work(json_body)
+
+
+@pytest.mark.parametrize("codec", [avro, json_bodies])
+def test_a_member_and_a_reason_have_their_lengths_and_a_work_its_ids(codec: Any) -> None:
+    ids = [number.to_bytes(20) for number in range(1, 1 + ACKNOWLEDGED_ITEMS_MAX // 2)]
+    most = WorkAcknowledge("n", "t", "g", ids, None, "m" * MEMBER_CHARS_MAX)
+    reasoned = WorkAcknowledge("n", "t", "g", reject=[Rejection(ID, "r" * REASON_CHARS_MAX)])
+    for entries in ([most, most], [reasoned]):
+        body = codec.encode_work(Work(acknowledge=entries))
+        assert len(codec.decode_work(body).acknowledge) == len(entries)
+    with pytest.raises(TooLargeError, match="acknowledge has 65537 items"):
+        codec.encode_work(Work(acknowledge=[most, most, reasoned]))
+    with pytest.raises(MalformedBodyError, match="over 1000 characters"):
+        codec.encode_work(Work(acknowledge=[replace(reasoned, reject=[Rejection(ID, "r" * (REASON_CHARS_MAX + 1))])]))
+    with pytest.raises(MalformedBodyError, match="no member's name"):
+        codec.encode_work(Work(acknowledge=[replace(most, member="m" * (MEMBER_CHARS_MAX + 1))]))

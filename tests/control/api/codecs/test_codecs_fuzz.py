@@ -18,7 +18,9 @@ from basalt.api.bodies.messages import (
     Record,
     RecordIn,
     RecordsRequest,
+    Rejection,
     Work,
+    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
     check_rollback,
@@ -40,6 +42,12 @@ MESSAGES = [Message(ID, b"a"), Message(ID, b"\xff" * 70)]
 WORK = Work(
     [WorkPublish("n", "t", [b"a", b""])],
     [WorkMarker("n", "t", "task", 2, "watermark", 5), WorkMarker("n", "t", "task", 2, "end_of_stream")],
+    acknowledge=[
+        WorkAcknowledge("n", "t", "g", [ID], None, "w", 5, 1),
+        WorkAcknowledge(
+            "n", "t", "g", up_to=ID, claims=[1, 70], except_ids=[b"e" * 20], reject=[Rejection(b"r" * 20, "é")]
+        ),
+    ],
 )
 RECORDS_REQUEST = RecordsRequest(
     WRITE_POINTER, [RecordIn(b"a", b"k", (("h", b"\xff"), ("é", b"")), -1, 60_000), RecordIn(b"\xff")]

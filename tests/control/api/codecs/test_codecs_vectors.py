@@ -20,7 +20,9 @@ from basalt.api.bodies.messages import (
     Record,
     RecordIn,
     RecordsRequest,
+    Rejection,
     Work,
+    WorkAcknowledge,
     WorkMarker,
     WorkPublish,
 )
@@ -79,6 +81,23 @@ def work(meaning: dict[str, Any]) -> Work:
             for p in meaning["publish"]
         ],
         [WorkMarker(*marker.values()) for marker in meaning["markers"]],
+        acknowledge=[acknowledged(entry) for entry in meaning.get("acknowledge", ())],
+    )
+
+
+def acknowledged(meaning: dict[str, Any]) -> WorkAcknowledge:
+    return WorkAcknowledge(
+        meaning["namespace"],
+        meaning["topic"],
+        meaning["group"],
+        all_unhex(meaning["ids"]),
+        unhex(meaning["upTo"]),
+        meaning["member"],
+        meaning["epoch"],
+        meaning["round"],
+        meaning["claims"],
+        all_unhex(meaning["except"]),
+        [Rejection(bytes.fromhex(each["id"]), each["reason"]) for each in meaning["reject"]],
     )
 
 
@@ -210,7 +229,14 @@ FORMATS: dict[str, tuple[str, Callable[[Any], Any], Callable[[bytes], Any], Call
     "transaction": ("transaction-codec", transaction, decode_transaction, encode_transaction),
 }
 # Bodies that mean the same as others and that we would write otherwise: other blocks, fields left out.
-READ_ONLY = {"two_blocks", "block_with_size", "least_fields", "untagged", "nothing at all", "by_hand"}
+READ_ONLY = {
+    "two_blocks",
+    "block_with_size",
+    "least_fields",
+    "untagged",
+    "nothing at all",
+    "by_hand",
+}
 CASES = [pytest.param(name, *line, id=f"{name}: {line[0]}") for name in FORMATS for line in lines(name)]
 
 

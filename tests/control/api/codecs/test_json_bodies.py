@@ -23,6 +23,7 @@ from basalt.api.bodies.messages import (
 from basalt.api.codecs import avro, json_bodies
 from basalt.errors import MalformedBodyError
 from tests.control.api.codecs import client_codecs
+from tests.control.api.codecs.acknowledgements import acknowledgements
 
 PAYLOADS = st.binary(max_size=40)
 IDS = st.binary(min_size=20, max_size=20)
@@ -78,6 +79,7 @@ VALUES = [
                 ),
                 max_size=3,
             ),
+            acknowledge=st.lists(acknowledgements(), max_size=3),
         ),
     ),
 ]
@@ -158,9 +160,9 @@ def test_a_publish_may_be_written_by_hand(text: str, expected: PublishRequest) -
 
 
 def test_absent_parts_of_a_work_are_empty() -> None:
-    assert json_bodies.decode_work(b"{}") == Work([], [])
+    assert json_bodies.decode_work(b"{}") == Work([], [], None, [])
     entry = b'{"markers": [{"namespace": "n", "topic": "t", "task": "a", "taskCount": 1, "kind": "end_of_stream"}]}'
-    assert json_bodies.decode_work(entry) == Work([], [WorkMarker("n", "t", "a", 1, "end_of_stream")])
+    assert json_bodies.decode_work(entry) == Work([], [WorkMarker("n", "t", "a", 1, "end_of_stream")], None, [])
 
 
 def test_segments_are_absent_or_a_list_of_which_each_is_there_once() -> None:

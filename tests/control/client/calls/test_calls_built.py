@@ -16,6 +16,7 @@ from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.messages import position
 from basalt.client.calls.pages import Message
 from basalt.client.calls.payloads import RecordIn
+from basalt.client.consumer import processing
 from basalt.client.plans import Answer, Effect
 from basalt.errors import InputError, MalformedBodyError, TooLargeError, UnavailableError
 from tests.control.api.codecs import client_codecs
@@ -249,7 +250,7 @@ def test_a_transaction_is_read_whole(scope, play):
 
 
 def test_an_atomic_publish_is_one_body_with_all_topics(scope, play):
-    plan = transactions.publish_atomically(scope, {"a": ["1", b"2"], ("far", "b"): "3", "empty": []})
+    plan = processing.publish_atomically(scope, {"a": ["1", b"2"], ("far", "b"): "3", "empty": []})
     (call,) = play(plan).calls
     work = avro.decode_work(call.body)
     assert [(entry.namespace, entry.topic, [bytes(m) for m in entry.messages]) for entry in work.publish] == [
@@ -261,7 +262,7 @@ def test_an_atomic_publish_is_one_body_with_all_topics(scope, play):
 
 @pytest.mark.parametrize("messages_given", [["x"] * 65_537, ["x" * 6_000_000] * 2])
 def test_an_atomic_publish_that_does_not_fit_is_refused_before_it_is_sent(scope, play, messages_given):
-    played = play(transactions.publish_atomically(scope, {"a": messages_given}))
+    played = play(processing.publish_atomically(scope, {"a": messages_given}))
     assert isinstance(played.raised, TooLargeError)
     assert played.calls == []
 

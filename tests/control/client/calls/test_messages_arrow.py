@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from basalt.api.bodies.messages import PublishResponse
 from basalt.api.codecs import json_bodies
 from basalt.client.calls import messages
 from basalt.client.plans import Answer, Effect
+from basalt.client.producers import AutomaticProducers
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError
 
 pa = pytest.importorskip("pyarrow")
@@ -55,6 +59,42 @@ def test_an_answer_says_where_to_go_on_and_of_which_generation_it_is(topic_scope
     assert call.parse(Answer(200, {**headers, "basalt-next": ID.hex()}, b"")).next_id == ID
     with pytest.raises(ValueError, match="no Arrow"):
         call.parse(Answer(200, {**headers, "content-type": "text/html"}, b""))
+
+
+def batches(*sizes: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([("value", pa.binary()), ("key", pa.string())])
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for size in sizes:
+            values = [b"v" * each for each in range(size)]
+            writer.write_batch(pa.record_batch([values, [None] * size], schema=schema))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@given(st.lists(st.integers(0, 20), max_size=6))
+def test_rows_are_counted_as_the_library_counts_them(sizes):
+    assert messages._arrow_rows(batches(*sizes)) == sum(sizes)
+
+
+@given(st.data())
+def test_what_is_no_whole_stream_is_not_counted(data):
+    whole = batches(3, 5)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    assert messages._arrow_rows(whole[:cut]) is None
+    assert messages._arrow_rows(whole + b"x") is None
+    changed = bytearray(whole)
+    changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    messages._arrow_rows(bytes(changed))  # it comes to an end
+
+
+def test_rows_are_numbered_like_other_messages(topic_scope, play):
+    scope = replace(topic_scope, producers=AutomaticProducers(new_name=lambda: "p"))
+    calls = [play(messages.publish_arrow(scope, batches(*sizes))).calls[0] for sizes in ((2, 3), (1,))]
+    assert [call.headers["basalt-sequence"] for call in calls] == ["0", "5"]
+    assert {call.effect for call in calls} == {Effect.NUMBERED}
+    for body, pointer in ((batches(1), 42), (b"no stream", None), (batches(), None)):
+        (call,) = play(messages.publish_arrow(scope, body, write_pointer=pointer)).calls
+        assert (call.headers, call.effect) == ({}, Effect.ONCE)
 
 
 def test_rows_are_sent_once_and_never_again(topic_scope, play):

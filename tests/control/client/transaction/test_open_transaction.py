@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from basalt.api.bodies.messages import check_store
 from basalt.api.bodies.transactions import BeginRequest, TransactionInfo, TransactionOutcome
 from basalt.api.codecs import avro
+from basalt.client.producers import AutomaticProducers
 from basalt.client.transaction import commit_protocol, open_transaction
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.errors import (
     BusyError,
     CorruptionError,
+    InputError,
     InternalError,
     ProtocolError,
     TooLargeError,
@@ -223,7 +226,7 @@ def test_an_aborted_transaction_forgets_its_messages(make, play):
     tx = make()
     play(open_transaction.publish(tx, "a", ["1"]))
     play(commit_protocol.abort(tx), ABORTED)
-    assert tx.buffered == {}
+    assert tx.unsent.runs == {}
 
 
 @pytest.mark.parametrize(
@@ -260,3 +263,40 @@ def test_reads_are_under_its_snapshot(make, play):
     (read,) = play(open_transaction.read(tx, "a", namespace="far").next_page()).calls
     assert dict(polled.query) == dict(read.query) == {"transaction": "42"}
     assert read.path == "/v1/namespaces/far/topics/a/poll"
+
+
+@pytest.fixture
+def numbering(scope, play) -> OpenTransaction:
+    """A transaction of a client that numbers its messages, which stores every second one at once."""
+    tx = OpenTransaction(replace(scope, producers=AutomaticProducers()), BeginRequest(), buffer_bytes_max=2)
+    play(commit_protocol.enter(tx), INFO)
+    return tx
+
+
+def stored_before(played) -> list[str | None]:
+    return [call.headers.get("basalt-stored-before") for call in played.calls]
+
+
+def test_each_store_says_how_many_messages_of_its_topic_came_before_it(numbering, play):
+    assert stored_before(play(open_transaction.store(numbering, "orders", ["a", "b", "c"]))) == ["0"]
+    assert stored_before(play(open_transaction.store(numbering, "orders", ["d"], key="k"))) == ["3"]
+    assert stored_before(play(open_transaction.publish(numbering, "orders", ["e", "f"]))) == ["4"]
+    assert stored_before(play(open_transaction.store(numbering, "invoices", ["1"]))) == ["0"]
+    play(commit_protocol.checkpoint(numbering), INFO)  # all of them are stored under its first pointer
+    assert stored_before(play(open_transaction.store(numbering, "orders", ["g"]))) == ["6"]
+
+
+def test_without_dedup_a_store_says_nothing_of_what_came_before(make, play):
+    assert stored_before(play(open_transaction.store(make(), "orders", ["a"]))) == [None]
+
+
+def test_two_stores_at_once_would_have_the_same_number_and_so_the_second_is_refused(numbering, play):
+    first = open_transaction.store(numbering, "orders", ["a"])
+    next(first)
+    second = play(open_transaction.store(numbering, "orders", ["b"]))
+    assert isinstance(second.raised, InputError)
+    assert second.calls == []
+    with pytest.raises(StopIteration):
+        first.send(None)
+    refused = play(commit_protocol.commit(numbering), ABORTED)
+    assert isinstance(refused.raised, TransactionEndedError), "its message is missing"

@@ -16,7 +16,7 @@ from basalt.api.codecs import batches, encoded
 from basalt.api.codecs.encoded import AvroMessages, BatchedMessages, Encoding
 from basalt.api.markers import Marker
 from basalt.errors import BasaltError
-from basalt.http.routes.messages import avro_parts, batch_parts
+from basalt.http.routes.polls import avro_parts, batch_parts
 from basalt.messaging.log.answers import STRETCH_BYTES
 from basalt.messaging.read import answer_reader
 from basalt.messaging.read.log_reader import Fetch, SliceLimits

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from basalt.transactions.log import snapshot_format
 from basalt.transactions.log.entry_format import NUMBERS, POINTERS, FieldReader, decode_entry, encode_entry, sealed
 from basalt.transactions.log.snapshot_format import decode_snapshot
 from basalt.transactions.log.transaction_log import _part_key, entry_key
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CommittedSet
+from basalt.transactions.rules.groups import Attempt, GroupState, PendingSpans, ReturnedSpan, Returns
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import (
@@ -27,9 +31,11 @@ from basalt.transactions.rules.transaction import (
     TableJoin,
     Transaction,
 )
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList
+from basalt_engine.spans import Spans
 from basalt_engine.varints import encode_varint
 from tests.control.transactions.whole_bytes import encode_snapshot
 
@@ -55,6 +61,13 @@ losses = st.builds(Loss, pointers, st.binary(max_size=8), texts)
 sets = st.frozensets(st.binary(max_size=5), max_size=5)
 sorted_pointers = st.frozensets(pointers, max_size=6).map(lambda found: tuple(sorted(found)))
 kinds = st.sampled_from(Kind)
+numbers = st.integers(0, 2**32 - 1)
+message_ids = st.binary(max_size=20).map(lambda data: data.ljust(20, b"\0"))
+some_spans = st.lists(message_ids, min_size=2, max_size=9, unique=True).map(
+    lambda found: Spans(zip(sorted(found)[::2], sorted(found)[1::2], strict=False))
+)
+
+attempts = st.builds(Attempt, st.integers(1, 3), st.integers(0, 2), st.sampled_from(edits.ReturnReason))
 
 EDITS = (
     st.builds(edits.Began, pointers, kinds, st.booleans(), times_ms, times_ms, texts, request_ids),
@@ -79,6 +92,15 @@ EDITS = (
     st.builds(edits.TopicsUsed, pointers, st.lists(joins, max_size=3).map(tuple)),
     st.builds(edits.ChangesUnlogged, pointers),
     st.builds(edits.CounterOwnerClaimed, texts, texts),
+    st.builds(
+        edits.GroupMade, numbers, times_ms, numbers, st.binary(max_size=9), texts, st.binary(max_size=9), message_ids
+    ),
+    st.builds(edits.GroupChanged, numbers, times_ms, st.binary(max_size=9), st.booleans()),
+    st.builds(edits.GroupSought, numbers, times_ms, numbers, message_ids),
+    st.builds(edits.GroupsForgotten, st.frozensets(numbers, max_size=4).map(lambda found: tuple(sorted(found)))),
+    st.builds(edits.Acknowledged, pointers, numbers, times_ms, some_spans),
+    st.builds(edits.AcknowledgedIn, pointers, numbers, times_ms, some_spans),
+    st.builds(edits.Returned, numbers, times_ms, st.sampled_from(edits.ReturnReason), times_ms, some_spans),
     st.builds(edits.SessionsForgotten, st.frozensets(texts, max_size=3).map(lambda found: tuple(sorted(found)))),
 )
 
@@ -123,7 +145,7 @@ def test_the_numbers_of_the_edits_are_those_of_the_page():
     assert rows == {str(NUMBERS[edit]): edit.__name__ for edit in edits.Edit.__subclasses__()}
 
 
-@pytest.mark.parametrize("name", ["entry_began", "entry_session_began", "snapshot_new"])
+@pytest.mark.parametrize("name", ["entry_began", "entry_session_began", "entry_acknowledged_in", "snapshot_new"])
 def test_the_worked_examples_of_the_page_are_the_vectors(name):
     page = (ROOT / "docs/formats/transaction-log.md").read_text()
     example = page.split(f"Vector `{name}`", 1)[1].split("\n\n")[1]
@@ -188,6 +210,76 @@ def test_a_newer_format_is_told_apart_from_damage(decode, name):
         decode(sealed(b"\x00" + body[1:]), "row 17")
 
 
+def group(number: int = 1, **fields) -> GroupState:
+    return GroupState(number, b"shop:orders:", 1, fields.pop("name", f"group {number}"), b"{}", 5, 5, **fields)
+
+
+ONE, TWO = (number.to_bytes(20, "big") for number in (1, 2))
+HELD = Spans([(ONE, TWO)])
+TRIED = Returns([ReturnedSpan(1, 5, edits.ReturnReason.ABORTED, HELD)])
+OPEN = Transaction(id=17, kind=Kind.SHORT, read_pointer=0, began_ms=5, deadline_ms=9)
+BAD_GROUPS = {
+    "a group of number 0": ({"groups": (group(0),), "groups_made": 1}, "out of order"),
+    "groups that do not ascend": ({"groups": (group(2), group(1)), "groups_made": 2}, "out of order"),
+    "a name twice": ({"groups": (group(1, name="a"), group(2, name="a")), "groups_made": 2}, "out of order, or twice"),
+    "a number that was not given out": ({"groups": (group(2),), "groups_made": 1}, "when 1 was the last"),
+    "what came back and is acknowledged": (
+        {"groups": (group(acknowledged=HELD, returns=TRIED),), "groups_made": 1}, "acknowledged and came back",
+    ),
+    "what is pending in a group that is not there": (
+        {"transactions": (OPEN,), "acknowledging": (PendingSpans(17, ((1, HELD),)),)}, "a group that is not there",
+    ),
+    "what is pending in groups that do not ascend": (
+        {"transactions": (OPEN,), "acknowledging": (PendingSpans(17, ((1, HELD), (1, HELD))),), "groups": (group(1),)},
+        "do not ascend",
+    ),
+    "what is pending in a transaction that is aborted": (
+        {"transactions": (replace(OPEN, state=State.ABORTING),), "acknowledging": (PendingSpans(17, ((1, HELD),)),)},
+        "is being aborted",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(BAD_GROUPS))
+def test_groups_that_cannot_be_are_refused(case):
+    fields, problem = BAD_GROUPS[case]
+    with pytest.raises(CorruptionError, match=problem):
+        decode_snapshot(encode_snapshot(StateImage(**fields)), "row 17")
+
+
+def test_a_group_that_did_not_change_is_not_encoded_again(monkeypatch):
+    """Of ten thousand groups few change from one snapshot to the next; after a restart their bytes are those that were read."""
+    state = TransactionProposals()
+    for number in range(1, 4):
+        state.apply(edits.GroupMade(number, 5, 1, b"shop:orders:", f"group {number}", b"{}", ONE))
+    encode_snapshot(state.image())
+    state = TransactionProposals(None, decode_snapshot(encode_snapshot(state.image()), "row"))
+    state.apply(edits.Acknowledged(0, 2, 6, HELD))
+    encoded = []
+    encode = snapshot_format._GROUP.encode
+    counted = snapshot_format._GROUP._replace(encode=lambda one: encoded.append(one.number) or encode(one))
+    monkeypatch.setattr(snapshot_format, "_GROUP", counted)
+    data = encode_snapshot(state.image())
+    assert encoded == [2]
+    assert decode_snapshot(data, "row") == state.image()
+    encode_snapshot(state.image())
+    assert encoded == [2]
+
+
+def test_a_draft_of_a_snapshot_stays_as_it_is_while_groups_go_on():
+    state = TransactionProposals()
+    state.apply(edits.GroupMade(1, 5, 1, b"shop:orders:", "billing", b"{}", ONE))
+    state.apply(edits.Began(17, Kind.SHORT, False, 5, 9, "", None))
+    state.apply(edits.AcknowledgedIn(17, 1, 5, HELD))
+    draft = state.image()
+    data = encode_snapshot(draft)
+    state.apply(edits.AcknowledgedIn(17, 1, 5, Spans([(TWO, (9).to_bytes(20, "big"))])))
+    state.apply(edits.Committed(17, 6, None))
+    assert encode_snapshot(draft) == data
+    assert decode_snapshot(data, "row") == draft
+    assert state.image() != draft
+
+
 def test_a_session_in_which_a_run_follows_itself_is_refused():
     for run, replaced in (("monday", ("monday",)), ("monday", ("sunday", "sunday"))):
         image = StateImage(sessions=(SessionState("billing", run, 2, 5, replaced=replaced),))
@@ -218,6 +310,15 @@ BAD_EDITS = {
     "names out of order": (22, b"\0\0\0\2" + b"\0\1b\0\1a"),
     "a name twice": (22, b"\0\0\0\2" + b"\0\1a\0\1a"),
     "four billion names": (22, b"\xff\xff\xff\xff"),
+    "numbers of groups out of order": (27, b"\0\0\0\2" + b"\0\0\0\2" + b"\0\0\0\1"),
+    "an acknowledgement of nothing": (28, ID + b"\0\0\0\1" + bytes(8) + b"\0"),
+    "an acknowledgement by a negative writer": (28, b"\xff" * 8 + b"\0\0\0\1" + bytes(8) + b"\1\0\0\0\1\1"),
+    "a span that is empty": (29, ID + b"\0\0\0\1" + bytes(8) + b"\1\0\0\0\0"),
+    "spans beyond the edit": (29, ID + b"\0\0\0\1" + bytes(8) + b"\2\0\0\0\1\1"),
+    "four billion spans": (29, ID + b"\0\0\0\1" + bytes(8) + b"\xff\xff\xff\xff\x0f\0\0\0\1\1"),
+    "a return for no reason": (30, b"\0\0\0\1" + bytes(8) + b"\0" + bytes(8) + b"\1\0\0\0\1\1"),
+    "a return for reason 7": (30, b"\0\0\0\1" + bytes(8) + b"\7" + bytes(8) + b"\1\0\0\0\1\1"),
+    "a floor of 19 bytes": (26, b"\0\0\0\1" + bytes(8) + b"\0\0\0\1" + bytes(19)),
     "four billion ids": (12, b"\xff\xff\xff\xff" + ID),
     "a byte too many": (13, ID + b"\0"),
     "a byte too few": (13, ID[:-1]),
@@ -267,6 +368,20 @@ def remembered(outcomes: list[Outcome]) -> RememberedOutcomes:
     blocks = (OutcomeBlock.pack(rest),) if rest else ()
     invalid = tuple(one for one in outcomes[3:] if one.state is State.INVALID)
     return RememberedOutcomes(tuple(outcomes[:3]), invalid, blocks)
+
+
+@st.composite
+def progress(draw: st.DrawFn) -> tuple[Spans, Returns]:
+    """What a group has acknowledged, and what came back to it."""
+    acknowledged, returns = Spans(), Returns()
+    places = sorted(draw(st.lists(message_ids, unique=True, max_size=12)))
+    for after, through in pairwise(places):
+        attempt = draw(st.none() | attempts)
+        if attempt is not None:
+            returns.put(after, through, attempt)
+        elif draw(st.booleans()):
+            acknowledged.add(after, through)
+    return acknowledged, returns
 
 
 @st.composite
@@ -333,7 +448,30 @@ def images(draw: st.DrawFn) -> StateImage:
         SessionState, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers, request_ids, replaced
     )
     request = st.builds(RequestUse, texts, st.sampled_from(RequestCall), pointers, times_ms)
+    groups = tuple(
+        GroupState(
+            number,
+            draw(st.binary(max_size=9)),
+            draw(numbers),
+            f"{number} {draw(texts)}",
+            draw(st.binary(max_size=9)),
+            draw(times_ms),
+            draw(times_ms),
+            draw(numbers),
+            draw(st.booleans()),
+            *draw(progress()),
+        )
+        for number in sorted(draw(st.sets(st.integers(1, 2**31), max_size=3)))
+    )
+    acknowledging = tuple(
+        PendingSpans(one.id, tuple((group.number, draw(some_spans)) for group in groups))
+        for one in transactions
+        if groups and one.state is not State.ABORTING and draw(st.booleans())
+    )
     return StateImage(
+        groups_made=draw(st.integers(2**31, 2**32 - 1)),
+        groups=groups,
+        acknowledging=acknowledging,
         edits_applied=draw(pointers),
         last_pointer=draw(pointers),
         read_pointer=draw(pointers),

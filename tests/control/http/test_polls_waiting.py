@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from basalt.http.asgi.requests import ClientGoneError
-from basalt.http.routes.messages import unless_gone
+from basalt.http.routes.polls import unless_gone
 
 pytestmark = pytest.mark.anyio
 

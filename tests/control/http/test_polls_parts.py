@@ -12,8 +12,8 @@ from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN
 from basalt.client.calls.pages import Page
 from basalt.http.asgi import content_encoding
 from basalt.http.asgi.responses import CODED_AT_ONCE_BYTES_MAX
-from basalt.http.routes import messages as routes
-from basalt.http.routes.messages import PART_BYTES
+from basalt.http.routes import polls as routes
+from basalt.http.routes.polls import PART_BYTES
 from tests.control.api.codecs import client_codecs
 
 AVRO = "avro/binary"

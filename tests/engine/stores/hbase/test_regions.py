@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
-from basalt_engine.regions import RegionReport, RegionSnapshot, StoreFile
+from basalt_engine.stores.hbase.regions import RegionReport, RegionSnapshot, StoreFile
 from tests.region_reports import encode_report
 from tests.vector_lines import lines
 

@@ -1,0 +1,458 @@
+"""Messages that a call acknowledges or gives back: found in rows and claims before its stage, checked and made edits within it.
+
+`plan` reads and waits, `check` and `stage` do neither. Between them anything may have happened, so whatever claims, members,
+rounds and transactions say is asked in the stage. What is acknowledged by ids was looked up in rows; that does not change any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from basalt.api.bodies.groups import ReleaseRequest
+from basalt.api.bodies.messages import WorkAcknowledge
+from basalt.errors import AcknowledgeOrderError, ClaimLostError
+from basalt.groups.claims import Caller, Claim, ClaimEnd
+from basalt.groups.live_group import LiveGroup, options_of
+from basalt.groups.places import MessagePlaces, Place
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, Ranges
+from basalt.messaging.read.log_reader import ReadBudget
+from basalt.runtime.group_commit import NotLoadedError
+from basalt.transactions.manager import TransactionManager
+from basalt.transactions.rules.acknowledgements import retry_at_ms
+from basalt.transactions.rules.edits import Doomed, Edit, Proposal, ReturnReason
+from basalt.transactions.rules.groups import NEVER_MS, GroupState
+from basalt_engine.spans import ZERO_ID, Spans
+
+COUNTED_MAX = 1_000  # stretches of what `upTo` covers whose messages are counted
+
+
+class PlannedAcknowledgement:
+    """One entry of a Work, or a call: what of one group is to be acknowledged, and by whom. `check` fills in the spans."""
+
+    __slots__ = (
+        "acknowledged", "already", "asked", "by_id", "came_back", "claims", "counted", "edits", "exact", "left_out", "live", "places", "spans",
+        "unclaimed",
+    )  # fmt: skip
+
+    def __init__(
+        self, live: LiveGroup, asked: WorkAcknowledge, places: Sequence[Place], left_out: Sequence[Place]
+    ) -> None:
+        self.live = live
+        self.asked = asked
+        self.places = places  # of its ids
+        self.left_out = left_out  # of `except_ids`
+        self.spans = Spans()
+        self.claims: list[tuple[Claim, Spans, int]] = []  # what of each is acknowledged, and how many messages that is
+        self.by_id: list[tuple[bytes, bytes]] = []  # the spans of single messages
+        self.acknowledged = self.already = 0  # messages
+        # Of what `upTo` covers: stretches that were counted, the messages in them, and whether these are all.
+        self.counted: dict[tuple[bytes, bytes], tuple[int, bool]] = {}
+        self.unclaimed: list[tuple[bytes, bytes]] = []  # what nobody has claimed
+        self.came_back = 0  # messages of that which had been dealt
+        self.exact = True  # False: of what `upTo` covers, there are so many messages at least
+        self.edits: Sequence[Edit] = ()  # that acknowledge them
+
+
+class _Reach(NamedTuple):
+    """Stretches that `upTo` covers beside what is acknowledged, left out, or named otherwise: of claims, returned, and never dealt."""
+
+    claimed: list[tuple[Claim, Spans]]
+    returned: list[tuple[bytes, bytes]]
+    free: list[tuple[bytes, bytes]]
+
+
+class Acknowledging:
+    """Plans, checks and stages what is acknowledged in all groups of one store. It has no state."""
+
+    def __init__(
+        self, manager: TransactionManager, places: MessagePlaces, ranges: Ranges, live_of: Callable[[GroupState], LiveGroup],
+    ) -> None:  # fmt: skip
+        self._manager = manager
+        self._ranges = ranges
+        self._live_of = live_of
+        self._places = places
+
+    async def planned(
+        self, live: LiveGroup, asked: WorkAcknowledge, transaction_id: int | None = None, *, counting: bool = False
+    ) -> PlannedAcknowledgement:
+        """Look up what the entry names by id. `ConflictError` behind an undecided row, `MessageNotFoundError`.
+
+        `counting`: somebody wants to know how many messages these are.
+        """
+        ids = list(dict.fromkeys([bytes(each) for each in asked.ids]))  # named twice, it is one message
+        assert {bytes(each.id) for each in asked.reject} <= {*ids}, "a coordinator makes dead letters of these first"
+        if asked.member:
+            live.touch(asked.member, asked.epoch)
+        left_out = [bytes(each) for each in asked.except_ids]
+        if not ids and not left_out and asked.up_to is None:
+            return PlannedAcknowledgement(live, asked, (), ())
+        log, state = await live.open()
+        last = max([*ids, *left_out, bytes(asked.up_to or b"")])
+        if last > max(live.dispatcher.dealt_through, state.acknowledged.floor):
+            await self._places.check_decided(log, last)
+        lanes = live.dispatcher.lanes
+        if lanes is not None and (asked.up_to is not None or not lanes.knows(ids)):
+            await live.read_through(last)
+        found = await self._places.find(log, [*ids, *left_out])
+        for place in found[: len(ids)]:
+            if not place.is_known and live.dispatcher.claims.holder(place.id) is None:
+                self._places.refuse_unknown(log, place)
+        planned = PlannedAcknowledgement(live, asked, found[: len(ids)], found[len(ids) :])
+        if asked.up_to is not None:
+            for number in asked.claims:
+                claim = live.dispatcher.claims.find(number, asked.member)
+                planned.spans.update(Spans() if claim is None else claim.spans)
+            await self._count(planned, log, self._reach(planned, live.state, transaction_id), counting=counting)
+        return planned
+
+    async def _count(self, planned: PlannedAcknowledgement, log: TopicLog, reach: _Reach, *, counting: bool) -> None:
+        """Count the messages of stretches that no claim knows the number of; of what was never dealt only for who wants to know."""
+        stretches = [pair for claim, spans in reach.claimed if spans != claim.left for pair in spans]
+        stretches += reach.returned + (reach.free if counting else [])
+        if not stretches:
+            return
+        settled, budget = await self._ranges.settled(log), ReadBudget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
+        for stretch in stretches[:COUNTED_MAX]:
+            found = await self._ranges.count(log, settled, [stretch], budget)
+            planned.counted[stretch] = found.messages, found.exact
+            if not found.exact:
+                return
+
+    # In a stage.
+
+    def check(
+        self, planned: Sequence[PlannedAcknowledgement], transaction_id: int | None, now_ms: int, *, committing: bool, writer: int = 0,
+    ) -> Proposal | None:  # fmt: skip
+        """In a stage, before anything is changed: what each entry covers, and whether it may; in order, where it is decided now.
+
+        Raises why not; returns a proposal where a transaction is doomed by it, with edits to apply and its refusal.
+        """
+        table = self._manager.state.groups
+        for each in planned:
+            state = each.live.state
+            each.live = self._live_of(state)  # as it is now: an idle one may have been dropped and made anew since
+            totals = each.live.totals
+            with totals.counting_conflicts():
+                self._resolve(each, state, transaction_id)
+                if transaction_id is None:
+                    each.edits = table.propose_acknowledge(state.number, each.spans, now_ms, writer).proposal.edits
+                    continue
+            proposal = self._manager.state.acknowledge_in(transaction_id, state.number, each.spans, now_ms)
+            each.edits = proposal.edits
+            if proposal.refusal is not None:
+                if any(not isinstance(edit, Doomed) for edit in proposal.edits):
+                    raise proposal.refusal  # its time is up, and others end it
+                totals.conflicts += 1
+                return proposal
+        if committing:
+            self._check_order(planned, transaction_id)
+        return None
+
+    def stage(
+        self, planned: Sequence[PlannedAcknowledgement], transaction_id: int | None, now_ms: int, writer: int = 0
+    ) -> list[Edit]:
+        """In a stage, after `check`: the edits that acknowledge, to be applied in the same stage. Claims end here.
+
+        Without a transaction at once, under the one-shot transaction `writer` if there is one.
+        """
+        made: list[Edit] = []
+        for each in planned:
+            made += each.edits
+            self._settle(each, transaction_id)
+        return made
+
+    def release(self, planned: PlannedAcknowledgement, asked: ReleaseRequest, now_ms: int) -> tuple[list[Edit], int]:
+        """In a stage: the edits by which messages that the caller holds come back, to be applied, and how many these are."""
+        state, made = planned.live.state, list[Edit]()
+        live = planned.live = self._live_of(state)
+        self._resolve(planned, state, None, releasing=True)
+        table = self._manager.state.groups
+        given = [(claim, spans, messages) for claim, spans, messages in planned.claims if claim.end is None and spans]
+        for claim, _, _ in planned.claims:
+            if claim.end is ClaimEnd.ACKNOWLEDGED and live.dispatcher.pending:  # refused where some of it is pending
+                table.propose_return(live.number, claim.spans, ReturnReason.RELEASED, now_ms, now_ms)
+        for pair in planned.unclaimed:
+            if live.dispatcher.pending.overlaps(*pair):  # refused
+                table.propose_return(live.number, Spans([pair]), ReturnReason.RELEASED, now_ms, now_ms)
+        for after, through in planned.by_id:
+            holder = live.dispatcher.claims.holder(through)
+            if holder is not None:
+                part = Spans(_within(holder.left, after, through))
+                given.append((holder, part, 1))
+            elif live.dispatcher.pending.covers(through):  # refused
+                table.propose_return(live.number, Spans([(after, through)]), ReturnReason.RELEASED, now_ms, now_ms)
+        for claim, spans, _ in given if asked.counts else ():
+            again_ms = retry_at_ms(state.options, claim.attempt, now_ms)
+            if asked.delay_ms is not None and again_ms != NEVER_MS:
+                again_ms = now_ms + asked.delay_ms
+            made += table.propose_return(live.number, spans, ReturnReason.RELEASED, again_ms, now_ms).edits
+        for _, spans, messages in given:
+            live.totals.was_returned(ReturnReason.RELEASED, messages if asked.counts else 0)
+            live.dispatcher.free(spans, messages, returned=asked.counts)
+        for claim, _, _ in given:
+            claim.released = claim.end is not None
+        return made, sum(messages for _, _, messages in given)
+
+    def close(self, live: LiveGroup, spans: Spans, now_ms: int) -> list[Edit]:
+        """In a stage: cover gaps in which nothing lives any more."""
+        made = self._manager.state.groups.propose_acknowledge(live.number, spans, now_ms).proposal.edits
+        live.dispatcher.settle(spans, None, 0)
+        return list(made)
+
+    def _resolve(
+        self, planned: PlannedAcknowledgement, state: GroupState, transaction_id: int | None, *, releasing: bool = False
+    ) -> None:
+        asked = planned.asked
+        if asked.round and asked.round != state.round:
+            raise ClaimLostError(
+                f"group {state.name} was sought since: what was dealt in round {asked.round} is void in round {state.round}",
+                field="round",
+                hint="drop the batch and fetch again",
+            )
+        if asked.member:
+            planned.live.members.check(asked.member, asked.epoch)
+        caller = Caller(asked.member, asked.epoch, frozenset(asked.claims), transaction_id)
+        left_out = Spans([(place.after, place.id) for place in planned.left_out])
+        planned.spans, planned.claims, planned.by_id, planned.unclaimed = Spans(), [], [], []
+        planned.acknowledged = planned.already = planned.came_back = 0
+        for number in dict.fromkeys(asked.claims):
+            claim = self._owned(planned, number, caller, releasing=releasing)
+            held = self._covered(claim, state, transaction_id, releasing=releasing)
+            self._take_claim(planned, claim, held, left_out)
+        if asked.up_to is not None:
+            self._take_reach(planned, state, self._reach(planned, state, transaction_id), caller)
+        if planned.places:
+            self._resolve_ids(planned, state, caller)
+
+    def _resolve_ids(self, planned: PlannedAcknowledgement, state: GroupState, caller: Caller) -> None:
+        """The spans of single messages, but for those that claims or `upTo` cover."""
+        claims, pending = planned.live.dispatcher.claims, planned.live.dispatcher.pending
+        named = planned.spans
+        places = [each for each in planned.places if not named.covers(each.id)] if named else planned.places
+        found = [(place.after, place.id) for place in places]
+        for index, place in enumerate(places) if len(claims) or pending else ():
+            held_in = claims.span_of(place.id)
+            if held_in is not None and not caller.owns(held_in[2]):
+                raise _held(state, place.id, held_in[2])
+            if held_in is None or held_in[0] > place.after:
+                found[index] = (self._trimmed(planned, place, caller), place.id)
+        planned.by_id = found
+        planned.spans.update(Spans(found))
+        already = state.acknowledged.covered([place.id for place in places])
+        planned.already += already
+        planned.acknowledged += len(found) - already
+
+    def _reach(self, planned: PlannedAcknowledgement, state: GroupState, transaction_id: int | None) -> _Reach:
+        dispatcher = planned.live.dispatcher
+        others = Spans([(place.after, place.id) for place in planned.left_out])
+        others.update(planned.spans)
+        if transaction_id is not None:
+            others.update(self._manager.state.groups.pending_of(transaction_id).get(state.number, Spans()))
+        held, reach = dict[int, tuple[Claim, Spans]](), _Reach([], [], [])
+        for gap in state.acknowledged.gaps(ZERO_ID, bytes(planned.asked.up_to or ZERO_ID)):
+            for begin, end in others.gaps(*gap):
+                for first, last, claim in dispatcher.claims.holders(begin, end):
+                    held.setdefault(claim.number, (claim, Spans()))[1].add(first, last)
+                for unclaimed in dispatcher.claims.taken.gaps(begin, end):
+                    reach.returned.extend(dispatcher.returned.within(*unclaimed))
+                    reach.free.extend(dispatcher.returned.gaps(*unclaimed))
+        reach.claimed.extend(held.values())
+        return reach
+
+    def _take_reach(self, planned: PlannedAcknowledgement, state: GroupState, reach: _Reach, caller: Caller) -> None:
+        for claim, spans in reach.claimed:
+            if not caller.owns(claim):
+                raise _held(state, next(iter(spans))[1], claim)
+            messages = claim.messages_left if spans == claim.left else self._number(planned, spans)
+            planned.claims.append((claim, spans, messages))
+            planned.spans.update(spans)
+            planned.acknowledged += messages
+        planned.came_back = self._number(planned, reach.returned)
+        planned.acknowledged += planned.came_back + self._number(planned, reach.free)
+        planned.unclaimed = [*reach.returned, *reach.free]
+        planned.spans.update(Spans(planned.unclaimed))
+
+    @staticmethod
+    def _number(planned: PlannedAcknowledgement, stretches: Iterable[tuple[bytes, bytes]]) -> int:
+        """The messages of these, as they were counted; what has changed since then is not among them, which is noted."""
+        number = 0
+        for each in stretches:
+            messages, exact = planned.counted.get(each, (0, False))
+            number += messages
+            planned.exact = planned.exact and exact
+        return number
+
+    @staticmethod
+    def _owned(planned: PlannedAcknowledgement, number: int, caller: Caller, *, releasing: bool) -> Claim:
+        claim = planned.live.dispatcher.claims.find(number, caller.member)
+        again = releasing and claim is not None and claim.released  # for the answer was lost
+        lost = claim is None or (claim.end is ClaimEnd.LOST and not again) or (claim.torn and not releasing)
+        if claim is None or lost or not caller.owns(claim):
+            raise ClaimLostError(
+                f"claim {number} is not there (any more): it ran out, was given back, or is another's",
+                field="claims",
+                hint="send the ids of its messages, and the round, once; whoever holds them now keeps them",
+            )
+        return claim
+
+    @staticmethod
+    def _covered(claim: Claim, state: GroupState, transaction_id: int | None, *, releasing: bool) -> Spans:
+        """The spans that a claim stands for: all that it did not give back. To be released is what it has left."""
+        if releasing:
+            return claim.left
+        if transaction_id is None or claim.end is not None or claim.messages_left == claim.messages:
+            return claim.spans
+        # What this claim has acknowledged before, and kept the rest, is no conflict.
+        return Spans([gap for each in claim.spans for gap in state.acknowledged.gaps(*each)])
+
+    @staticmethod
+    def _take_claim(planned: PlannedAcknowledgement, claim: Claim, held: Spans, left_out: Spans) -> None:
+        """These spans of a claim, but for those left out."""
+        spans = Spans([gap for each in held for gap in left_out.gaps(*each)]) if left_out else held.copy()
+        planned.spans.update(spans)
+        kept = sum(claim.left.covers(place.id) for place in planned.left_out)
+        messages = max(claim.messages_left - kept, 0)
+        planned.claims.append((claim, spans, messages))
+        planned.acknowledged += messages
+        planned.already += claim.messages - claim.messages_left
+
+    @staticmethod
+    def _trimmed(planned: PlannedAcknowledgement, place: Place, caller: Caller) -> bytes:
+        """The begin of a single message's span: not before the end of what another holds, for that one may have expired."""
+        dispatcher, begin = planned.live.dispatcher, place.after
+        for _, end, claim in dispatcher.claims.holders(begin, place.id):
+            if not caller.owns(claim):
+                begin = max(begin, end)
+        if (
+            dispatcher.pending
+            and dispatcher.pending.overlaps(begin, place.id)
+            and not dispatcher.pending.covers(place.id)
+        ):
+            *_, (begin, _) = dispatcher.pending.gaps(begin, place.id)
+        return begin
+
+    def _settle(self, planned: PlannedAcknowledgement, transaction_id: int | None) -> None:
+        dispatcher = planned.live.dispatcher
+        before = dispatcher.claims.messages
+        unclaimed = planned.came_back  # and claimed by nobody since
+        for claim, spans, messages in planned.claims:
+            if claim.end is None and spans == claim.left:
+                dispatcher.claims.acknowledge(claim)
+            elif claim.end is None:
+                dispatcher.take(spans, messages)
+        returned = dispatcher.returned
+        for after, through in planned.by_id if returned or len(dispatcher.claims) else ():
+            if returned and returned.covers(through) and dispatcher.claims.holder(through) is None:
+                unclaimed += 1
+            else:
+                dispatcher.claims.cut(after, through, acknowledged=True, messages=1)
+        taken = before - dispatcher.claims.messages
+        dispatcher.settle(planned.spans, transaction_id, taken + unclaimed)
+        if transaction_id is None and planned.live.waiting:
+            planned.live.wake()
+
+    def _check_order(self, planned: Sequence[PlannedAcknowledgement], transaction_id: int | None) -> None:
+        """Refuse what would leave an earlier message unacknowledged: of a stream, or of a key."""
+        table = self._manager.state.groups
+        pending = {} if transaction_id is None else table.pending_of(transaction_id)
+        for number in dict.fromkeys((*(each.live.number for each in planned), *pending)):
+            state = table.by_number.get(number)
+            mode = None if state is None else options_of(state).mode
+            if state is None or mode not in ("stream", "keyed"):
+                continue
+            done = pending[number].copy() if number in pending else Spans()
+            for each in planned:
+                if each.live.number == number:
+                    done.update(each.spans)
+            live = self._live_of(state)
+            if mode == "stream":
+                _refuse_disorder(state, done, live)
+            else:
+                self._refuse_disorder_of_keys(live, done)
+
+    def _refuse_disorder_of_keys(self, live: LiveGroup, done: Spans) -> None:
+        """All of a key before the last of `done` is acknowledged, or done now, or lives no more."""
+        state, lanes = live.state, live.dispatcher.lanes
+        if lanes is None:
+            return
+        left = lanes.first_left(done, state.acknowledged, live.oldest())
+        if left is None:
+            return
+        if left.is_untried:
+            raise NotLoadedError(partial(_loaded, live, left.later))
+        if not left.is_read:
+            raise AcknowledgeOrderError(
+                f"group {state.name} has not read all that lies before {left.later.hex()}: from {left.id.hex()} on there may be"
+                " earlier messages of its key",
+                field="ids",
+                hint="fetch, and acknowledge what was dealt",
+            )
+        raise AcknowledgeOrderError(
+            f"message {left.id.hex()} of group {state.name} comes before {left.later.hex()}, with the same key, and"
+            f" {self._standing(live, left.id)}",
+            field="ids",
+            hint="acknowledge them together, or the earlier one first; or give this one back and fetch again",
+        )
+
+    def _standing(self, live: LiveGroup, message_id: bytes) -> str:
+        """Words for who has a message that is in the way."""
+        holder = live.dispatcher.claims.holder(message_id)
+        if holder is not None:
+            return f"is in claim {holder.number} of {holder.member or 'somebody without a name'}"
+        state = self._manager.state
+        for transaction_id, spans in state.groups.pending_in(live.number).items():
+            if spans.covers(message_id):
+                transaction = state.get(transaction_id)
+                named = f", of {transaction.owner}" if transaction.owner else ""
+                return f"is acknowledged by a transaction that has not ended{named}"
+        attempt = live.state.returns.at(message_id)
+        if attempt is None:
+            return "was not dealt"
+        if attempt.not_before_ms == NEVER_MS:
+            return f"is parked after {attempt.attempts} attempts"
+        return f"came back after {attempt.attempts} attempts"
+
+
+async def _loaded(live: LiveGroup, last: bytes) -> Callable[[], None]:
+    """Read ahead, for a stage that is run again then."""
+    await live.read_through(last)
+    return lambda: None
+
+
+def _within(spans: Spans, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The parts of spans that lie in (after, through]."""
+    for begin, end in spans:
+        if end > after and begin < through:
+            yield max(begin, after), min(end, through)
+
+
+def _refuse_disorder(state: GroupState, done: Spans, live: LiveGroup | None) -> None:
+    """All before the last of `done` is acknowledged, or done now, or nothing lives there."""
+    last = max((through for _, through in done), default=ZERO_ID)
+    dead = live.dispatcher.dead if live is not None else Spans()
+    for gap in state.acknowledged.gaps(ZERO_ID, last):
+        for open_ in done.gaps(*gap):
+            for after, through in dead.gaps(*open_):
+                holder = None if live is None else next(live.dispatcher.claims.holders(after, through), None)
+                who = (
+                    f", which claim {holder[2].number} of {holder[2].member or 'nobody by name'} holds"
+                    if holder
+                    else ""
+                )
+                raise AcknowledgeOrderError(
+                    f"group {state.name} is a stream, and has not acknowledged what lies up to {through.hex()}{who}",
+                    field="ids",
+                    hint="acknowledge in order, or give back what is claimed and fetch again",
+                )
+
+
+def _held(state: GroupState, message_id: bytes, holder: Claim) -> ClaimLostError:
+    who = f"member {holder.member}" if holder.member else "somebody without a name"
+    return ClaimLostError(
+        f"message {message_id.hex()} of group {state.name} is in claim {holder.number} of {who}",
+        field="ids",
+        hint="if the claim is yours, name it in claims; else drop the message: its holder will handle it",
+    )

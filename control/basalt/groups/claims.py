@@ -1,0 +1,358 @@
+"""The claims of one group: which messages were dealt to whom, until when. In memory only, and pure: times are arguments.
+
+Claims are no locks. They keep members out of each other's way, and end by acknowledgement, release, their time, their
+member's end or the end of their transaction. Of a member the last ones that ended are remembered, so that a repeated
+acknowledgement is told that it was done already, and one that came too late that the claim is lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Set
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from basalt_engine.spans import SpanMap, Spans
+
+K = TypeVar("K", str, int)
+MANY_SPANS = 16  # of one claim: whose each message is, is found out once somebody asks
+DUE_PASSED_OVER = 16  # entries of the heap of due times for each claim that has not ended
+ENDED_MAX = 64  # claims that have ended, remembered of each member
+REMEMBERED_MEMBERS_MAX = 1_000  # whose ended claims are remembered; who ended none for the longest time goes first
+
+
+class ClaimEnd(Enum):
+    """The end of a claim."""
+
+    ACKNOWLEDGED = "acknowledged"  # durably, or by a transaction that has not ended yet
+    LOST = "lost"  # given back, timed out, revoked: its messages may be another's by now
+
+
+class Claim:
+    """The messages that one fetch dealt: of (after, through], all but what other claims and acknowledgements cover.
+
+    `left` is what of them is neither acknowledged nor given back, `spans` that and what was acknowledged. Times are those of
+    the monotonic clock. `attempt` counts from 1. A claim without a member is known by its number alone.
+    """
+
+    __slots__ = (
+        "after", "attempt", "end", "epoch", "left", "member", "messages", "messages_left", "number", "released", "request_id", "round",
+        "since_ms", "spans", "through", "torn", "transaction_id", "until_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, spans: Spans, messages: int, *, since_ms: float, until_ms: float, member: str = "", epoch: int = 0,
+        transaction_id: int | None = None, round_: int = 0, attempt: int = 1, request_id: str | None = None,
+    ) -> None:  # fmt: skip
+        self.number = number
+        pairs = list(spans)
+        self.after, self.through = pairs[0][0], pairs[-1][1]
+        self.spans, self.left = spans, spans.copy()
+        self.messages = self.messages_left = messages
+        self.member = member
+        self.epoch = epoch
+        self.transaction_id = transaction_id
+        self.since_ms = since_ms
+        self.until_ms = until_ms
+        self.round = round_
+        self.attempt = attempt
+        self.request_id = request_id
+        self.end: ClaimEnd | None = None
+        self.released = False  # who had it gave the last of it back
+        self.torn = (
+            False  # some of it was acknowledged by a transaction that did not commit, and may be another's by now
+        )
+
+
+class Caller(NamedTuple):
+    """Who acknowledges or releases: a member by name and epoch, claims by number, or a transaction that claims were dealt to."""
+
+    member: str = ""
+    epoch: int = 0
+    claims: Set[int] = frozenset()
+    transaction_id: int | None = None
+
+    def owns(self, claim: Claim) -> bool:
+        """True when the claim is the caller's. One without a member is whose who knows its number."""
+        if claim.member and self.member and (claim.member, claim.epoch) != (self.member, self.epoch or claim.epoch):
+            return False
+        if claim.number in self.claims or (claim.member and claim.member == self.member):
+            return True
+        return claim.transaction_id is not None and claim.transaction_id == self.transaction_id
+
+
+class _Remembered:
+    """The claims of one member that ended of late."""
+
+    __slots__ = ("by_number", "order")
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Claim] = {}
+        self.order: deque[int] = deque()
+
+    def add(self, claim: Claim) -> int | None:
+        """Remember one more; the number of one that is forgotten for it."""
+        self.by_number[claim.number] = claim
+        self.order.append(claim.number)
+        if len(self.order) <= ENDED_MAX:
+            return None
+        oldest = self.order.popleft()
+        del self.by_number[oldest]
+        return oldest
+
+    def forget(self, number: int) -> None:
+        """This claim has not ended after all."""
+        self.order.remove(number)
+        del self.by_number[number]
+
+
+class Claims:
+    """The claims of one group that have not ended, and the last of those that have."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, Claim] = {}
+        self._is_arranged = (
+            True  # False: the next two are of claims as they were; who has many spans seldom asks for them
+        )
+        self._taken = Spans()  # what claims cover
+        self._held = SpanMap[Claim]()  # the same, and whose each is
+        self._of_member: dict[str, dict[int, Claim]] = {}
+        self._of_transaction: dict[int, dict[int, Claim]] = {}
+        self._messages_of: dict[str, int] = {}  # claimed by each member
+        self._by_request: dict[str, Claim] = {}
+        # A heap; entries of claims that ended, or were renewed, are passed over.
+        self._due: list[tuple[float, int]] = []
+        self._ended: OrderedDict[str, _Remembered] = OrderedDict()  # by member
+        self.messages = 0  # claimed, all together
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(list(self._by_number.values()))
+
+    def add(self, claim: Claim) -> None:
+        """A new claim, of what no other covers."""
+        self._by_number[claim.number] = claim
+        if self._is_arranged and len(claim.left) < MANY_SPANS:
+            assert not self._taken.meets(claim.left), "a message is claimed once"
+            self._held.put_new(claim.left, claim)
+            self._taken.update(claim.left)
+        else:
+            self._is_arranged = False
+        self._of_member.setdefault(claim.member, {})[claim.number] = claim
+        if claim.transaction_id is not None:
+            self._of_transaction.setdefault(claim.transaction_id, {})[claim.number] = claim
+        self._count(claim, claim.messages_left)
+        self._push_due(claim)
+        if claim.request_id is not None:
+            self._by_request[claim.request_id] = claim
+
+    def find(self, number: int, member: str = "") -> Claim | None:
+        """The claim of this number, if it has not ended or is remembered. `end` says which."""
+        claim = self._by_number.get(number)
+        if claim is not None:
+            return claim
+        remembered = self._ended.get(member)
+        found = None if remembered is None else remembered.by_number.get(number)
+        if found is None and not member:  # who gives no name may still mean a member's claim
+            return next((each.by_number[number] for each in self._ended.values() if number in each.by_number), None)
+        return found
+
+    def of_request(self, request_id: str | None) -> Claim | None:
+        """The claim that was dealt for this request id, while it has not ended."""
+        return None if request_id is None else self._by_request.get(request_id)
+
+    def holder(self, message_id: bytes) -> Claim | None:
+        """The claim that covers this id."""
+        found = self.span_of(message_id)
+        return None if found is None else found[2]
+
+    def span_of(self, message_id: bytes) -> tuple[bytes, bytes, Claim] | None:
+        """The claimed span that covers this id, and whose it is."""
+        self._arrange()
+        return self._held.span_of(message_id)
+
+    def holders(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes, Claim]]:
+        """The parts of (after, through] that claims cover, in order: each part, and whose it is. Do not change claims meanwhile."""
+        self._arrange()
+        return self._held.within(after, through)
+
+    def cut(self, after: bytes, through: bytes, *, acknowledged: bool, messages: int | None = None) -> list[Claim]:
+        """Take (after, through] out of the claims that cover it: it is acknowledged, or given back.
+
+        `messages` says how many these are, where it is not all that a claim has left. Returns the claims that ended by it.
+        """
+        if not self.taken.overlaps(after, through):
+            return []
+        ended: list[Claim] = []
+        for begin, end, claim in list(self.holders(after, through)):
+            self._held.remove(begin, end)
+            self._taken.remove(begin, end)
+            claim.left.remove(begin, end)
+            if not acknowledged:
+                claim.spans.remove(begin, end)
+            gone = claim.messages_left if not claim.left else min(claim.messages_left, messages or 0)
+            claim.messages_left -= gone
+            self._count(claim, -gone)
+            if not claim.left:
+                self._finish(claim, ClaimEnd.ACKNOWLEDGED if acknowledged else ClaimEnd.LOST)
+                ended.append(claim)
+        return ended
+
+    def acknowledge(self, claim: Claim) -> None:
+        """End a claim of which all that is left is acknowledged."""
+        self._free(claim)
+        claim.left = Spans()
+        self._finish(claim, ClaimEnd.ACKNOWLEDGED)
+
+    def end(self, claim: Claim) -> None:
+        """End a claim before its messages are acknowledged: nobody has them now."""
+        self._free(claim)
+        self._finish(claim, ClaimEnd.LOST)
+
+    def forget_acknowledged(self, spans: Spans) -> None:
+        """A transaction that had acknowledged these spans did not commit: claims that ended by that are lost, others are torn."""
+        for claim in self._by_number.values():
+            if claim.left != claim.spans and spans.meets(claim.spans):
+                claim.torn = True
+        for remembered in self._ended.values():
+            for claim in remembered.by_number.values():
+                if claim.end is ClaimEnd.ACKNOWLEDGED and spans.meets(claim.spans):
+                    claim.end = ClaimEnd.LOST
+
+    def forget_undone(self, done: Spans) -> None:
+        """These spans are all that is acknowledged. A claim that ended by more than that could be written goes on; one that did in part is lost."""
+        for claim in self._by_number.values():
+            acknowledged = claim.spans.copy()
+            for after, through in claim.left:
+                acknowledged.remove(after, through)
+            claim.torn = claim.torn or not all(done.contains(*pair) for pair in acknowledged)
+        for remembered in self._ended.values():
+            for claim in list(remembered.by_number.values()):
+                if claim.end is not ClaimEnd.ACKNOWLEDGED or all(done.contains(*pair) for pair in claim.spans):
+                    continue
+                if claim.spans.meets(done) or claim.spans.meets(self.taken):
+                    claim.end = ClaimEnd.LOST
+                else:
+                    remembered.forget(claim.number)
+                    self._go_on(claim)
+
+    def _go_on(self, claim: Claim) -> None:
+        claim.end, claim.left, claim.messages_left = None, claim.spans.copy(), claim.messages
+        self.add(claim)
+
+    def revoke_all(self) -> list[Claim]:
+        """End all claims, and forget those that had ended: the group was sought."""
+        revoked = list(self._by_number.values())
+        for claim in revoked:
+            claim.end = ClaimEnd.LOST
+        self._taken, self._held, self._is_arranged = Spans(), SpanMap(), True
+        self.messages = 0
+        for known in (
+            self._by_number, self._of_member, self._of_transaction, self._messages_of, self._by_request, self._due, self._ended,
+        ):  # fmt: skip
+            known.clear()
+        return revoked
+
+    def renew(self, claim: Claim, until_ms: float) -> None:
+        """The claim lasts until then."""
+        claim.until_ms = until_ms
+        self._push_due(claim)
+
+    def _push_due(self, claim: Claim) -> None:
+        if len(self._due) > DUE_PASSED_OVER * (
+            len(self._by_number) + 1
+        ):  # else one long claim would keep those of all that ended
+            self._due = [(each.until_ms, each.number) for each in self._by_number.values() if each is not claim]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (claim.until_ms, claim.number))
+
+    def due_ms(self) -> float | None:
+        """When the next claim runs out."""
+        while self._due:
+            until_ms, number = self._due[0]
+            claim = self._by_number.get(number)
+            if claim is not None and claim.until_ms == until_ms:
+                return until_ms
+            heapq.heappop(self._due)
+        return None
+
+    def run_out(self, now_ms: float) -> list[Claim]:
+        """The claims whose time is up; they stay until they are ended."""
+        due_ms = self.due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return []
+        return [claim for claim in self._by_number.values() if claim.until_ms <= now_ms]
+
+    def of_member(self, name: str, epoch: int | None = None) -> list[Claim]:
+        """The claims of a member, of one epoch or of any."""
+        found = self._of_member.get(name, {}).values()
+        return [claim for claim in found if epoch is None or claim.epoch == epoch]
+
+    def of_transaction(self, transaction_id: int) -> list[Claim]:
+        """The claims that were dealt to a transaction."""
+        return list(self._of_transaction.get(transaction_id, {}).values())
+
+    def most(self) -> str:
+        """The member that holds the most messages; empty when nobody has a name."""
+        return max(self._messages_of, key=self._messages_of.__getitem__, default="")
+
+    @property
+    def taken(self) -> Spans:
+        """The spans that claims cover."""
+        self._arrange()
+        return self._taken
+
+    def _arrange(self) -> None:
+        """Know whose each span is, if that is not known."""
+        if self._is_arranged:
+            return
+        self._held, taken = SpanMap(), list[tuple[bytes, bytes]]()
+        for claim in self._by_number.values():
+            if claim.left:
+                self._held.put_new(claim.left, claim)
+                taken += claim.left
+        self._taken, self._is_arranged = Spans(taken), True
+
+    def _free(self, claim: Claim) -> None:
+        """Nobody claims any more what this claim has left."""
+        if self._is_arranged and len(claim.left) < MANY_SPANS:
+            self._held.remove_of(claim, claim.left)
+            for after, through in claim.left:
+                self._taken.remove(after, through)
+        else:
+            self._is_arranged = False
+        self._count(claim, -claim.messages_left)
+
+    def _count(self, claim: Claim, messages: int) -> None:
+        self.messages += messages
+        self._messages_of[claim.member] = self._messages_of.get(claim.member, 0) + messages
+
+    def _finish(self, claim: Claim, end: ClaimEnd) -> None:
+        claim.end = end
+        claim.messages_left = 0
+        del self._by_number[claim.number]
+        _take(self._of_member, claim.member, claim.number)
+        if claim.member not in self._of_member:
+            del self._messages_of[claim.member]
+        if claim.transaction_id is not None:
+            _take(self._of_transaction, claim.transaction_id, claim.number)
+        if claim.request_id is not None and self._by_request.get(claim.request_id) is claim:
+            del self._by_request[claim.request_id]
+        remembered = self._ended.get(claim.member)
+        if remembered is None:
+            remembered = self._ended[claim.member] = _Remembered()
+            if len(self._ended) > REMEMBERED_MEMBERS_MAX:
+                self._ended.popitem(last=False)
+        self._ended.move_to_end(claim.member)
+        remembered.add(claim)
+
+
+def _take(claims: dict[K, dict[int, Claim]], key: K, number: int) -> None:
+    """Take a claim out of those of one key, and the key with its last one."""
+    of_key = claims[key]
+    del of_key[number]
+    if not of_key:
+        del claims[key]

@@ -1,0 +1,682 @@
+"""The consumer groups of one store: made, changed, listed, sought and deleted; fetched from, acknowledged, released.
+
+What a group has acknowledged is state of the transaction manager, and each change of it an edit of its log. What this process
+knows beside it (claims, members, who waits) is a `LiveGroup`, made when somebody asks for it and dropped when nobody would
+notice. docs/decisions/0036-claims-in-memory.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from basalt.api.bodies.groups import (
+    Acknowledged,
+    AcknowledgeRequest,
+    GroupInfo,
+    GroupOptions,
+    PositionRequest,
+    Released,
+    ReleaseRequest,
+    SeekRequest,
+    Sought,
+    acknowledge_of,
+    check_options,
+)
+from basalt.api.bodies.json import HexMessageId
+from basalt.api.bodies.messages import WorkAcknowledge
+from basalt.api.positions import PositionKind, parse_position
+from basalt.catalog.topics import Topic, TopicName, title_of
+from basalt.errors import (
+    BusyError,
+    ConflictError,
+    GroupNotFoundError,
+    InputError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
+from basalt.groups.claims import Claim
+from basalt.groups.dispatcher import KEYED, FetchAsk
+from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of
+from basalt.groups.places import MessagePlaces
+from basalt.groups.window import WINDOW_BYTES_MAX
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.messages import Messages
+from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.last_stable import StableEnds
+from basalt.messaging.read.log_reader import NO_LIMIT, SliceLimits, before, end_of
+from basalt.runtime.group_commit import Group
+from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
+from basalt.transactions.rules.groups import NEVER_MS, GroupState
+from basalt.transactions.rules.transaction import Transaction, TransactionIds
+from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
+from basalt_engine.keys import position
+from basalt_engine.spans import ZERO_ID, Spans
+
+# Claim numbers begin anywhere, so that a number of before a restart means no other claim, whatever the clock did; below 2^53,
+# which JSON's readers hold.
+CLAIM_NUMBER_BITS = 52
+LOOKED_AT_MAX = 1_000  # groups that one run of the job looks at
+GAPS_MAX = 1_000  # gaps without living messages that it closes in one group
+OPTIONS = msgspec.json.Encoder(order="sorted")
+
+
+class GroupLimits(NamedTuple):
+    """The most that groups may have: settings subscriptions.*."""
+
+    groups_max: int = 10_000
+    members_max: int = 1_000
+    unacked_max: int = 100_000
+    claim_ms_max: int = 12 * 3_600_000
+    window_bytes_max: int = WINDOW_BYTES_MAX
+
+
+class Upkeep(NamedTuple):
+    """The results of one run of the upkeep. To be forgotten: groups whose topic is `gone`, and `unused` ones."""
+
+    gone: list[GroupState]
+    closed: int
+    unused: list[GroupState]
+
+
+class Groups:
+    """All groups of one store. Everything runs on the event loop of its group commit."""
+
+    def __init__(
+        self, clock: Clock, manager: TransactionManager, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
+        ends: StableEnds, ranges: Ranges, ids: TransactionIds, limits: GroupLimits,
+    ) -> None:  # fmt: skip
+        self.limits = limits
+        self._clock = clock
+        self._manager = manager
+        self._external = isinstance(managed, ExternalTransactions)
+        self._logs = logs
+        self._ends = ends
+        self._ranges = ranges
+        self._ids = ids
+        self._places = places
+        self._acknowledging = Acknowledging(manager, places, ranges, self._present)
+        self._claim_number = secrets.randbits(CLAIM_NUMBER_BITS)
+        self.desk = Desk(
+            clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max
+        )
+        self._live: dict[int, LiveGroup] = {}
+        self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
+        self._looked_at = 0  # the number of the group at which the job goes on
+        self._began_ms = clock.now_ms()
+        self.stopping = False
+
+    # Finding.
+
+    async def find(self, title: TopicName, name: str) -> LiveGroup:
+        """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
+        log = await self._open(title)
+        state = self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
+        if state is None:
+            raise GroupNotFoundError(
+                f"topic {title} has no group {name[:80]!r}", field="group", hint="create it, or check the name"
+            )
+        return self._live_of(state, title)
+
+    def info(self, title: TopicName, state: GroupState) -> GroupInfo:
+        """A group as people see it, without its figures."""
+        live = self._live.get(state.number)
+        return GroupInfo(
+            title.namespace, title.name, state.generation, state.name, state.number, options_of(state), state.paused,
+            state.round, HexMessageId(state.acknowledged.floor), state.made_ms, state.used_ms,
+            0 if live is None else len(live.members), 0 if live is None else len(live.dispatcher.claims),
+        )  # fmt: skip
+
+    def live(self) -> list[LiveGroup]:
+        """The groups of which this process knows more than the log."""
+        return list(self._live.values())
+
+    async def _open(self, title: TopicName) -> TopicLog:
+        if self._external:
+            raise InputError(
+                "consumer groups need the builtin transaction manager, and transactions.manager is external",
+                field="transactions.manager",
+            )
+        log = self._logs.find(title) or await self._logs.open(title)
+        if not self._manager.is_known:
+            await self._manager.ensure_known()
+        return log
+
+    def _live_of(self, state: GroupState, title: TopicName) -> LiveGroup:
+        live = self._live.get(state.number)
+        if live is None:
+            live = self._live[state.number] = LiveGroup(self.desk, title, state)
+            live.stopping = self.stopping
+        return live
+
+    def _present(self, state: GroupState) -> LiveGroup:
+        """The live group in a stage: one that was idle may have been dropped, and made anew, since it was found."""
+        return self._live.get(state.number) or self._live_of(state, title_of(state.prefix))
+
+    def _next_claim(self) -> int:
+        self._claim_number += 1
+        return self._claim_number
+
+    # Making and changing.
+
+    async def make(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
+        """A new group, or the one that is there with these options; `GroupExistsError` with others. Its dead letters have a topic then."""
+        self._check(title, options)
+        log = await self._open(title)
+        floor = await self._floor_of(log, options.start, "start")
+        encoded = OPTIONS.encode(options)
+
+        def proposed(topic: Topic, now_ms: int) -> Proposal:
+            table, prefix = self._manager.state.groups, topic.keys.prefix
+            if table.find(prefix, topic.generation, name) is None and len(table) >= self.limits.groups_max:
+                raise BusyError(
+                    f"there are {len(table)} consumer groups, the limit is {self.limits.groups_max}",
+                    hint="delete some, or raise subscriptions.groups_max",
+                )
+            return table.propose_make(prefix, topic.generation, name, encoded, floor, now_ms)
+
+        if options.dead_letter_topic is not None:
+            proposed(log.topic, self._clock.now_ms())  # what is refused makes no topic
+            await self._make_topic(dead_letter_title(self._logs, title, options))
+
+        def stage(group: Group) -> GroupState:
+            topic = self._logs.present(log).topic
+            self._apply(group, proposed(topic, group.now_ms))
+            state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
+            assert state is not None, "it was made"
+            return state
+
+        return self._live_of(await self._manager.run(stage), title)
+
+    async def change(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
+        """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
+        self._check(title, options)
+        found = await self.find(title, name)
+        _refuse_another_mode(found.state, found, options)
+        if options.dead_letter_topic is not None:
+            await self._make_topic(dead_letter_title(self._logs, title, options))
+
+        def stage(group: Group) -> None:
+            state = found.state
+            live = self._present(state)
+            _refuse_another_mode(state, live, options)
+            proposal = self._manager.state.groups.propose_change(
+                live.number, OPTIONS.encode(options), state.paused, group.now_ms
+            )
+            self._apply(group, proposal)
+            live.change(options)
+
+        await self._manager.run(stage)
+        return self._present(found.state)
+
+    async def pause(self, title: TopicName, name: str) -> LiveGroup:
+        """Deal nothing until `resume`; what is claimed may be acknowledged."""
+        return await self._set_paused(title, name, True)
+
+    async def resume(self, title: TopicName, name: str) -> LiveGroup:
+        """Deal again."""
+        return await self._set_paused(title, name, False)
+
+    async def _set_paused(self, title: TopicName, name: str, paused: bool) -> LiveGroup:
+        live = await self.find(title, name)
+
+        def stage(group: Group) -> None:
+            table = self._manager.state.groups
+            self._apply(group, table.propose_change(live.number, live.state.options, paused, group.now_ms))
+            group.when_durable(live.wake)
+
+        await self._manager.run(stage)
+        return live
+
+    async def delete(self, title: TopicName, name: str, force: bool = False) -> None:
+        """Forget the group. `ConflictError` names a transaction that has acknowledged and not ended; with `force` that commits without it."""
+        live = await self.find(title, name)
+
+        def stage(group: Group) -> None:
+            _ = live.state
+            self._apply(group, self._manager.state.groups.propose_forget((live.number,), force))
+            group.when_durable(lambda: self._drop(live))
+
+        await self._manager.run(stage)
+
+    def _drop(self, live: LiveGroup) -> None:
+        self._live.pop(live.number, None)
+        live.wake()  # those who wait hear that it is gone
+
+    async def seek(
+        self, title: TopicName, name: str, asked: SeekRequest, *, dry_run: bool = False, force: bool = False
+    ) -> Sought:
+        """Go on behind another place: claims are revoked, attempts forgotten. `ConflictError` where a transaction is in the way."""
+        found = await self.find(title, name)
+        log, state = await found.open()
+        floor = await self._floor_of(log, asked.to, "to")
+        old = state.acknowledged.floor
+        low, high = sorted((old, floor))
+        between, exact = await self._count(title, low, high)
+        exact = exact and len(state.acknowledged) <= 1
+        skipped, repeated = (between, 0) if floor >= old else (0, between)
+
+        def stage(group: Group) -> Sought:
+            table, present = self._manager.state.groups, found.state
+            live = self._present(present)
+            proposal = table.propose_seek(live.number, floor, group.now_ms, force)
+            doomed = tuple(self._ids.text(each) for each in table.pending_in(live.number))
+            claims, round_ = len(live.dispatcher.claims), present.round
+            if not dry_run:
+                self._apply(group, proposal)
+                live.restart()
+                group.when_durable(live.wake)
+            return Sought(
+                HexMessageId(floor), round_ + (not dry_run), skipped, repeated, exact, claims, doomed, dry_run
+            )
+
+        return await self._manager.run(stage)
+
+    async def position(self, title: TopicName, name: str, asked: PositionRequest) -> Acknowledged:
+        """Note how far somebody has come who keeps the position of a `tracked` group; `ConflictError` for others."""
+        live = await self.find(title, name)
+        if live.options.mode != "tracked":
+            raise ConflictError(
+                f"group {name} is {live.options.mode}: its members fetch and acknowledge",
+                field="group",
+                hint="make a tracked one",
+            )
+        entry = WorkAcknowledge(title.namespace, title.name, name, up_to=asked.up_to)
+        return await self._acknowledge(live, entry, None)
+
+    # Members' calls.
+
+    async def fetch(self, title: TopicName, name: str, ask: FetchAsk) -> GroupFetch:
+        """The next messages for a member, as a claim; or what it waits for."""
+        live = await self.find(title, name)
+        self._check_fetch(live, ask)
+        if ask.transaction_id is not None:
+            live.check_open(ask.transaction_id)
+            self._dealt_to.setdefault(ask.transaction_id, set()).add(live.number)
+        return await live.fetch(ask)
+
+    def _check_fetch(self, live: LiveGroup, ask: FetchAsk) -> None:
+        if live.options.mode == "tracked":
+            raise ConflictError(f"group {live.state.name} is tracked: nothing is dealt to its members", field="group")
+        if live.options.mode == KEYED and not ask.member:
+            raise InputError(
+                f"group {live.state.name} is keyed: its keys are dealt to members",
+                field="member",
+                hint="give this process a name that no other in the group has",
+            )
+        if ask.claim_ms is not None and not 0 < ask.claim_ms <= self.limits.claim_ms_max:
+            raise InputError(f"claimMs {ask.claim_ms} is not 1 to {self.limits.claim_ms_max}", field="claimMs")
+
+    async def acknowledge(
+        self, title: TopicName, name: str, asked: AcknowledgeRequest, transaction_id: int | None = None
+    ) -> Acknowledged:
+        """Acknowledge at once, or with a transaction's commit."""
+        live = await self.find(title, name)
+        entry = acknowledge_of(title.namespace, title.name, name, asked)
+        return await self._acknowledge(live, entry, transaction_id, counting=True)
+
+    async def acknowledge_entry(
+        self, entry: WorkAcknowledge, staged: Callable[[Group], None] | None = None
+    ) -> Acknowledged:
+        """As `acknowledge` at once, of an entry of a Work, which names its group. `staged` is called while it is to be written."""
+        live = await self.find(self._logs.title(entry.namespace, entry.topic), entry.group)
+        return await self._acknowledge(live, entry, None, staged)
+
+    async def _acknowledge(
+        self,
+        live: LiveGroup,
+        entry: WorkAcknowledge,
+        transaction_id: int | None,
+        staged: Callable[[Group], None] | None = None,
+        *,
+        counting: bool = False,
+    ) -> Acknowledged:
+        planned = [await self._acknowledging.planned(live, entry, transaction_id, counting=counting)]
+
+        def stage(group: Group) -> BasaltError | None:
+            lost = self._acknowledging.check(planned, transaction_id, group.now_ms, committing=transaction_id is None)
+            if lost is not None:
+                self._manager.apply(group, lost.edits)
+                return lost.refusal
+            self._manager.apply(group, self._acknowledging.stage(planned, transaction_id, group.now_ms))
+            if staged is not None:
+                staged(group)
+            return None
+
+        refusal = await self._manager.run(stage)
+        if refusal is not None:
+            raise refusal
+        return Acknowledged(planned[0].acknowledged, planned[0].already, planned[0].exact)
+
+    async def release(self, title: TopicName, name: str, asked: ReleaseRequest) -> Released:
+        """Give messages back before they are acknowledged: they are dealt again, to anybody."""
+        live = await self.find(title, name)
+        entry = WorkAcknowledge(
+            title.namespace,
+            title.name,
+            name,
+            asked.ids,
+            asked.up_to,
+            asked.member,
+            asked.epoch,
+            asked.round,
+            asked.claims,
+            asked.except_ids,
+        )
+        planned = await self._acknowledging.planned(live, entry)
+
+        def stage(group: Group) -> int:
+            made, released = self._acknowledging.release(planned, asked, group.now_ms)
+            self._manager.apply(group, made)
+            group.when_durable(live.wake)
+            return released
+
+        return Released(await self._manager.run(stage))
+
+    async def unpark(self, title: TopicName, name: str, ids: Sequence[bytes] | None) -> int:
+        """Deal parked messages again, as if they had never failed: these, or all (None); how many."""
+        live = await self.find(title, name)
+        log, state = await live.open()
+        round_ = state.round
+        parked = Spans([
+            (after, through) for after, through, attempt in state.returns if attempt.not_before_ms == NEVER_MS
+        ])  # fmt: skip
+        if ids is not None:
+            places = await self._places.find(log, ids)
+            parked = Spans([(place.after, place.id) for place in places if parked.covers(place.id)])
+        number = 0
+        for after, through in parked:
+            page = await self.desk.messages.read_committed(
+                log, after, SliceLimits(NO_LIMIT, NO_LIMIT, 1, through), whole=True
+            )
+            number += page.messages
+
+        def stage(group: Group) -> None:
+            table, present = self._manager.state.groups, self._present(live.state)
+            if present.state.round == round_ and parked:
+                made = table.propose_return(live.number, parked, ReturnReason.UNPARKED, 0, group.now_ms).edits
+                self._manager.apply(group, made)
+                present.dispatcher.unparked(parked, number)
+                group.when_durable(present.wake)
+
+        await self._manager.run(stage)
+        return number
+
+    # For commits, which acknowledge in the same decision.
+
+    async def plan(
+        self, entries: Sequence[WorkAcknowledge], transaction: Transaction | None
+    ) -> list[PlannedAcknowledgement]:
+        """Find the groups and messages of a Work's entries, before its stage."""
+        planned = []
+        for entry in entries:
+            live = await self.find(self._logs.title(entry.namespace, entry.topic), entry.group)
+            planned.append(await self._acknowledging.planned(live, entry))
+        return planned
+
+    def check(
+        self, planned: Sequence[PlannedAcknowledgement], transaction: Transaction | None, now_ms: int, writer: int = 0
+    ) -> Proposal | None:
+        """In a stage, before anything is changed: raises why a commit must not be; a proposal where its transaction is doomed by it.
+
+        Also of a commit that plans nothing: what it acknowledged before may be out of order. `writer`: of a one-shot transaction.
+        """
+        transaction_id = None if transaction is None else transaction.id
+        return self._acknowledging.check(planned, transaction_id, now_ms, committing=True, writer=writer)
+
+    def stage(
+        self,
+        group: Group,
+        planned: Sequence[PlannedAcknowledgement],
+        transaction_id: int | None,
+        now_ms: int,
+        writer: int = 0,
+    ) -> list[Edit]:
+        """In a stage, after `check`: the edits that acknowledge. Apply them in this stage."""
+        for each in planned:
+            if each.asked.reject:
+                group.when_durable(partial(each.live.totals.were_dead_lettered, len(each.asked.reject)))
+        return self._acknowledging.stage(planned, transaction_id, now_ms, writer)
+
+    def transaction_ended(
+        self, group: Group, transaction_id: int, reason: ReturnReason | None, pending: Mapping[int, Spans], *, counts: bool = True,
+    ) -> list[Edit]:  # fmt: skip
+        """In a stage, once its end is applied: a transaction acknowledges no more, and what was dealt to it is free or has failed.
+
+        `reason` is why it did not commit; None: it did. `pending` is what it had acknowledged, by group: unless `counts` is
+        false, the caller returns that. Returns further edits to apply: of claims that it had.
+        """
+        made: list[Edit] = []
+        table = self._manager.state.groups
+        for number, spans in pending.items():
+            live = self._live.get(number)
+            if live is not None and number in table.by_number:
+                messages = live.dispatcher.decide(transaction_id, spans, committed=reason is None, returned=counts)
+                if reason is not None and counts:
+                    live.totals.was_returned(reason, messages)
+                group.when_durable(live.wake)
+        for live, claims in self._dealt(transaction_id):
+            if live.number not in table.by_number:
+                continue
+            if reason is not None and counts:
+                made += live.returned(live.state, claims, reason, group.now_ms)
+            else:
+                for claim in claims:
+                    live.dispatcher.end_claim(claim)
+            group.when_durable(live.wake)
+        return made
+
+    def _dealt(self, transaction_id: int) -> list[tuple[LiveGroup, list[Claim]]]:
+        """The claims that were dealt to a transaction which acknowledges no more, by group; it is forgotten here."""
+        lives = [self._live.get(number) for number in self._dealt_to.pop(transaction_id, ())]
+        found = [(live, live.dispatcher.claims.of_transaction(transaction_id)) for live in lives if live is not None]
+        return [(live, claims) for live, claims in found if claims]
+
+    # Upkeep.
+
+    async def keep_up(self) -> Upkeep:
+        """Close gaps in which nothing lives any more, and find groups that nobody uses, or whose topic is gone; a part at a time."""
+        if self._external or not self._manager.is_known:
+            return Upkeep([], 0, [])
+        self._free_dealt()
+        table, now_ms = self._manager.state.groups, self._clock.now_ms()
+        numbers = sorted(table.by_number)
+        first = bisect_right(numbers, self._looked_at)
+        looked_at = numbers[first : first + LOOKED_AT_MAX] or numbers[:LOOKED_AT_MAX]
+        self._looked_at = looked_at[-1] if looked_at else 0
+        generations: dict[bytes, int | None] = {}
+        gone, unused, closed = list[GroupState](), list[GroupState](), 0
+        for number in looked_at:
+            state = table.by_number.get(number)
+            if state is None:
+                continue
+            if await self._generation(state.prefix, generations) != state.generation:
+                gone.append(state)
+            elif self._is_unused(state, now_ms):
+                unused.append(state)
+            else:
+                closed += await self._close_gaps(state)
+        for live in self.live():
+            if live.is_idle and not self._is_recent(live, now_ms):
+                live.close()
+                del self._live[live.number]
+        return Upkeep(gone, closed, unused)
+
+    def _free_dealt(self) -> None:
+        """Free what was dealt to transactions that are gone without a word, by a reset say."""
+        find = self._manager.state.find
+        for transaction_id in [each for each in self._dealt_to if find(each) is None]:
+            for live, claims in self._dealt(transaction_id):
+                for claim in claims:
+                    live.give_back(claim)
+
+    async def forget(self, states: Sequence[GroupState], *, unused: bool) -> int:
+        """Forget these groups, which `keep_up` has found; how many. `unused`: none that somebody uses by now."""
+
+        def stage(group: Group) -> list[int]:
+            table = self._manager.state.groups
+            numbers = [
+                state.number
+                for state in states
+                if state.number in table.by_number
+                and not (unused and not self._is_unused(table.by_number[state.number], group.now_ms))
+            ]
+            self._apply(group, table.propose_forget(numbers, True))
+            return numbers
+
+        gone = await self._manager.run(stage)
+        for number in gone:
+            live = self._live.get(number)
+            if live is not None:
+                self._drop(live)
+        return len(gone)
+
+    async def _generation(self, prefix: bytes, known: dict[bytes, int | None]) -> int | None:
+        """The present generation of a topic; None when there is none."""
+        if prefix not in known:
+            title = title_of(prefix)
+            log = self._logs.find(title)
+            try:
+                known[prefix] = (await self._logs.catalog.read(title) if log is None else log.topic).generation
+            except TopicNotFoundError:
+                known[prefix] = None
+        return known[prefix]
+
+    def _is_unused(self, state: GroupState, now_ms: int) -> bool:
+        """True when nobody has used the group for as long as its options say. A start of this server counts as a use."""
+        expire_ms = options_of(state).expire_ms
+        if not expire_ms or self._manager.state.groups.pending_in(state.number):
+            return False
+        live = self._live.get(state.number)
+        if live is not None and not live.is_idle:
+            return False
+        used_ms = max(state.used_ms, self._began_ms, 0 if live is None else live.last_used_ms)
+        return now_ms - used_ms >= expire_ms
+
+    @staticmethod
+    def _is_recent(live: LiveGroup, now_ms: int) -> bool:
+        """True when memory alone knows that somebody used it too lately to be forgotten: a fetch leaves no trace in the log."""
+        return now_ms - live.last_used_ms < live.options.expire_ms
+
+    async def _close_gaps(self, state: GroupState) -> int:
+        """Cover what expired, where that makes spans fewer or ends what had come back, and what dealing found to be dead."""
+        title, table = title_of(state.prefix), self._manager.state.groups
+        log, live = self._logs.find(title), self._live.get(state.number)
+        dead = live.dispatcher.dead if live is not None else Spans()
+        if not dead and len(state.acknowledged) < 2 and not len(state.returns):
+            return 0
+        if log is None:
+            log = await self._logs.open(title)
+        oldest = before(position(log.oldest_ms(self._clock.now_ms()), 0))
+        expired = end_of(oldest) if oldest else ZERO_ID
+
+        def stage(group: Group) -> int:
+            if state.number not in table.by_number or self._manager.state.groups is not table:
+                return 0
+            owner = self._live_of(state, title)
+            gaps = owner.dispatcher.living(owner.state, expired)
+            gaps.update(owner.dispatcher.dead)
+            chosen = Spans(islice(gaps, GAPS_MAX))
+            if not chosen or (len(chosen) == 1 and len(state.acknowledged) < 2 and not state.returns and not dead):
+                return 0
+            self._manager.apply(group, self._acknowledging.close(owner, chosen, group.now_ms))
+            return len(chosen)
+
+        return await self._manager.run(stage)
+
+    def stop_waiting(self) -> None:
+        """Answer the fetches that wait, now and from now on, with what there is."""
+        self.stopping = True
+        for live in self._live.values():
+            live.stop_waiting()
+
+    async def close(self) -> None:
+        """Answer who waits, and let timers and tasks end."""
+        self.stopping = True
+        ending = [task for live in self._live.values() for task in live.close()]
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    # How.
+
+    def _apply(self, group: Group, proposal: Proposal) -> None:
+        if proposal.refusal is not None:
+            raise proposal.refusal
+        self._manager.apply(group, proposal.edits)
+
+    def _check(self, title: TopicName, options: GroupOptions) -> None:
+        check_options(options, self.limits.unacked_max, self.limits.claim_ms_max)
+        if options.dead_letter_topic is not None and dead_letter_title(self._logs, title, options) == title:
+            raise InputError(
+                f"topic {title} cannot have the dead letters of its own group: they would come back for ever",
+                field="deadLetterTopic",
+                hint="name another topic",
+            )
+
+    async def _make_topic(self, title: TopicName) -> None:
+        try:
+            await self._logs.open(title)
+        except TopicNotFoundError:
+            try:
+                await self._logs.create(title, {})
+            except TopicExistsError:
+                pass
+
+    async def _floor_of(self, log: TopicLog, spec: str, field: str) -> bytes:
+        """The place that a position means for a group: nothing at or before it is dealt. Nothing undecided lies before it."""
+        place = parse_position(spec, self._clock.now_ms(), field=field)
+        if place.kind is PositionKind.START:
+            return ZERO_ID
+        settled = await self._ends.settled(log)
+        if place.kind is PositionKind.END:
+            return settled.id or ZERO_ID
+        if place.id is not None:
+            floor = before(place.id) or ZERO_ID
+        else:
+            last = before(position(place.time_ms or 0, 0))
+            floor = end_of(last) if last else ZERO_ID
+        if floor > settled.id:  # what comes, comes behind the end
+            await self._places.refuse_undecided(log, floor, field)
+        return min(floor, settled.id or ZERO_ID)
+
+    async def _count(self, title: TopicName, low: bytes, high: bytes) -> tuple[int, bool]:
+        if low == high:
+            return 0, True
+        found = await self._ranges.advance(title, None if low == ZERO_ID else low, through=high)
+        return found.messages, found.at_end
+
+    async def list(self, title: TopicName) -> list[GroupInfo]:
+        """The groups of a topic, by name."""
+        log = await self._open(title)
+        found = self._manager.state.groups.of_topic(log.topic.keys.prefix, log.topic.generation)
+        return [self.info(title, state) for state in sorted(found, key=lambda state: state.name)]
+
+
+def _refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptions) -> None:
+    """Refuse another mode while something is dealt and not acknowledged: `ConflictError`."""
+    dispatcher, known = live.dispatcher, live.options
+    if (options.mode, options.key) != (known.mode, known.key) and (
+        len(dispatcher.claims) or dispatcher.pending or len(state.returns) or len(state.acknowledged) > 1
+    ):
+        raise ConflictError(
+            f"group {state.name} is {known.mode}, and some of its messages are dealt and not acknowledged",
+            field="mode",
+            hint="let its members finish, or seek it, then change its mode",
+        )
+
+
+def dead_letter_title(logs: TopicLogs, title: TopicName, options: GroupOptions) -> TopicName:
+    """The topic of a group's dead letters: of the same namespace, unless it is named as `namespace/topic`."""
+    assert options.dead_letter_topic is not None
+    namespace, _, name = options.dead_letter_topic.rpartition("/")
+    return logs.title(namespace or title.namespace, name)

@@ -1,0 +1,444 @@
+"""The calls on consumer groups: their options, fetching and acknowledging, members, and what operators do with them.
+
+One call does a consumer's whole round: a fetch that has a Work as its body carries it out first, as a one-shot transaction, and
+then claims the next messages. So what was acknowledged and published is one decision, and the claim comes with its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from msgspec import structs
+
+from basalt import errors
+from basalt.api.bodies import groups as bodies
+from basalt.api.bodies.messages import INT_MAX, LONG_MAX, MEMBER_CHARS_MAX, Work, is_member
+from basalt.api.codecs import avro, json_bodies
+from basalt.api.positions import parse_position
+from basalt.catalog.catalog import check_name
+from basalt.catalog.topics import TopicName
+from basalt.groups import attendance
+from basalt.groups.dispatcher import NOTHING, FetchAsk
+from basalt.groups.live_group import GroupFetch, LiveGroup
+from basalt.http.asgi.requests import AVRO, JSON, Headers
+from basalt.http.asgi.responses import Response
+from basalt.http.routes import schemas
+from basalt.http.routes.polls import BATCHES, WAIT_MS_MAX, Shape, messages_answer, unless_gone
+from basalt.http.routes.route_table import (
+    AS,
+    DRY_RUN,
+    EXISTING,
+    MS_MAX,
+    REASON,
+    TOPIC_PATH,
+    Request,
+    RouteTable,
+    choice,
+    flag,
+    integer,
+    query,
+    words,
+)
+from basalt.http.routes.topics import parse_message_id
+from basalt.operations.group_inspection import ENTRIES_MAX, STATES
+from basalt.runtime.group_commit import Group
+from basalt.transactions.rules.transaction import ID_PATTERN
+
+MESSAGES_DEFAULT = 100
+GROUPS_PATH = TOPIC_PATH + "/groups"
+GROUP_PATH = GROUPS_PATH + "/{group}"
+MEMBER_PATH = GROUP_PATH + "/members/{member}"
+
+_STATE = choice("state", STATES, "only those in this state")
+_LIMIT = integer("limit", 1, ENTRIES_MAX, f"most entries; {MESSAGES_DEFAULT} by default")
+_JOINING = bodies.MemberRequest()
+_NOT_FETCHED = GroupFetch(None, None, None, 0, 0, None, 0, "", NOTHING)
+_GROUP = (*EXISTING, errors.GroupNotFoundError)
+_ENDING = (
+    errors.ClaimLostError,
+    errors.MemberFencedError,
+    errors.AcknowledgeConflictError,
+    errors.AcknowledgeOrderError,
+    errors.ConflictError,
+)
+_OF_A_TRANSACTION = (
+    errors.TransactionNotFoundError,
+    errors.TransactionEndedError,
+    errors.TransactionConflictError,
+    errors.SessionFencedError,
+)
+_OF_A_WORK = (errors.TopicEndedError, errors.MarkerRefusedError, errors.RequestReusedError)
+_FORCE_DELETE = flag(
+    "force", "delete it though an open transaction has acknowledged something: that commits without it"
+)
+_FORCE_SEEK = flag("force", "seek though open transactions have acknowledged something: they can no longer commit")
+
+route = RouteTable("groups")
+
+_member = query(
+    "member",
+    {"type": "string", "minLength": 1, "maxLength": MEMBER_CHARS_MAX},
+    "the member that calls: its lease is renewed, and it joins with its first call",
+    lambda text: bool(text) and is_member(text),
+    f"be 1 to {MEMBER_CHARS_MAX} printable characters without a slash",
+)
+_epoch = integer(
+    "epoch", 0, LONG_MAX, "the member's, as the first answer told it; 0 or none joins, and fences older processes"
+)
+_FETCH_QUERY = (
+    _member,
+    _epoch,
+    integer("limit", 1, INT_MAX, "most messages to claim"),
+    integer("bytes", 1, INT_MAX, "about as many bytes of payloads to claim at most"),
+    integer("waitMs", 0, WAIT_MS_MAX, "answer when there is something to claim, or after so many milliseconds"),
+    words("transaction", ID_PATTERN, "the open transaction with which the claim is to end"),
+    integer("claimMs", 1, MS_MAX, "how long the claim lasts, in place of the group's own claimMs"),
+    flag("records", "answer records, in the formats of those"),
+)
+
+
+@route("GET", GROUPS_PATH, errors=EXISTING)
+async def show_all(request: Request) -> bodies.GroupList:
+    """The groups of a topic, by name."""
+    return bodies.GroupList(tuple(await request.services.groups.list(request.topic)))
+
+
+@route("PUT", GROUP_PATH, errors=(*EXISTING, errors.GroupExistsError, errors.BusyError))
+async def make(request: Request, asked: bodies.GroupOptions = bodies.DEFAULT_OPTIONS) -> bodies.GroupInfo:
+    """Make a group, and its dead-letter topic; one that is there with these options stays as it is."""
+    return _info(request, await request.services.groups.make(*_named(request), asked))
+
+
+@route("PUT", GROUP_PATH + "/options", errors=(*_GROUP, errors.ConflictError))
+async def change(request: Request, asked: bodies.GroupOptions) -> bodies.GroupInfo:
+    """Replace a group's options; those left out go back to their defaults."""
+    return _info(request, await request.services.groups.change(*_named(request), asked))
+
+
+@route("GET", GROUP_PATH, errors=_GROUP)
+async def show(request: Request) -> bodies.GroupInfo:
+    """A group and its figures."""
+    live = await request.services.groups.find(*_named(request))
+    return structs.replace(_info(request, live), figures=await request.services.group_inspection.figures(live))
+
+
+@route("DELETE", GROUP_PATH, query=(_FORCE_DELETE, REASON, AS), errors=(*_GROUP, errors.ConflictError))
+async def delete(request: Request) -> None:
+    """Delete a group, and what it has acknowledged."""
+    title, name = _named(request)
+    force, groups = request.flag("force"), request.services.groups
+    await groups.find(title, name)  # an act on what is not there needs no line
+    await request.services.audit.act(
+        "delete group", f"group {title}/{name}", *request.act, lambda: groups.delete(title, name, force)
+    )
+
+
+@route(
+    "POST",
+    GROUP_PATH + "/fetch",
+    query=_FETCH_QUERY,
+    body={JSON: schemas.WORK, AVRO: schemas.BINARY},
+    answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
+    errors=(*_GROUP, *_ENDING, *_OF_A_TRANSACTION, *_OF_A_WORK, errors.BusyError),
+)
+async def fetch(request: Request) -> Response:
+    """Claim the next messages; before that carry out a Work, if there is one, as a one-shot transaction.
+
+    A Work that only acknowledges messages of one group is carried out without a transaction. When the Work is refused, nothing is
+    fetched. When it was done and there is nothing to claim, the header Basalt-Waiting-For says why.
+    """
+    title, name = _named(request)
+    body = await request.body()
+    try:
+        media_type = request.content_type((AVRO, JSON))
+    except errors.UnsupportedMediaTypeError:
+        if body:
+            raise
+        media_type = None  # libraries name one also where there is nothing that could be of it
+    work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
+    records = request.flag("records")
+    answered = media_type or request.accepted_type((JSON, AVRO))
+    shape = Shape(answered, request.accepts(BATCHES) and not records, records)
+    live = await request.services.groups.find(title, name)  # before anything is done
+    ask = _asked(request, shape)
+    headers: Headers = []
+    if work is None:
+        fetched = await _fetch(request, title, name, ask)
+    else:
+        fetched = await _carry_out_and_fetch(request, work, headers, live, ask)
+    headers += _fetch_headers(request, fetched)
+    request.metrics.topics.fetched(title, fetched.fetch.messages, fetched.fetch.payload_bytes)
+    return messages_answer(request, fetched.fetch, shape, headers)
+
+
+def _asked(request: Request, shape: Shape) -> FetchAsk:
+    transaction, member = request.text("transaction"), request.text("member") or ""
+    epoch = request.integer("epoch") or 0
+    if epoch and not member:
+        raise errors.InputError("the query has an epoch and no member", field="epoch", hint="Name the member too.")
+    return FetchAsk(
+        member=member,
+        epoch=epoch,
+        limit=request.integer("limit"),
+        bytes_max=request.integer("bytes"),
+        wait_ms=request.integer("waitMs") or 0,
+        transaction_id=None if transaction is None else request.write_pointer_of(transaction, "transaction"),
+        claim_ms=request.integer("claimMs"),
+        encoding=shape.encoding,
+        request_id=request.client_id,
+    )
+
+
+class _NextClaim:
+    """The claim behind a Work, dealt while the Work is written; nobody is told of it before that is durable.
+
+    Where it is written at once, there is nothing to gain, and nothing is dealt here. When the write fails, or nobody waits any more, the
+    claim is given back as if it had never been dealt.
+    """
+
+    def __init__(self, live: LiveGroup, deal: Callable[[], Coroutine[None, None, GroupFetch]]) -> None:
+        self._live = live
+        self._deal = deal
+        self._dropped = False
+        self._task: asyncio.Task[GroupFetch] | None = None
+
+    def staged(self, group: Group) -> None:
+        """In the stage of the Work, once nothing refuses it."""
+        group.while_written(self._begin)
+        group.when_failed(self.drop)
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._dealt())
+
+    async def _dealt(self) -> GroupFetch:
+        fetched = await self._deal()
+        if self._dropped:
+            self._give_back(fetched)
+        return fetched
+
+    async def fetched(self) -> GroupFetch | None:
+        """Once the Work is durable: what was dealt; None where nothing was, or that failed."""
+        if self._task is None:
+            return None
+        try:
+            return await asyncio.shield(self._task)  # so that who is cancelled gives it back
+        except errors.BasaltError:
+            return None
+
+    def drop(self) -> None:
+        """Give the claim back, now or when it is dealt."""
+        self._dropped = True
+        task = self._task
+        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+            self._give_back(task.result())
+
+    def _give_back(self, fetched: GroupFetch) -> None:
+        if fetched.claim is not None:
+            self._live.give_back(self._live.dispatcher.claims.find(fetched.claim))
+
+
+async def _carry_out_and_fetch(
+    request: Request, work: Work, headers: Headers, live: LiveGroup, ask: FetchAsk
+) -> GroupFetch:
+    """Carry the Work out and fetch; once it is done, what the fetch failed of is in its answer."""
+    title, name, groups = live.title, live.state.name, request.services.groups
+    ahead = _NextClaim(live, lambda: groups.fetch(title, name, ask._replace(wait_ms=0)))
+    try:
+        done = await _carry_out(request, work, headers, ahead.staged)
+        fetched = await ahead.fetched()
+    except BaseException:
+        ahead.drop()
+        raise
+    if fetched is not None:
+        if fetched.claim is not None:
+            return fetched
+        ask = ask._replace(epoch=fetched.member_epoch)  # the Work may have made something to fetch
+    try:
+        return await _fetch(request, title, name, ask)
+    except errors.BasaltError as error:
+        if not done:
+            raise
+        return _NOT_FETCHED._replace(member_epoch=ask.epoch, waiting_for=error.code)
+
+
+async def _carry_out(request: Request, work: Work, headers: Headers, staged: Callable[[Group], None]) -> bool:
+    """Do the work; False when there is none. A transaction that was needed for it is named in the headers."""
+    transactional = bool(work.publish or work.markers or work.segments)
+    entries = work.acknowledge
+    if not (transactional or entries):
+        return False
+    services = request.services
+    if transactional or len(entries) > 1 or entries[0].reject:
+        outcome = await services.transactions.one_shot(work, "", request.client_id, staged)
+        headers.append((b"basalt-transaction", services.ids.text(outcome.id).encode("ascii")))
+    else:
+        await services.groups.acknowledge_entry(entries[0], staged)
+    return True
+
+
+async def _fetch(request: Request, title: TopicName, name: str, ask: FetchAsk) -> GroupFetch:
+    """Fetch, and wait as long as is asked for or until the client has gone."""
+    groups = request.services.groups
+    fetched = await groups.fetch(title, name, ask._replace(wait_ms=0) if ask.wait_ms else ask)
+    if fetched.claim is None and ask.wait_ms:
+        fetched = await unless_gone(request, groups.fetch(title, name, ask._replace(epoch=fetched.member_epoch)))
+    return fetched
+
+
+def _fetch_headers(request: Request, fetched: GroupFetch) -> Headers:
+    headers: Headers = [(b"basalt-round", b"%d" % fetched.round)]
+    if fetched.member_epoch:
+        headers.append((b"basalt-member-epoch", b"%d" % fetched.member_epoch))
+    if fetched.claim is None:
+        headers.append((b"basalt-waiting-for", _waiting_for(request, fetched).encode("ascii", "replace")))
+        return headers
+    assert fetched.after is not None
+    assert fetched.through is not None
+    headers += (
+        (b"basalt-claim", b"%d" % fetched.claim),
+        (b"basalt-after", fetched.after.hex().encode("ascii")),
+        (b"basalt-through", fetched.through.hex().encode("ascii")),
+        (b"basalt-attempt", b"%d" % fetched.attempt),
+        (b"basalt-claim-until", b"%d" % (fetched.claim_until_ms or 0)),
+    )
+    return headers
+
+
+def _waiting_for(request: Request, fetched: GroupFetch) -> str:
+    held_by = fetched.fetch.held_by
+    return fetched.waiting_for if held_by is None else f"held {request.services.holder(held_by)}"
+
+
+@route("POST", GROUP_PATH + "/acknowledge", errors=(*_GROUP, *_ENDING, *_OF_A_TRANSACTION))
+async def acknowledge(request: Request, asked: bodies.AcknowledgeRequest) -> bodies.Acknowledged:
+    """Acknowledge messages, at once or when a transaction commits."""
+    title, name = _named(request)
+    given = asked.transaction
+    transaction_id = None if given is None else request.write_pointer_of(given, "transaction")
+    return await request.services.groups.acknowledge(title, name, asked, transaction_id)
+
+
+@route("POST", GROUP_PATH + "/release", errors=(*_GROUP, *_ENDING))
+async def release(request: Request, asked: bodies.ReleaseRequest) -> bodies.Released:
+    """Give messages back, to be dealt again."""
+    title, name = _named(request)
+    bodies.check_release(asked)
+    return await request.services.groups.release(title, name, asked)
+
+
+@route("GET", GROUP_PATH + "/members", errors=_GROUP)
+async def members(request: Request) -> bodies.MemberList:
+    """The members of a group."""
+    services = request.services
+    return attendance.members_of(await services.groups.find(*_named(request)), services.clock)
+
+
+@route("POST", MEMBER_PATH, errors=(*_GROUP, errors.MemberFencedError, errors.BusyError))
+async def renew(request: Request, asked: bodies.MemberRequest = _JOINING) -> bodies.MemberStanding:
+    """Renew a member's lease, and some of its claims; or join."""
+    title, name = _named(request)
+    member = request.path["member"]
+    bodies.check_member_request(member, asked)
+    services = request.services
+    return attendance.renew(await services.groups.find(title, name), services.clock, member, asked)
+
+
+@route("DELETE", MEMBER_PATH, query=(_epoch,), errors=(*_GROUP, errors.MemberFencedError))
+async def leave(request: Request) -> None:
+    """Let a member leave; its claims are given back uncounted."""
+    title, name = _named(request)
+    member = request.path["member"]
+    bodies.check_member_request(member, _JOINING)
+    await attendance.leave(await request.services.groups.find(title, name), member, request.integer("epoch") or 0)
+
+
+@route("POST", GROUP_PATH + "/seek", query=(DRY_RUN, _FORCE_SEEK, REASON, AS), errors=(*_GROUP, errors.ConflictError))
+async def seek(request: Request, asked: bodies.SeekRequest) -> bodies.Sought:
+    """Let a group go on somewhere else; its claims are revoked and its attempts forgotten."""
+    title, name = _named(request)
+    services, force = request.services, request.flag("force")
+    parse_position(asked.to, services.clock.now_ms(), field="to")  # what means nothing is no act
+    if request.flag("dryRun"):
+        return await services.groups.seek(title, name, asked, force=force, dry_run=True)
+    await services.groups.find(title, name)
+    return await services.audit.act(
+        "seek", f"group {title}/{name}", *request.act,
+        lambda: services.groups.seek(title, name, asked, force=force),
+        lambda done: f"goes on behind {done.floor.hex()}: {done.skipped} skipped, {done.repeated} repeated",
+    )  # fmt: skip
+
+
+@route("POST", GROUP_PATH + "/pause", query=(REASON, AS), errors=_GROUP)
+async def pause(request: Request) -> bodies.GroupInfo:
+    """Deal nothing until the group is resumed."""
+    return await _switch(request, paused=True)
+
+
+@route("POST", GROUP_PATH + "/resume", query=(REASON, AS), errors=_GROUP)
+async def resume(request: Request) -> bodies.GroupInfo:
+    """Deal again."""
+    return await _switch(request, paused=False)
+
+
+async def _switch(request: Request, *, paused: bool) -> bodies.GroupInfo:
+    title, name = _named(request)
+    services = request.services
+    do = services.groups.pause if paused else services.groups.resume
+    await services.groups.find(title, name)
+    act = "pause group" if paused else "resume group"
+    return _info(request, await services.audit.act(act, f"group {title}/{name}", *request.act, lambda: do(title, name)))
+
+
+@route("POST", GROUP_PATH + "/unpark", query=(REASON, AS), errors=(*_GROUP, errors.ConflictError))
+async def unpark(request: Request, asked: bodies.UnparkRequest) -> bodies.Unparked:
+    """Deal parked messages again, from their first attempt on."""
+    title, name = _named(request)
+    bodies.check_unpark(asked)
+    services, ids = request.services, None if asked.all else [bytes(each) for each in asked.ids]
+    await services.groups.find(title, name)
+    number = await services.audit.act(
+        "unpark", f"group {title}/{name}", *request.act,
+        lambda: services.groups.unpark(title, name, ids), lambda done: f"{done} messages are dealt again",
+    )  # fmt: skip
+    return bodies.Unparked(number)
+
+
+@route("GET", GROUP_PATH + "/claims", errors=_GROUP, tag="inspection")
+async def claims(request: Request) -> bodies.ClaimList:
+    """Who works on what."""
+    services = request.services
+    return await attendance.claims_of(await services.groups.find(*_named(request)), services.clock, services.ids.text)
+
+
+@route("GET", GROUP_PATH + "/messages", query=(_STATE, _LIMIT), errors=_GROUP, tag="inspection")
+async def messages(request: Request) -> bodies.GroupMessages:
+    """The messages that a group has not acknowledged, in the topic's order; neighbours in one state are one entry."""
+    services, limit = request.services, request.integer("limit") or MESSAGES_DEFAULT
+    live = await services.groups.find(*_named(request))
+    return bodies.GroupMessages(await services.group_inspection.messages(live, request.text("state"), limit))
+
+
+@route("GET", GROUP_PATH + "/messages/{message}", errors=_GROUP, tag="inspection")
+async def message(request: Request) -> bodies.GroupMessage:
+    """One message in a group: its state, why nobody works on it or who does, what frees it, and when."""
+    services, message_id = request.services, parse_message_id(request.path["message"])
+    live = await services.groups.find(*_named(request))
+    return await services.group_inspection.message(live, message_id)
+
+
+@route("POST", GROUP_PATH + "/position", errors=(*_GROUP, errors.ConflictError))
+async def position(request: Request, asked: bodies.PositionRequest) -> None:
+    """Report how far somebody has come who keeps the position of a tracked group."""
+    title, name = _named(request)
+    bodies.check_position(asked)
+    await request.services.groups.position(title, name, asked)
+
+
+def _named(request: Request) -> tuple[TopicName, str]:
+    """The topic and the group that the path names; `InvalidNameError` when a name is none."""
+    return request.topic, check_name(request.path["group"], "group")
+
+
+def _info(request: Request, live: LiveGroup) -> bodies.GroupInfo:
+    return request.services.groups.info(live.title, live.state)

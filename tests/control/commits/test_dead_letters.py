@@ -1,0 +1,305 @@
+"""Dead letters: a message that failed too often, or was rejected, is in its group or in the other topic, and never in both or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from basalt.api.bodies.groups import GroupOptions, SeekRequest
+from basalt.api.bodies.json import HexMessageId
+from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
+from basalt.catalog.topics import TopicName
+from basalt.commits import dead_letters as dead_letters_module
+from basalt.commits.dead_letters import TRY_AGAIN_MS
+from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError
+from basalt_engine.errors import StoreError
+from basalt_engine.table import Store
+from tests.control.groups.conftest import Billing, ids_of
+from tests.control.messaging.conftest import anyio_backend, memory, shop
+from tests.wiring import A, B, Wired, texts
+
+__all__ = ["anyio_backend", "memory", "shop"]
+
+pytestmark = pytest.mark.anyio
+
+DEAD = TopicName("default", "dead")
+OPTIONS = GroupOptions(attempts_max=2, retry_delay_ms=0, dead_letter_topic="dead")
+
+
+async def made(shop: Wired, options: GroupOptions = OPTIONS) -> tuple[Billing, TopicName]:
+    return await Billing.made(shop, options), TopicName(A.namespace, "dead")
+
+
+async def fail(billing: Billing, times: int) -> None:
+    """Everything that is dealt comes back, so often."""
+    for _ in range(times):
+        while (
+            page := await billing.fetch("mary", epoch=epoch_of(billing))
+        ).claim is not None and page.attempt <= times:
+            await billing.release(page.claim, member="mary")
+
+
+def epoch_of(billing: Billing) -> int:
+    member = billing.live.members.get("mary")
+    return 0 if member is None else member.epoch
+
+
+async def read(shop: Wired, title: TopicName) -> list[str]:
+    return await shop.read(title, committed=True)
+
+
+async def test_what_failed_too_often_is_moved_with_all_that_it_carries(shop: Wired) -> None:
+    billing, dead = await made(shop)
+    await shop.messaging.publish_records(
+        A, [RecordIn(b"a", b"key", (("page", b"1"), ("basalt-dead-group", b"old")), 77)]
+    )
+    await shop.publish(A, "b")
+    page = await billing.fetch("mary")
+    first = ids_of(page)[0]
+    await billing.release(page.claim, member="mary")
+    page = await billing.fetch("mary", 1, epoch=epoch_of(billing))
+    await billing.release(page.claim, member="mary", reason="no such customer")
+    assert await shop.transactions.move_dead_letters() == 1
+    found = await shop.messaging.fetch(dead, None, True)
+    (extras,) = [extras for piece in found.slices for extras in piece.extras()]
+    assert (texts(found), extras.key, extras.event_time_ms) == (["a"], b"key", 77)
+    assert dict(extras.headers) == {
+        "page": b"1", "basalt-dead-topic": str(A).encode(), "basalt-dead-group": b"billing", "basalt-dead-id": first.hex().encode(),
+        "basalt-dead-attempts": b"2", "basalt-dead-reason": b"released", "basalt-dead-published-ms": b"%d" % int.from_bytes(first[:8], "big"),
+    }  # fmt: skip
+    assert len(extras.headers) == 7
+    assert billing.live.state.acknowledged.covers(first)
+    assert await billing.handled("mary") == ["b"]
+    assert await shop.transactions.move_dead_letters() == 0
+    assert await read(shop, dead) == ["a"]
+    assert billing.live.totals.dead_lettered == 1
+
+
+def failing_after(store: Store, writes: int) -> Callable[..., None]:
+    """The store's way to write, so many times; then it is gone."""
+    write, left = type(store).write, [writes]
+
+    def fails(self: Store, *args: Any, **kwargs: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreError("the store is gone")
+        write(self, *args, **kwargs)
+
+    return fails
+
+
+async def test_a_dead_letter_comes_once_though_the_server_is_killed_before_any_write(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead letter twice, dead letter lost: neither, wherever the store stops."""
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b", "c")
+    await fail(billing, 2)
+    for failing in range(6):
+        with monkeypatch.context() as patched:
+            patched.setattr(type(shop.store), "write", failing_after(shop.store, failing))
+            try:
+                await shop.transactions.move_dead_letters()
+            except Exception:  # whatever it says: nobody hears it
+                pass
+        await shop.services.groups.close()
+        shop.clock.advance(10)
+        shop = await shop.restarted()
+        await shop.transactions.recover()
+        in_group = Billing(shop).live.state
+        moved = await read(shop, dead)
+        assert len(set(moved)) == len(moved)
+        parked = sum(1 for _ in in_group.returns)
+        assert bool(parked) != (len(moved) == 3)
+    await shop.transactions.move_dead_letters()
+    assert sorted(await read(shop, dead)) == ["a", "b", "c"]
+    assert await Billing(shop).handled("mary") == []
+
+
+async def test_a_count_is_not_lost_with_the_server(shop: Wired) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a")
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary")
+    again = Billing(await shop.restarted())
+    page = await again.fetch("mary")
+    assert page.attempt == 2
+    await again.release(page.claim, member="mary")
+    last = await again.shop.restarted()
+    assert (await Billing(last).fetch("mary")).claim is None
+    assert await last.transactions.move_dead_letters() == 1
+    assert await read(last, dead) == ["a"]
+
+
+async def test_while_its_topic_refuses_it_a_message_stays_parked_and_is_tried_again(shop: Wired) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b")
+    await shop.topics.delete(dead)
+    await fail(billing, 2)
+    assert await shop.transactions.move_dead_letters() == 0
+    assert (await billing.fetch("mary")).claim is None
+    await shop.topics.create(dead, {})
+    assert await shop.transactions.move_dead_letters() == 0  # not each second
+    shop.clock.advance(TRY_AGAIN_MS)
+    assert await shop.transactions.move_dead_letters() == 2
+    assert await read(shop, dead) == ["a", "b"]
+
+
+async def test_many_are_moved_in_parts(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters_module, "MOVED_MAX", 2)
+    monkeypatch.setattr(dead_letters_module, "MOVED_BYTES_MAX", 3)
+    monkeypatch.setattr(dead_letters_module, "REFUSED_MAX", 1)
+    billing, dead = await made(shop)
+    await shop.publish(A, *"abcdefg")
+    await fail(billing, 2)
+    assert await shop.transactions.move_dead_letters() == 7
+    assert await read(shop, dead) == list("abcdefg")
+
+
+async def test_without_a_topic_for_them_messages_are_parked_until_somebody_unparks_them(shop: Wired) -> None:
+    billing, _ = await made(shop, GroupOptions(attempts_max=1))
+    await shop.publish(A, "a", "b", "c")
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary")
+    assert await shop.transactions.move_dead_letters() == 0
+    assert (await billing.fetch("mary")).claim is None
+    shop.clock.advance(86_400_000)
+    assert (await billing.fetch("mary")).claim is None
+    assert await billing.groups.unpark(A, "billing", ids_of(page)[1:2]) == 1
+    again = await billing.fetch("mary")
+    assert (texts(again.fetch), again.attempt) == (["b"], 1)
+    await billing.acknowledge(again.claim, member="mary")
+    assert await billing.groups.unpark(A, "billing", None) == 2
+    assert await billing.groups.unpark(A, "billing", None) == 0
+    assert await billing.handled("mary") == ["a", "c"]
+    assert billing.live.dispatcher.unacked == 0
+
+
+async def test_a_parked_key_goes_on_when_it_is_unparked_or_moved(shop: Wired) -> None:
+    billing, dead = await made(shop, GroupOptions("keyed", attempts_max=1))
+    await shop.messaging.publish_records(
+        A, [RecordIn(text.encode(), text[0].encode()) for text in ("a1", "b1", "a2", "b2")]
+    )
+    page = await billing.fetch("mary", 2)
+    await billing.release(page.claim, member="mary")
+    assert await billing.handled("mary") == []
+    assert await billing.groups.unpark(A, "billing", ids_of(page)[:1]) == 1
+    assert await billing.handled("mary") == ["a1", "a2"]
+    await billing.groups.change(A, "billing", GroupOptions("keyed", attempts_max=1, dead_letter_topic="dead"))
+    assert await shop.transactions.move_dead_letters() == 1
+    assert await billing.handled("mary") == ["b2"]
+    assert await read(shop, dead) == ["b1"]
+
+
+def work(ids: Sequence[bytes], rejected: bytes, *publish: str) -> Work:
+    entry = WorkAcknowledge(
+        *A, "billing", tuple(map(HexMessageId, ids)), member="mary", reject=(Rejection(rejected, "no customer"),)
+    )
+    return Work([WorkPublish(*B, [text.encode() for text in publish])] if publish else [], acknowledge=[entry])
+
+
+async def test_what_a_work_rejects_is_a_dead_letter_by_the_same_decision(shop: Wired) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b", "c")
+    page = await billing.fetch("mary")
+    first, second, third = ids_of(page)
+    await shop.transactions.one_shot(work([first], second, "bill"))
+    assert (await read(shop, B), await read(shop, dead)) == (["bill"], ["b"])
+    tx = await shop.transactions.begin()
+    await shop.transactions.commit(tx.id, work([], third))
+    assert await read(shop, dead) == ["b", "c"]
+    assert billing.floor() == third
+    found = await shop.messaging.fetch(dead, None, True)
+    reasons = [dict(extras.headers)["basalt-dead-reason"] for piece in found.slices for extras in piece.extras()]
+    assert reasons == [b"no customer", b"no customer"]
+    assert billing.live.totals.dead_lettered == 2
+
+
+async def test_what_is_rejected_counts_once_however_often_the_work_is_sent_and_not_when_it_is_refused(
+    shop: Wired,
+) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b")
+    first, second = ids_of(await billing.fetch("mary"))
+    for _ in range(2):
+        await shop.transactions.one_shot(work([], first), request_id="once")
+    with pytest.raises(InputError):
+        await shop.transactions.one_shot(work([first], second))
+    assert await read(shop, dead) == ["a"]
+    assert billing.live.totals.dead_lettered == 1
+
+
+async def test_a_work_that_is_refused_makes_no_dead_letter(shop: Wired) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b")
+    page = await billing.fetch("mary")
+    first, second = ids_of(page)
+    await billing.acknowledge(ids=[second], member="mary")
+    with pytest.raises(InputError):
+        await shop.transactions.one_shot(work([first], second))
+    with pytest.raises(MessageNotFoundError):
+        await shop.transactions.one_shot(work([], second[:-1] + b"\1"))
+    assert await read(shop, dead) == []
+    await billing.groups.change(A, "billing", GroupOptions(attempts_max=2))
+    with pytest.raises(ConflictError, match="no topic for dead letters"):
+        await shop.transactions.one_shot(work([], first))
+
+
+async def test_a_topic_does_not_take_its_own_dead_letters(shop: Wired) -> None:
+    with pytest.raises(InputError, match="come back for ever"):
+        await made(shop, GroupOptions(dead_letter_topic=A.name))
+
+
+async def test_a_message_is_rejected_by_one_entry_of_a_work(shop: Wired) -> None:
+    """Two entries would make two dead letters of it."""
+    billing, dead = await made(shop)
+    await shop.publish(A, "a")
+    (first,) = ids_of(await billing.fetch("mary"))
+    (entry,) = work([], first).acknowledge
+    with pytest.raises(InputError, match="rejected twice"):
+        await shop.transactions.one_shot(Work(acknowledge=[entry, entry]))
+    assert await read(shop, dead) == []
+    await shop.transactions.one_shot(Work(acknowledge=[entry]))
+    assert await read(shop, dead) == ["a"]
+
+
+async def test_a_sought_group_moves_nothing_that_was_parked_before(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a")
+    await fail(billing, 2)
+    one_shot = shop.transactions.one_shot
+
+    async def sought_before(asked: Work, owner: str = "") -> object:
+        await billing.groups.seek(A, "billing", SeekRequest("start"))
+        return await one_shot(asked, owner)
+
+    monkeypatch.setattr(shop.transactions, "one_shot", sought_before)
+    assert await shop.transactions.move_dead_letters() == 0
+    assert await read(shop, dead) == []
+    assert await billing.handled("mary") == ["a"]
+
+
+async def test_many_that_are_refused_are_tried_each_minute(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters_module, "REFUSED_MAX", 1)
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b", "c")
+    await fail(billing, 2)
+    tried: list[Work] = []
+
+    async def busy(asked: Work, owner: str = "") -> object:
+        tried.append(asked)
+        raise BusyError("too much is going on")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.transactions, "one_shot", busy)
+        assert await shop.transactions.move_dead_letters() == 0
+        before = len(tried)
+        assert await shop.transactions.move_dead_letters() == 0
+        assert len(tried) == before
+    shop.clock.advance(TRY_AGAIN_MS)
+    assert await shop.transactions.move_dead_letters() == 3
+    assert await read(shop, dead) == ["a", "b", "c"]

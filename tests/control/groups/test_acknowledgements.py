@@ -1,0 +1,267 @@
+"""Acknowledgements and releases, as members and transactions see them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from basalt.api.bodies.groups import Acknowledged, GroupOptions
+from basalt.api.bodies.json import HexMessageId
+from basalt.api.bodies.messages import WorkAcknowledge
+from basalt.errors import (
+    AcknowledgeConflictError,
+    ClaimLostError,
+    MemberFencedError,
+    TransactionConflictError,
+)
+from basalt.groups import acknowledgements
+from basalt_engine.spans import ZERO_ID
+from tests.control.groups.conftest import Billing, ids_of
+from tests.wiring import A, Wired, ids, texts
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_repeated_acknowledgement_is_told_that_it_was_done(shop: Wired) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    assert await billing.acknowledge(page.claim, member="mary") == Acknowledged(2, 0)
+    assert await billing.acknowledge(page.claim, member="mary") == Acknowledged(0, 2)
+    assert await billing.acknowledge(ids=ids_of(page)) == Acknowledged(0, 2)
+
+
+async def test_a_repeated_release_gives_nothing_back_again_and_one_of_what_ran_out_is_told_so(shop: Wired) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop, GroupOptions(claim_ms=1_000))
+    page = await billing.fetch("mary")
+    assert (await billing.release(page.claim, member="mary", counts=False)).released == 2
+    other = await billing.fetch("john")
+    assert (await billing.release(page.claim, member="mary", counts=False)).released == 0
+    with pytest.raises(ClaimLostError):
+        await billing.acknowledge(page.claim, member="mary")
+    shop.clock.advance(2_000)
+    await billing.fetch("mary", epoch=page.member_epoch)
+    with pytest.raises(ClaimLostError):
+        await billing.release(other.claim, member="john")
+
+
+async def test_what_another_has_claimed_is_not_acknowledged(shop: Wired) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    for attempt in (
+        billing.acknowledge(page.claim, member="john"),
+        billing.acknowledge(ids=ids_of(page)[:1], member="john"),
+        billing.acknowledge(up_to=page.through, member="john"),
+        billing.acknowledge(page.claim + 1, member="john"),
+    ):
+        with pytest.raises(ClaimLostError):
+            await attempt
+    assert billing.floor() == ZERO_ID
+
+
+async def test_after_a_restart_members_go_on_by_ids(shop: Wired) -> None:
+    await shop.publish(A, "a", "b", "c")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    again = Billing(await shop.restarted())
+    with pytest.raises(ClaimLostError):
+        await again.acknowledge(page.claim, member="mary", epoch=page.member_epoch)
+    await again.acknowledge(ids=ids_of(page), member="mary", epoch=page.member_epoch)
+    assert await again.handled() == []
+    assert again.floor() == page.through
+    await again.shop.services.close()
+
+
+async def test_part_of_a_claim_is_given_back_and_the_rest_acknowledged(shop: Wired) -> None:
+    await shop.publish(A, "a", "b", "c", "d")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    known = ids_of(page)
+    assert (
+        await billing.acknowledge(page.claim, member="mary", except_ids=tuple(map(HexMessageId, known[1:3])))
+    ).acknowledged == 2
+    assert (await billing.release(ids=known[1:2], member="mary")).released == 1
+    assert (await billing.acknowledge(page.claim, member="mary")).acknowledged == 1
+    shop.clock.advance(1_000)
+    again = await billing.fetch("john")
+    assert (texts(again.fetch), again.attempt) == (["b"], 2)
+
+
+async def test_two_transactions_acknowledge_one_message_and_the_second_is_doomed(shop: Wired) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop)
+    page = await billing.fetch()
+    first, second = await shop.transactions.begin(), await shop.transactions.begin()
+    await billing.acknowledge(page.claim, tx=first.id)
+    await billing.acknowledge(ids=ids_of(page), tx=first.id)  # its own
+    with pytest.raises(AcknowledgeConflictError):
+        await billing.acknowledge(ids=ids_of(page)[:1])
+    with pytest.raises(TransactionConflictError):
+        await billing.acknowledge(ids=ids_of(page)[:1], tx=second.id)
+    with pytest.raises(TransactionConflictError):
+        await shop.commit(second, orders=["never"])
+    assert (await billing.fetch()).waiting_for == "claimed"
+    await shop.commit(first)
+    assert billing.floor() == page.through
+    assert (await billing.fetch()).waiting_for == "no_messages"
+
+
+async def test_what_an_aborted_transaction_had_acknowledged_is_dealt_again(shop: Wired) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
+    tx = await shop.transactions.begin()
+    page = await billing.fetch("mary", 1, transaction_id=tx.id)
+    kept = await billing.fetch("mary", 1, epoch=page.member_epoch, transaction_id=tx.id)
+    await billing.acknowledge(page.claim, tx=tx.id)
+    await shop.transactions.abort(tx.id)
+    assert billing.floor() == ZERO_ID
+    with pytest.raises(ClaimLostError):
+        await billing.acknowledge(page.claim)
+    with pytest.raises(ClaimLostError):
+        await billing.acknowledge(kept.claim)
+    again = await billing.fetch("john")
+    assert (texts(again.fetch)[0], again.attempt) == ("a", 2)
+
+
+async def test_a_claim_of_which_a_part_came_back_is_not_acknowledged_by_its_number(shop: Wired) -> None:
+    await shop.publish(A, "a", "b", "c")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=ids_of(page)[:1], tx=tx.id, member="mary")
+    with pytest.raises(AcknowledgeConflictError):
+        await billing.acknowledge(page.claim, member="mary")
+    await shop.transactions.abort(tx.id)
+    with pytest.raises(ClaimLostError):
+        await billing.acknowledge(page.claim, member="mary")
+    assert billing.floor() == ZERO_ID
+    assert (await billing.release(page.claim, member="mary")).released == 2
+
+
+async def test_a_member_that_is_replaced_before_the_stage_acknowledges_nothing(shop: Wired) -> None:
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    entry = WorkAcknowledge(*A, "billing", ids=ids_of(page), member="mary", epoch=page.member_epoch)
+    planned = await billing.groups.plan([entry], None)
+    billing.live.join("mary", 0)
+    with pytest.raises(MemberFencedError):
+        billing.groups.check(planned, None, shop.clock.now_ms())
+
+
+@pytest.mark.parametrize("how", ["restart", "read log again"])
+async def test_what_is_pending_stays_so_when_the_log_is_read_again(shop: Wired, how: str) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary", 1)
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(page.claim, tx=tx.id, member="mary")
+    if how == "restart":
+        shop = await shop.restarted()
+        billing = Billing(shop)
+    else:
+        shop.transactions.manager.lost()
+    assert await billing.read("john") == ["b"]
+    await shop.transactions.commit(tx.id)
+    assert billing.floor() == page.through
+
+
+async def test_up_to_counts_messages_as_claims_and_ids_do(shop: Wired) -> None:
+    await shop.publish(A, *"abcde")
+    await shop.publish(A, *"fghij")
+    billing = await Billing.made(shop)
+    first = await billing.fetch("mary", 3)
+    known = await all_ids(shop)
+    second = await billing.fetch("mary", 2, epoch=first.member_epoch)
+    done = await billing.acknowledge(up_to=known[3], member="mary")
+    assert (done.acknowledged, done.already, done.exact) == (4, 0, True)
+    assert (billing.live.dispatcher.unacked, billing.live.totals.acknowledged) == (1, 4)
+    done = await billing.acknowledge(second.claim, up_to=known[7], except_ids=[HexMessageId(known[6])], member="mary")
+    assert (done.acknowledged, done.already, done.exact) == (3, 1, True), "e, f and h; d was so before"
+    tx = await shop.transactions.begin()
+    assert (await billing.acknowledge(up_to=known[8], ids=[known[6], known[9]], tx=tx.id)).acknowledged == 3
+    assert (await billing.acknowledge(up_to=known[9], tx=tx.id)).acknowledged == 0, "pending by then"
+    await shop.transactions.commit(tx.id)
+    assert billing.floor() == known[9]
+
+
+async def test_up_to_counts_at_least_so_many_where_it_covers_very_many_stretches(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgements, "COUNTED_MAX", 1)
+    await shop.publish(A, *"abcde")
+    billing = await Billing.made(shop)
+    known = await all_ids(shop)
+    await billing.acknowledge(ids=[known[1]])
+    done = await billing.acknowledge(up_to=known[4])
+    assert (done.acknowledged, done.exact) == (1, False)
+    assert billing.floor() == known[4]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_acknowledgement_counts_each_message_once(shop: Wired, seed: int) -> None:
+    """Against a set of messages, whatever is claimed, returned and acknowledged in between."""
+    chances = random.Random(seed)
+    for _ in range(6):
+        await shop.publish(A, *"abcd")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
+    known = await all_ids(shop)
+    claims, done, epoch = list[int | None](), set[bytes](), 0
+    while len(done) < len(known):
+        what = chances.choice(["fetch", "fetch", "ids", "up to", "release"])
+        if what == "fetch":
+            page = await billing.fetch("mary", chances.randint(1, 4), epoch=epoch)
+            epoch = page.member_epoch
+            claims += [page.claim] if page.claim else []
+            continue
+        if what == "release":
+            if claims:
+                claim = claims.pop()
+                with contextlib.suppress(ClaimLostError):
+                    await billing.release(claim, member="mary", counts=chances.random() < 0.5)
+            continue
+        meant = {known[chances.randrange(len(known))]}
+        if what == "up to":
+            through = max(meant)
+            left_out = set(chances.sample(known, 2))
+            meant = {each for each in known if each <= through} - left_out
+            found = await billing.acknowledge(
+                up_to=through, except_ids=[HexMessageId(each) for each in left_out], member="mary" if epoch else ""
+            )
+        else:
+            found = await billing.acknowledge(ids=sorted(meant), member="mary" if epoch else "")
+        assert (found.acknowledged, found.exact) == (len(meant - done), True)
+        done |= meant
+    assert billing.live.totals.acknowledged <= len(known)
+    assert billing.live.dispatcher.unacked == 0
+
+
+async def test_a_release_up_to_a_message_gives_back_all_that_the_caller_has_until_there(shop: Wired) -> None:
+    await shop.publish(A, *"abcdefg")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
+    known = await all_ids(shop)
+    page = await billing.fetch("mary", 2)
+    await billing.fetch("mary", 3, epoch=page.member_epoch)
+    other = await billing.fetch("john", 1)
+    with pytest.raises(ClaimLostError):
+        await billing.release(member="mary", up_to=HexMessageId(known[5]))
+    released = await billing.release(
+        member="mary", up_to=HexMessageId(known[3]), except_ids=(HexMessageId(known[0]),), counts=False
+    )
+    assert released.released == 3
+    assert await billing.read("john", epoch=other.member_epoch) == ["b", "c", "d"]
+    assert (await billing.release(member="mary", up_to=HexMessageId(known[0]))).released == 1
+    again = await billing.fetch("john", epoch=other.member_epoch)
+    assert (texts(again.fetch), again.attempt) == (["a"], 2), "this one was an attempt"
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(again.claim, member="john", tx=tx.id)
+    with pytest.raises(AcknowledgeConflictError):
+        await billing.release(member="mary", up_to=HexMessageId(known[0]))
+
+
+async def all_ids(shop: Wired) -> list[bytes]:
+    return ids(await shop.messaging.fetch(A, None, True, committed=True))

@@ -1,0 +1,251 @@
+"""What fails, goes or is taken away amid a fetch: nothing waits for ever, and nobody pays for another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from basalt.api.bodies.groups import Acknowledged, GroupMode, GroupOptions, SeekRequest
+from basalt.api.bodies.messages import WorkAcknowledge
+from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError
+from basalt.groups import attendance, live_group
+from basalt.groups.dispatcher import Dispatcher
+from basalt_engine.errors import RetryError, StoreError
+from tests.control.groups.conftest import Billing, ids_of
+from tests.wiring import A, Wired, texts
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = GroupOptions(retry_delay_ms=0)
+
+
+async def test_a_returned_message_is_dealt_after_a_fetch_of_it_was_torn(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails and a client that goes lose nothing of what was returned."""
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop, AT_ONCE)
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary")
+
+    for torn in (StoreError("the store is gone"), asyncio.CancelledError()):
+
+        async def read(*_: object, torn: BaseException = torn) -> None:
+            raise torn
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Dispatcher, "_read", read)
+            with pytest.raises(type(torn)):
+                await billing.fetch("mary", epoch=page.member_epoch)
+        again = await billing.fetch("mary", epoch=page.member_epoch)
+        assert texts(again.fetch) == ["a", "b"]
+        await billing.release(again.claim, member="mary", counts=False)
+
+
+async def test_a_returned_message_is_dealt_after_a_pause_came_amid_its_fetch(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop, AT_ONCE)
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary")
+    read = Dispatcher._read
+
+    async def pausing(self: Dispatcher, *asked: Any) -> Any:
+        await billing.groups.pause(A, "billing")
+        return await read(self, *asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Dispatcher, "_read", pausing)
+        assert (await billing.fetch("mary", epoch=page.member_epoch)).waiting_for == "paused"
+    await billing.groups.resume(A, "billing")
+    assert await billing.read("mary", epoch=page.member_epoch) == ["a"]
+
+
+async def test_the_end_of_one_fetchs_transaction_is_no_failure_of_other_fetches(shop: Wired) -> None:
+    billing = await Billing.made(shop)
+    tx = await shop.transactions.begin()
+    one = asyncio.create_task(billing.fetch("mary", wait_ms=60_000, transaction_id=tx.id))
+    await asyncio.sleep(0.02)
+    other = asyncio.create_task(billing.fetch("john", wait_ms=60_000))
+    await asyncio.sleep(0.02)
+    await shop.transactions.commit(tx.id)
+    await shop.publish(A, "a")
+    with pytest.raises(ConflictError, match="takes no further work"):
+        await asyncio.wait_for(one, 5)
+    assert texts((await asyncio.wait_for(other, 5)).fetch) == ["a"]
+
+
+async def test_a_deleted_group_has_no_timer_for_the_claims_that_it_had(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_group, "RETRY_MS", 1)
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop)
+    await billing.fetch("mary")
+    live = billing.live
+    await billing.groups.delete(A, "billing")
+    shop.clock.advance(86_400_000)
+    live._time_is_up()
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert (live._timer, len(live._tasks)) == (None, 0)
+    with pytest.raises(GroupNotFoundError):
+        await billing.fetch("mary")
+
+
+async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None:
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop, GroupOptions("keyed", member_ms=1_000))
+    assert await billing.handled("mary") == ["a"]
+    epoch = billing.live.members.get("mary").epoch  # type: ignore[union-attr]
+    waits = asyncio.create_task(billing.fetch("mary", epoch=epoch, wait_ms=60_000))
+    await asyncio.sleep(0.02)
+    shop.clock.advance(1_500)
+    await billing.live.return_run_out()
+    await shop.publish(A, "b")
+    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["b"]
+
+
+async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(shop: Wired) -> None:
+    billing = await Billing.made(shop)
+    older = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
+    await asyncio.sleep(0.02)
+    newer = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
+    await asyncio.sleep(0.02)
+    await shop.publish(A, "a")
+    with pytest.raises(ConflictError, match="was replaced"):
+        await asyncio.wait_for(older, 5)
+    assert texts((await asyncio.wait_for(newer, 5)).fetch) == ["a"]
+
+
+async def test_what_was_planned_before_an_idle_group_was_dropped_knows_the_claims_since(shop: Wired) -> None:
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop)
+    page = await billing.fetch()
+    await billing.release(page.claim, counts=False)
+    entry = WorkAcknowledge(*A, "billing", ids=tuple(ids_of(page)))
+    planned = await billing.groups.plan([entry], None)
+    await billing.groups.keep_up()
+    held = await billing.fetch("john")
+    assert texts(held.fetch) == ["a"]
+    with pytest.raises(ClaimLostError):
+        billing.groups.check(planned, None, shop.clock.now_ms(), 1)
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed", "stream"])
+async def test_a_claim_whose_acknowledgement_was_not_written_goes_on(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
+) -> None:
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop, GroupOptions(mode, claim_ms=5_000, member_ms=60_000, retry_delay_ms=0))
+    page = await billing.fetch("mary")
+
+    def fails(*_: object, **__: object) -> None:
+        raise StoreError("the store is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(shop.store), "write", fails)
+        with pytest.raises(RetryError):
+            await billing.acknowledge(page.claim, member="mary")
+    held = await billing.fetch("john")
+    assert (texts(held.fetch), [claim.number for claim in billing.live.dispatcher.claims]) == ([], [page.claim])
+    with pytest.raises(ClaimLostError):
+        await billing.acknowledge(ids=ids_of(page), member="john", epoch=held.member_epoch)
+    if mode == "shared":  # it goes on until its time is up
+        shop.clock.advance(6_000)
+        held = await billing.fetch("john", epoch=held.member_epoch)
+        assert (texts(held.fetch), held.attempt) == (["a"], 2)
+        with pytest.raises(ClaimLostError):
+            await billing.acknowledge(page.claim, member="mary")
+        await billing.acknowledge(held.claim, member="john")
+    else:
+        assert await billing.acknowledge(page.claim, member="mary") == Acknowledged(1, 0)
+    assert billing.live.dispatcher.unacked == 0
+
+
+async def test_what_was_parked_is_not_unparked_in_a_round_that_was_sought_since(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop, GroupOptions(attempts_max=1))
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary")
+    read = billing.groups.desk.messages.read_committed
+
+    async def seeking(*asked: Any, **limits: Any) -> Any:
+        found = await read(*asked, **limits)
+        monkeypatch.undo()
+        await billing.groups.seek(A, "billing", SeekRequest("start"))
+        await billing.fetch("mary", epoch=page.member_epoch)
+        return found
+
+    monkeypatch.setattr(type(billing.groups.desk.messages), "read_committed", lambda _, *a, **b: seeking(*a, **b))
+    await billing.groups.unpark(A, "billing", None)
+    assert billing.live.dispatcher.unacked == 1
+
+
+async def test_the_claims_of_a_member_that_is_lost_come_back_a_part_at_a_time_and_none_stays_when_a_part_fails(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_group, "TOGETHER_MAX", 2)
+    monkeypatch.setattr(live_group, "RETRY_MS", 0)
+    await shop.publish(A, *"abcde")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0, member_ms=1_000))
+    page = await billing.fetch("mary", 1)
+    for _ in range(4):
+        await billing.fetch("mary", 1, epoch=page.member_epoch)
+    shop.clock.advance(1_000)
+    run, parts = shop.transactions.manager.run, list[int]()
+
+    async def second_fails(stage: Any) -> Any:
+        parts.append(len(billing.live.dispatcher.claims))
+        if len(parts) == 2:
+            raise StoreError("the store is gone")
+        return await run(stage)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.transactions.manager, "run", second_fails)
+        with pytest.raises(StoreError):
+            await billing.live.return_run_out()
+    assert parts == [5, 3]
+    again = await billing.fetch("john")
+    assert (texts(again.fetch), again.attempt) == ([*"abcde"], 2)
+
+
+async def test_a_member_that_leaves_gives_all_back_also_when_it_does_not_wait_for_that(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_group, "TOGETHER_MAX", 1)
+    await shop.publish(A, *"abc")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary", 1)
+    for _ in range(2):
+        await billing.fetch("mary", 1, epoch=page.member_epoch)
+    leaving = asyncio.create_task(attendance.leave(billing.live, "mary", page.member_epoch))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    while len(billing.live.dispatcher.claims):
+        await asyncio.sleep(0)
+    found = await billing.fetch("john")
+    assert (texts(found.fetch), found.attempt) == ([*"abc"], 1)
+
+
+async def test_a_seek_takes_nothing_from_who_is_dealt_messages_behind_it(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was revoked is let go of later, a part at a time."""
+    monkeypatch.setattr(live_group, "TOGETHER_MAX", 1)
+    await shop.publish(A, *"abc")
+    billing = await Billing.made(shop)
+    for _ in range(3):
+        await billing.fetch(limit=1)
+    await billing.groups.seek(A, "billing", SeekRequest("start"))
+    page = await billing.fetch()
+    while billing.live._tasks:
+        await asyncio.sleep(0)
+    assert texts(page.fetch) == [*"abc"]
+    await billing.acknowledge(page.claim)
+    assert await billing.handled() == []
