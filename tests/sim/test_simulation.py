@@ -64,7 +64,7 @@ PLANTED = (
     Planted(faults.recovery_does_not_look, OneShotWorld, ()),
     Planted(faults.topics_in_use_are_not_told, OneShotWorld, ()),
     Planted(faults.recovery_takes_no_place, OneShotWorld, (46, 78)),
-    Planted(faults.roll_backs_are_not_told, MarkedWorld, (109, 136, 176)),
+    Planted(faults.roll_backs_are_not_told, MarkedWorld, (60, 86, 105)),
     Planted(faults.gaps_are_accepted, ProducerWorld, ()),
     Planted(faults.failed_writes_leave_their_numbers, ProducerWorld, ()),
     Planted(faults.numbers_in_doubt_are_read, ProducerWorld, (10,)),
