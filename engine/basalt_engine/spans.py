@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import chain, compress, islice
-from operator import eq, itemgetter, le, lt, xor
+from functools import partial
+from itertools import chain, compress, islice, repeat
+from operator import and_, eq, le, lt, not_, xor
 from typing import Any, Generic, TypeVar
 
 from basalt_engine.errors import CorruptionError
@@ -24,6 +25,7 @@ from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.varints import decode_varint, encode_varint
 
 V = TypeVar("V")
+_Columns = tuple[list[bytes], list[bytes]]  # the begins and the ends of spans
 ZERO_ID = bytes(MESSAGE_ID_BYTES)  # before every message
 _ID_BITS = 8 * MESSAGE_ID_BYTES
 _LENGTHS = {MESSAGE_ID_BYTES}
@@ -106,6 +108,20 @@ class SpanBlocks:
             )
             block, index = block + 1, 0
 
+    def gaps(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The parts of (after, through] that no span covers, in order. Do not change the spans while they are asked."""
+        if after >= through:
+            return
+        for begin, end in self._from(*self._behind(after)):
+            if begin >= through:
+                break
+            if after < begin:
+                yield after, begin
+            after = end
+            if after >= through:
+                return
+        yield after, through
+
     def overlaps(self, after: bytes, through: bytes) -> bool:
         """True when some of (after, through] is inside a span."""
         block, index = self._behind(after)
@@ -119,16 +135,25 @@ class SpanBlocks:
             return any(self.overlaps(*pair) for pair in other._from(0, 0))
         if self._count * _FEW <= other._count:
             return any(other.overlaps(*pair) for pair in self._from(0, 0))
-        afters, throughs = self._columns(
-            self._behind(other._afters[0][0])[0], self._at_or_behind(other._ends[-1])[0] + 1
-        )
+        afters, throughs = self._columns_within(other._afters[0][0], other._ends[-1])
         afters += chain.from_iterable(other._afters)
         throughs += chain.from_iterable(other._throughs)
         afters.sort()
         throughs.sort()
         return not all(map(le, throughs, islice(afters, 1, None)))
 
-    def _columns(self, first_block: int, stop_block: int) -> tuple[list[bytes], list[bytes]]:
+    def _parts_outside(self, other: SpanBlocks, afters: list[bytes], throughs: list[bytes]) -> _Columns:
+        """The parts of these spans that the other set does not cover: what they have in common with its gaps."""
+        begins, ends = other._columns_within(afters[0], throughs[-1])
+        gaps, behind = [afters[0], *ends], [*begins, throughs[-1]]
+        kept = list(map(lt, gaps, behind))
+        return _common(afters, throughs, list(compress(gaps, kept)), list(compress(behind, kept)))
+
+    def _columns_within(self, after: bytes, through: bytes) -> _Columns:
+        """The blocks in which there are spans that overlap (after, through], and maybe others."""
+        return self._columns(self._behind(after)[0], self._at_or_behind(through)[0] + 1)
+
+    def _columns(self, first_block: int, stop_block: int) -> _Columns:
         return (
             list(chain.from_iterable(self._afters[first_block:stop_block])),
             list(chain.from_iterable(self._throughs[first_block:stop_block])),
@@ -218,20 +243,6 @@ class Spans(SpanBlocks):
         place = self._throughs[block][index]
         block, index = (block, index + 1) if index + 1 < len(self._afters[block]) else (block + 1, 0)
         return place, self._afters[block][index] if block < len(self._ends) else None
-
-    def gaps(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The parts of (after, through] that no span covers, in order. Do not change the spans while they are asked."""
-        if after >= through:
-            return
-        for begin, end in self._from(*self._behind(after)):
-            if begin >= through:
-                break
-            if after < begin:
-                yield after, begin
-            after = end
-            if after >= through:
-                return
-        yield after, through
 
     def within(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The parts of (after, through] that spans cover, in order. Do not change the spans while they are asked."""
@@ -340,6 +351,30 @@ class Spans(SpanBlocks):
                 kept.append((through, end))
         self._splice(first, (stop_block, stop_index), [each for each, _ in kept], [each for _, each in kept])
 
+    def subtract(self, other: SpanBlocks) -> None:
+        """Cover nothing any more that the other covers."""
+        if not self._count or not other._count:
+            return
+        if other._count * _FEW <= self._count:
+            for after, through in other._from(0, 0):
+                self.remove(after, through)
+            return
+        if self._count * _FEW <= other._count:
+            left = [gap for each in self for gap in other.gaps(*each)]
+            self._splice((0, 0), (len(self._ends), 0), [after for after, _ in left], [through for _, through in left])
+            return
+        # What lies before or behind all of the other stays as it is.
+        first, stop = self._behind(other._afters[0][0])[0], self._at_or_behind(other._ends[-1])[0] + 1
+        afters, throughs = self._columns(first, stop)
+        if afters:
+            self._splice((first, 0), (min(stop, len(self._ends)), 0), *self._parts_outside(other, afters, throughs))
+
+    def minus(self, other: SpanBlocks) -> Spans:
+        """The parts that this set covers and the other does not, as a set of its own."""
+        made = self.copy()
+        made.subtract(other)
+        return made
+
     def encode(self) -> bytes:
         parts = [encode_varint(len(self))]
         ids = [message_id for pair in self for message_id in pair]
@@ -407,14 +442,10 @@ class SpanMap(SpanBlocks, Generic[V]):
         return self._values
 
     def fill(self, spans: Iterable[tuple[Spans, V]]) -> None:
-        """Put many at once."""
+        """Put many at once; most of them where nothing was."""
         given = list(spans)
-        parts = sorted([(after, through, index) for index, (each, _) in enumerate(given) for after, through in each])
-        if parts and not self:
-            afters, throughs, indexes = map(list, zip(*parts, strict=True))
-            if all(map(lt, throughs, islice(afters, 1, None))):
-                self._splice((0, 0), (0, 0), afters, throughs, [given[index][1] for index in indexes])
-                return
+        if self._are_many(sum([len(each) for each, _ in given])) and self._merge(given):
+            return
         for each, value in given:
             for after, through in each:
                 self.put(after, through, value)
@@ -482,21 +513,54 @@ class SpanMap(SpanBlocks, Generic[V]):
                 kept.append((through, last[1], last[2]))
         self._replace(first, stop, kept)
 
-    def put_new(self, spans: Spans, value: V) -> None:
-        """These spans have this value, of which nothing had one."""
-        if self._are_many(spans):
-            parts = [*self, *((after, through, value) for after, through in spans)]
-            parts.sort(key=itemgetter(0))
-            afters, throughs, values = map(list, zip(*parts, strict=True))
-            if not any(map(eq, throughs, islice(afters, 1, None))):  # else neighbours may become one
-                self._become(afters, throughs, values)
-                return
-        for after, through in spans:
-            self.put(after, through, value)
+    def _merge(self, spans: list[tuple[Spans, V]]) -> bool:
+        """Put them between those that are here in one go; False, and nothing done, where they overlap."""
+        afters, throughs = self._columns(0, len(self._ends))
+        values = list(chain.from_iterable(self._by_block))
+        for each, value in spans:
+            afters += chain.from_iterable(each._afters)
+            throughs += chain.from_iterable(each._throughs)
+            values += repeat(value, each._count)
+        order = sorted(range(len(afters)), key=afters.__getitem__)
+        afters, throughs = list(map(afters.__getitem__, order)), list(map(throughs.__getitem__, order))
+        if not all(map(le, throughs, islice(afters, 1, None))):
+            return False
+        values = list(map(values.__getitem__, order))
+        touching = list(map(eq, throughs, islice(afters, 1, None)))
+        if any(touching):
+            apart = list(map(not_, map(and_, touching, map(eq, values, islice(values, 1, None)))))
+            begins, ends = [True, *apart], [*apart, True]
+            afters, throughs = list(compress(afters, begins)), list(compress(throughs, ends))
+            values = list(compress(values, begins))
+        self._become(afters, throughs, values)
+        return True
+
+    def subtract(self, spans: Spans) -> None:
+        """Nothing of these spans has a value any more."""
+        if not self._are_many(len(spans)):
+            for after, through in spans:
+                self.remove(after, through)
+            return
+        if self._count:
+            known, values = self._columns(0, len(self._ends)), list(chain.from_iterable(self._by_block))
+            afters, throughs = self._parts_outside(spans, *known)
+            self._become(afters, throughs, _values_at(throughs, known[1], values))
+
+    def common(self, spans: Spans) -> list[tuple[bytes, bytes, V]]:
+        """The parts of these spans that have a value, in order."""
+        if not self._count or not spans._count:
+            return []
+        if not self._are_many(len(spans)):
+            return [part for each in spans for part in self.within(*each)]
+        if self._count * _FEW <= len(spans):
+            return [(*part, value) for after, through, value in self for part in spans.within(after, through)]
+        known, values = self._columns(0, len(self._ends)), list(chain.from_iterable(self._by_block))
+        afters, throughs = _common(*known, *spans._columns(0, len(spans._ends)))
+        return list(zip(afters, throughs, _values_at(throughs, known[1], values), strict=True))
 
     def remove_of(self, value: V, spans: Spans) -> None:
         """Nothing has this very value any more; these spans are all that had it."""
-        if not self._are_many(spans):
+        if not self._are_many(len(spans)):
             for after, through in spans:
                 self.remove(after, through)
             return
@@ -505,9 +569,9 @@ class SpanMap(SpanBlocks, Generic[V]):
         columns = (chain.from_iterable(self._afters), chain.from_iterable(self._throughs), values)
         self._become(*(list(compress(column, kept)) for column in columns))
 
-    def _are_many(self, spans: Spans) -> bool:
-        """True when it is less work to go through all than to search for each of these spans."""
-        return len(spans) >= _FEW and len(spans) * _FEW > len(self)
+    def _are_many(self, count: int) -> bool:
+        """True when it is less work to go through all than to search for each of so many spans."""
+        return count >= _FEW and count * _FEW > self._count
 
     def _become(self, *columns: list[Any]) -> None:
         self._splice((0, 0), (len(self._ends), 0), *columns)
@@ -526,7 +590,22 @@ class SpanMap(SpanBlocks, Generic[V]):
         self._splice(first, stop, [each[0] for each in spans], [each[1] for each in spans], [each[2] for each in spans])
 
 
-def _joined(afters: list[bytes], throughs: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+def _common(afters: list[bytes], throughs: list[bytes], begins: list[bytes], ends: list[bytes]) -> _Columns:
+    """The parts that two sets of disjoint spans both cover: no more than two of their spans are open at a place.
+
+    Both do so between the n-th end and the n+1-th begin, where the begin comes first.
+    """
+    behind, throughs = sorted([*afters, *begins])[1:], sorted([*throughs, *ends])
+    both = list(map(lt, behind, throughs))
+    return list(compress(behind, both)), list(compress(throughs, both))
+
+
+def _values_at(asked: list[bytes], throughs: list[bytes], values: list[V]) -> list[V]:
+    """The values of the spans in which these places are, each of them inside one."""
+    return list(map(values.__getitem__, map(partial(bisect_left, throughs), asked)))
+
+
+def _joined(afters: list[bytes], throughs: list[bytes]) -> _Columns:
     """The begins and ends of spans, in any order and overlapping, as those of the set that they make up.
 
     Sorted, each for itself: nothing covers what lies between the n-th end and the n+1-th begin, where the end comes first.

@@ -330,3 +330,31 @@ def test_a_span_amid_very_many_moves_no_more_than_a_block(block_spans_max: int) 
     for number in random.Random(8).sample(range(total), total - 1):
         spans.remove(message_id(2 * number), message_id(2 * number + 1))
     assert (len(spans), len(spans._ends)) == (1, 1), "what is empty is no block"
+
+
+@relaxed
+@given(changes, changes, st.sampled_from([1, 2, 16]))
+def test_a_set_without_another_covers_what_that_one_does_not(
+    steps: list[tuple[bool, tuple[int, int]]], others: list[tuple[bool, tuple[int, int]]], few: int
+) -> None:
+    (spans, model), (other, known) = built(steps), built(others)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("basalt_engine.spans._FEW", few)
+        left = spans.minus(other)
+    assert numbers_of(left) == model - known
+    assert left == Spans(list(left)), "as few as can be"
+    assert numbers_of(spans) == model
+
+
+def test_many_spans_are_taken_out_of_many_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(*_: object) -> None:
+        raise AssertionError("one by one")
+
+    monkeypatch.setattr(Spans, "remove", searched)
+    whole = Spans([(message_id(3 * number), message_id(3 * number + 2)) for number in range(10_000)])
+    whole.subtract(Spans([(message_id(3 * number), message_id(3 * number + 1)) for number in range(5_000)]))
+    assert list(whole)[4_999:5_001] == [
+        (message_id(3 * 4_999 + 1), message_id(3 * 4_999 + 2)),
+        (message_id(3 * 5_000), message_id(3 * 5_000 + 2)),
+    ]
+    assert len(whole) == 10_000

@@ -112,6 +112,42 @@ def test_a_value_amid_very_many_moves_no_more_than_a_block(block_spans_max: int)
 
 def test_many_new_ones_beside_neighbours_of_their_value_become_one_with_them() -> None:
     spans = SpanMap[str]()
-    spans.put_new(Spans([(message_id(4 * number), message_id(4 * number + 2)) for number in range(40)]), "a")
-    spans.put_new(Spans([(message_id(4 * number + 2), message_id(4 * number + 4)) for number in range(40)]), "a")
+    spans.fill([(Spans([(message_id(4 * number), message_id(4 * number + 2)) for number in range(40)]), "a")])
+    spans.fill([(Spans([(message_id(4 * number + 2), message_id(4 * number + 4)) for number in range(40)]), "a")])
     assert list(spans) == [(message_id(0), message_id(160), "a")]
+
+
+@relaxed
+@given(steps, st.lists(ranges, max_size=20), st.sampled_from([1, 16, 100]))
+def test_what_is_common_with_a_set_is_told_and_can_be_taken_out(
+    changes: list[tuple[str | None, tuple[int, int]]], asked: list[tuple[int, int]], few: int
+) -> None:
+    (spans, model), others = (
+        built(changes),
+        Spans([(message_id(after), message_id(through)) for after, through in asked]),
+    )
+    numbers = {number for after, through in asked for number in range(after + 1, through + 1)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("basalt_engine.spans._FEW", few)
+        common = spans.common(others)
+        assert common == sorted(common)
+        assert told(iter(common)) == {number: value for number, value in model.items() if number in numbers}
+        spans.subtract(others)
+    assert told(iter(spans)) == {number: value for number, value in model.items() if number not in numbers}
+
+
+def test_many_are_filled_taken_out_and_told_without_a_search_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(*_: object) -> None:
+        raise AssertionError("one by one")
+
+    for name in ("put", "remove", "within"):
+        monkeypatch.setattr(SpanMap, name, searched)
+    spans = SpanMap[str]()
+    odd = Spans([(message_id(2 * number), message_id(2 * number + 1)) for number in range(10_000)])
+    even = Spans([(message_id(2 * number + 1), message_id(2 * number + 2)) for number in range(10_000)])
+    spans.fill([(odd, "a")])
+    spans.fill([(even, "b")])
+    assert len(spans) == 20_000
+    assert [value for _, _, value in spans.common(even)] == ["b"] * 10_000
+    spans.subtract(odd)
+    assert len(spans) == 10_000

@@ -306,12 +306,12 @@ class Acknowledging:
         if transaction_id is None or claim.end is not None or claim.messages_left == claim.messages:
             return claim.spans
         # What this claim has acknowledged before, and kept the rest, is no conflict.
-        return Spans([gap for each in claim.spans for gap in state.acknowledged.gaps(*each)])
+        return claim.spans.minus(state.acknowledged)
 
     @staticmethod
     def _take_claim(planned: PlannedAcknowledgement, claim: Claim, held: Spans, left_out: Spans) -> None:
         """These spans of a claim, but for those left out."""
-        spans = Spans([gap for each in held for gap in left_out.gaps(*each)]) if left_out else held.copy()
+        spans = held.minus(left_out)
         planned.spans.update(spans)
         kept = sum(claim.left.covers(place.id) for place in planned.left_out)
         messages = max(claim.messages_left - kept, 0)

@@ -112,9 +112,10 @@ class Claims:
 
     def __init__(self) -> None:
         self._by_number: dict[int, Claim] = {}
-        self._is_arranged = (
-            True  # False: the next two are of claims as they were; who has many spans seldom asks for them
-        )
+        # Claims of many spans that are not in the next two yet: most of them end before anybody asks for one of their messages.
+        self._unplaced: dict[int, Claim] = {}
+        # Of which a part is acknowledged: whoever ends a transaction asks these alone, not ten thousand.
+        self._begun: dict[int, Claim] = {}
         self._taken = Spans()  # what claims cover
         self._held = SpanMap[Claim]()  # the same, and whose each is
         self._of_member: dict[str, dict[int, Claim]] = {}
@@ -135,12 +136,12 @@ class Claims:
     def add(self, claim: Claim) -> None:
         """A new claim, of what no other covers."""
         self._by_number[claim.number] = claim
-        if self._is_arranged and len(claim.left) < MANY_SPANS:
+        if len(claim.left) < MANY_SPANS:
             assert not self._taken.meets(claim.left), "a message is claimed once"
-            self._held.put_new(claim.left, claim)
+            self._held.fill([(claim.left, claim)])
             self._taken.update(claim.left)
         else:
-            self._is_arranged = False
+            self._unplaced[claim.number] = claim
         self._of_member.setdefault(claim.member, {})[claim.number] = claim
         if claim.transaction_id is not None:
             self._of_transaction.setdefault(claim.transaction_id, {})[claim.number] = claim
@@ -171,12 +172,12 @@ class Claims:
 
     def span_of(self, message_id: bytes) -> tuple[bytes, bytes, Claim] | None:
         """The claimed span that covers this id, and whose it is."""
-        self._arrange()
+        self._place()
         return self._held.span_of(message_id)
 
     def holders(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes, Claim]]:
         """The parts of (after, through] that claims cover, in order: each part, and whose it is. Do not change claims meanwhile."""
-        self._arrange()
+        self._place()
         return self._held.within(after, through)
 
     def cut(self, after: bytes, through: bytes, *, acknowledged: bool, messages: int | None = None) -> list[Claim]:
@@ -199,6 +200,8 @@ class Claims:
             if not claim.left:
                 self._finish(claim, ClaimEnd.ACKNOWLEDGED if acknowledged else ClaimEnd.LOST)
                 ended.append(claim)
+            elif acknowledged:
+                self._begun[claim.number] = claim
         return ended
 
     def acknowledge(self, claim: Claim) -> None:
@@ -214,8 +217,8 @@ class Claims:
 
     def forget_acknowledged(self, spans: Spans) -> None:
         """A transaction that had acknowledged these spans did not commit: claims that ended by that are lost, others are torn."""
-        for claim in self._by_number.values():
-            if claim.left != claim.spans and spans.meets(claim.spans):
+        for claim in self._begun.values():
+            if spans.meets(claim.spans):
                 claim.torn = True
         for remembered in self._ended.values():
             for claim in remembered.by_number.values():
@@ -224,10 +227,8 @@ class Claims:
 
     def forget_undone(self, done: Spans) -> None:
         """These spans are all that is acknowledged. A claim that ended by more than that could be written goes on; one that did in part is lost."""
-        for claim in self._by_number.values():
-            acknowledged = claim.spans.copy()
-            for after, through in claim.left:
-                acknowledged.remove(after, through)
+        for claim in self._begun.values():
+            acknowledged = claim.spans.minus(claim.left)
             claim.torn = claim.torn or not all(done.contains(*pair) for pair in acknowledged)
         for remembered in self._ended.values():
             for claim in list(remembered.by_number.values()):
@@ -248,10 +249,10 @@ class Claims:
         revoked = list(self._by_number.values())
         for claim in revoked:
             claim.end = ClaimEnd.LOST
-        self._taken, self._held, self._is_arranged = Spans(), SpanMap(), True
+        self._taken, self._held = Spans(), SpanMap()
         self.messages = 0
         for known in (
-            self._by_number, self._of_member, self._of_transaction, self._messages_of, self._by_request, self._due, self._ended,
+            self._by_number, self._unplaced, self._begun, self._of_member, self._of_transaction, self._messages_of, self._by_request, self._due, self._ended,
         ):  # fmt: skip
             known.clear()
         return revoked
@@ -302,28 +303,23 @@ class Claims:
     @property
     def taken(self) -> Spans:
         """The spans that claims cover."""
-        self._arrange()
+        self._place()
         return self._taken
 
-    def _arrange(self) -> None:
-        """Know whose each span is, if that is not known."""
-        if self._is_arranged:
+    def _place(self) -> None:
+        """Know whose each span is, also of the claims that were left for later."""
+        if not self._unplaced:
             return
-        self._held, taken = SpanMap(), list[tuple[bytes, bytes]]()
-        for claim in self._by_number.values():
-            if claim.left:
-                self._held.put_new(claim.left, claim)
-                taken += claim.left
-        self._taken, self._is_arranged = Spans(taken), True
+        placed = list(self._unplaced.values())
+        self._unplaced.clear()
+        self._held.fill([(claim.left, claim) for claim in placed])
+        self._taken.update(Spans([pair for claim in placed for pair in claim.left]))
 
     def _free(self, claim: Claim) -> None:
         """Nobody claims any more what this claim has left."""
-        if self._is_arranged and len(claim.left) < MANY_SPANS:
+        if self._unplaced.pop(claim.number, None) is None:
             self._held.remove_of(claim, claim.left)
-            for after, through in claim.left:
-                self._taken.remove(after, through)
-        else:
-            self._is_arranged = False
+            self._taken.subtract(claim.left)
         self._count(claim, -claim.messages_left)
 
     def _count(self, claim: Claim, messages: int) -> None:
@@ -334,6 +330,7 @@ class Claims:
         claim.end = end
         claim.messages_left = 0
         del self._by_number[claim.number]
+        self._begun.pop(claim.number, None)
         _take(self._of_member, claim.member, claim.number)
         if claim.member not in self._of_member:
             del self._messages_of[claim.member]

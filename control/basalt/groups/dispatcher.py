@@ -237,8 +237,7 @@ class Dispatcher:
         Returns how many messages these are, of those that were dealt.
         """
         messages = self._pending_messages.pop(transaction_id, 0)
-        for after, through in spans:
-            self.pending.remove(after, through)
+        self.pending.subtract(spans)
         if self.lanes is not None:
             (self.lanes.acknowledged if committed else self.lanes.failed)(spans)
         if committed:
@@ -257,15 +256,11 @@ class Dispatcher:
 
     def _came_back(self, spans: Spans) -> None:
         self.returned.update(spans)
-        if self.spared:
-            for after, through in spans:
-                self.spared.remove(after, through)
+        self.spared.subtract(spans)
 
     def _forget(self, spans: Spans) -> None:
         for kept in (self.returned, self.spared, self.dead):
-            if kept:
-                for after, through in spans:
-                    kept.remove(after, through)
+            kept.subtract(spans)
 
     def _reckon(self) -> None:
         """Nothing is unacknowledged when nobody has anything: what was miscounted, by restarts say, counts no more."""

@@ -149,7 +149,7 @@ class GroupRules(GroupTable):
         """
         group = self.get(number)
         own = self.pending_of(transaction.id).get(number, Spans())
-        fresh = Spans([gap for each in spans for gap in own.gaps(*each)]) if own.meets(spans) else spans.copy()
+        fresh = spans.minus(own)
         if not fresh:
             return None
         loss = self._loss(group, fresh)
@@ -175,10 +175,9 @@ class GroupRules(GroupTable):
                 holder = self.pending_holder(number, after, through)
                 if holder is not None:
                     raise refusals.acknowledged_by(self._transactions.by_id[holder], through, group.name)
-        if held.meets(left):
-            left = Spans([gap for each in left for gap in held.gaps(*each)])
+        left.subtract(held)
         if reason is ReturnReason.UNPARKED:
-            left = Spans([(after, through) for each in left for after, through, _ in group.returns.within(*each)])
+            left = Spans([(after, through) for after, through, _ in group.returns.common(left)])
         return Proposal((edits.Returned(number, now_ms, reason, not_before_ms, left),) if left else ())
 
     def returns_of(self, pending: Mapping[int, Spans], reason: ReturnReason, now_ms: int) -> Sequence[Edit]:

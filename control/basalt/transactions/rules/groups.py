@@ -66,30 +66,21 @@ class Returns(SpanMap[Attempt]):
 
     def forget(self, spans: Spans) -> None:
         """Nothing is known of these any more."""
-        if not self.meets(spans):
-            return
-        if self._are_many(spans):
-            parts = [(*gap, attempt) for after, through, attempt in self for gap in spans.gaps(after, through)]
-            self._become(*map(list, zip(*parts, strict=True))) if parts else self._become([], [], [])
-            return
-        for after, through in spans:
-            self.remove(after, through)
+        if self.meets(spans):
+            self.subtract(spans)
 
     def once_more(self, spans: Spans) -> dict[int, Spans]:
         """The parts of these by the attempts that they have had once they come back now."""
         if not self.meets(spans):
             return {1: spans}
         found: dict[int, list[tuple[bytes, bytes]]] = {}
-        for after, through in spans:
-            at = after
-            for begin, end, attempt in self.within(after, through):
-                if at < begin:
-                    found.setdefault(1, []).append((at, begin))
-                found.setdefault(min(attempt.attempts + 1, ATTEMPTS_MAX), []).append((begin, end))
-                at = end
-            if at < through:
-                found.setdefault(1, []).append((at, through))
-        return {attempts: Spans(pairs) for attempts, pairs in sorted(found.items())}
+        for after, through, attempt in self.common(spans):
+            found.setdefault(min(attempt.attempts + 1, ATTEMPTS_MAX), []).append((after, through))
+        by_attempts = {attempts: Spans(pairs) for attempts, pairs in found.items()}
+        fresh = spans.minus(self)
+        if fresh:
+            by_attempts[1] = fresh
+        return dict(sorted(by_attempts.items()))
 
     def alike(self) -> list[ReturnedSpan]:
         """The spans by how they came back, fewest attempts and earliest time first."""
@@ -133,9 +124,7 @@ class GroupState:
 
     def unacknowledged(self, spans: Spans) -> Spans:
         """The parts of these that it has not acknowledged, as a set of its own."""
-        if not self.acknowledged.meets(spans):
-            return spans.copy()
-        return Spans([gap for each in spans for gap in self.acknowledged.gaps(*each)])
+        return spans.minus(self.acknowledged)
 
     def image(self) -> GroupState:
         """A copy that stays as it is; the same one until the group changes."""
@@ -313,8 +302,9 @@ class GroupTable:
         else:
             again = group.returns.once_more(left)
             group.returns.forget(left)
-            for attempts, spans in again.items():
-                group.returns.put_new(spans, Attempt(attempts, edit.not_before_ms, edit.reason))
+            group.returns.fill([
+                (spans, Attempt(attempts, edit.not_before_ms, edit.reason)) for attempts, spans in again.items()
+            ])  # fmt: skip
         group.changed(edit.at_ms)
 
     def committed(self, transaction_id: int, at_ms: int) -> None:
@@ -366,8 +356,7 @@ class GroupTable:
         others = self._pending_in[number]
         del others[transaction_id]
         if others:
-            for after, through in spans:
-                self._held[number].remove(after, through)
+            self._held[number].subtract(spans)
         else:
             del self._pending_in[number], self._held[number]
         self.span_count -= len(spans)
