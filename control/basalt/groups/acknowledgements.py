@@ -97,6 +97,8 @@ class Acknowledging:
         if lanes is not None and (asked.up_to is not None or not lanes.knows(ids)):
             await live.read_through(last)
         found = await self._places.find(log, [*ids, *left_out])
+        if live.options.mode == "stream":
+            found = await self._joined(log, live, found)
         for place in found[: len(ids)]:
             if not place.is_known and live.dispatcher.claims.holder(place.id) is None:
                 self._places.refuse_unknown(log, place)
@@ -107,6 +109,18 @@ class Acknowledging:
                 planned.spans.update(Spans() if claim is None else claim.spans)
             await self._count(planned, log, self._reach(planned, live.state, transaction_id), counting=counting)
         return planned
+
+    async def _joined(self, log: TopicLog, live: LiveGroup, places: Sequence[Place]) -> list[Place]:
+        """The places, each from the end of what is acknowledged on, or of the one before it, where no message lives in between.
+
+        In a lane nothing may be left out, be it rows of aborted transactions, markers, or what has expired.
+        """
+        begins, done = dict[bytes, bytes](), ZERO_ID
+        for place in sorted(set(places)):
+            last = max([done, *(after for after, _ in live.state.acknowledged.gaps(done, place.id))])
+            joins = last < place.after and not await live.has_messages(log, last, place.after)
+            begins[place.id], done = last if joins else place.after, place.id
+        return [place._replace(after=begins[place.id]) for place in places]
 
     async def _count(self, planned: PlannedAcknowledgement, log: TopicLog, reach: _Reach, *, counting: bool) -> None:
         """Count the messages of stretches that no claim knows the number of; of what was never dealt only for who wants to know."""
@@ -239,8 +253,12 @@ class Acknowledging:
                 raise _held(state, place.id, held_in[2])
             if held_in is None or held_in[0] > place.after:
                 found[index] = (self._trimmed(planned, place, caller), place.id)
+        spans = Spans(found)
+        if state.acknowledged.meets(spans):  # begin where that ends: what was between was removed since, with its rows
+            found = [(_behind(state.acknowledged, *pair), pair[1]) for pair in found]
+            spans = Spans(found)
         planned.by_id = found
-        planned.spans.update(Spans(found))
+        planned.spans.update(spans)
         already = state.acknowledged.covered([place.id for place in places])
         planned.already += already
         planned.acknowledged += len(found) - already
@@ -326,13 +344,7 @@ class Acknowledging:
         for _, end, claim in dispatcher.claims.holders(begin, place.id):
             if not caller.owns(claim):
                 begin = max(begin, end)
-        if (
-            dispatcher.pending
-            and dispatcher.pending.overlaps(begin, place.id)
-            and not dispatcher.pending.covers(place.id)
-        ):
-            *_, (begin, _) = dispatcher.pending.gaps(begin, place.id)
-        return begin
+        return _behind(dispatcher.pending, begin, place.id)
 
     def _settle(self, planned: PlannedAcknowledgement, transaction_id: int | None) -> None:
         dispatcher = planned.live.dispatcher
@@ -420,6 +432,14 @@ async def _loaded(live: LiveGroup, last: bytes) -> Callable[[], None]:
     """Read ahead, for a stage that is run again then."""
     await live.read_through(last)
     return lambda: None
+
+
+def _behind(spans: Spans, after: bytes, message_id: bytes) -> bytes:
+    """The begin of a message's span, not before the end of those of these spans that do not have the message itself."""
+    if not spans.overlaps(after, message_id) or spans.covers(message_id):
+        return after
+    *_, (begin, _) = spans.gaps(after, message_id)
+    return begin
 
 
 def _within(spans: Spans, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -540,6 +540,10 @@ class Dispatcher:
                 gaps.add(*free)
         return gaps
 
+    def dead_ends(self) -> Spans:
+        """The gaps in which nothing lives any more, but for what a transaction will acknowledge together with a message behind them."""
+        return Spans([free for gap in self.dead for free in self._unheld(*gap)])
+
     def _claim(self, state: GroupState, piece: Piece, found: Fetch, ask: FetchAsk, epoch: int) -> Claim | None:
         """Claim what was found; None where some of it was taken while it was read."""
         last = (found.slices or found.encoded)[-1].last_id()

@@ -586,7 +586,7 @@ class Groups:
                 return 0
             owner = self._live_of(state, title)
             gaps = owner.dispatcher.living(owner.state, expired)
-            gaps.update(owner.dispatcher.dead)
+            gaps.update(owner.dispatcher.dead_ends())
             chosen = Spans(islice(gaps, GAPS_MAX))
             if not chosen or (len(chosen) == 1 and len(state.acknowledged) < 2 and not state.returns and not dead):
                 return 0

@@ -26,7 +26,7 @@ from basalt.groups.places import oldest_of
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
-from basalt.messaging.read.log_reader import Fetch
+from basalt.messaging.read.log_reader import Fetch, SliceLimits
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.acknowledgements import GroupRules, retry_at_ms
@@ -88,7 +88,7 @@ class LiveGroup:
     """One group of one generation of a topic. Everything runs on the event loop."""
 
     __slots__ = (
-        "_again", "_arrival", "_closed", "_dealing", "_desk", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms", "dispatcher", "last_used_ms",
+        "_again", "_arrival", "_closed", "_dealing", "_desk", "_looked_ms", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms", "dispatcher", "last_used_ms",
         "members", "number", "stopping", "title",
     )  # fmt: skip
 
@@ -107,6 +107,7 @@ class LiveGroup:
         self._dealing = False
         self._again = False  # something happened while a fetch was dealt
         self._closed = False
+        self._looked_ms = 0  # when something was dealt last, or would have been, by the wall clock
         self._arrival: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0.0
@@ -160,6 +161,11 @@ class LiveGroup:
         log, state = await self.open()
         if self.dispatcher.lanes is not None:
             await self.dispatcher.lanes.read_through(log, state, last)
+
+    async def has_messages(self, log: TopicLog, after: bytes, through: bytes) -> bool:
+        """True when readers of committed messages find one in (after, through]."""
+        found = await self._desk.messages.read_committed(log, after, SliceLimits(1, 1, 1, through))
+        return bool(found.messages)
 
     def oldest(self) -> bytes:
         """The place before which none of the topic's messages lives any more."""
@@ -339,6 +345,7 @@ class LiveGroup:
 
     async def _deal(self, ask: FetchAsk, epoch: int) -> Dealt:
         log, state = await self.open()
+        self._looked_ms = self._desk.clock.now_ms()
         if ask.wait_ms:
             self._arm(log)  # before looking, so that nothing is missed
         if self._has_run_out():
@@ -484,8 +491,9 @@ class LiveGroup:
             self._arrival = None
         clock = self._desk.clock
         times = [self.dispatcher.claims.due_ms(), self.members.next_expiry_ms()]
-        if self._queue and self.dispatcher.due_ms is not None:
-            times.append(self.dispatcher.due_ms - clock.now_ms() + clock.monotonic_ms())
+        due_ms = self.dispatcher.due_ms
+        if self._queue and due_ms is not None and due_ms > self._looked_ms:  # else it waits for something else by now
+            times.append(due_ms - clock.now_ms() + clock.monotonic_ms())
         known = [at_ms for at_ms in times if at_ms is not None]
         if known:
             self._look_at(min(known))

@@ -9,14 +9,16 @@ import pytest
 
 from basalt.api.bodies.groups import Acknowledged, GroupOptions
 from basalt.api.bodies.json import HexMessageId
-from basalt.api.bodies.messages import WorkAcknowledge
+from basalt.api.bodies.messages import RecordIn, Work, WorkAcknowledge
+from basalt.api.markers import Marker
 from basalt.errors import (
     AcknowledgeConflictError,
+    AcknowledgeOrderError,
     ClaimLostError,
     MemberFencedError,
     TransactionConflictError,
 )
-from basalt.groups import acknowledgements
+from basalt.groups import acknowledgements, places
 from basalt_engine.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, ids, texts
@@ -265,3 +267,70 @@ async def test_a_release_up_to_a_message_gives_back_all_that_the_caller_has_unti
 
 async def all_ids(shop: Wired) -> list[bytes]:
     return ids(await shop.messaging.fetch(A, None, True, committed=True))
+
+
+@pytest.mark.parametrize("how", ["plainly", "in a transaction", "in a one-shot"])
+async def test_what_was_acknowledged_and_removed_by_retention_is_no_conflict_with_the_message_behind_it(
+    shop: Wired, how: str
+) -> None:
+    """The message before it that can be found is far away, or there is none."""
+    await shop.topics.update(A, {"ttl": "10"})
+    await shop.publish(A, *"abcd")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    gone = ids_of(page)
+    await billing.acknowledge(ids=[gone[0], gone[2]], member="mary")
+    shop.clock.advance(5_000_000)
+    await shop.publish(A, "e", "f")
+    await shop.services.scheduler.run_now("retention")
+    page = await billing.fetch("mary")
+    first, second = ids_of(page)
+    if how == "in a one-shot":
+        entry = WorkAcknowledge(*A, "billing", [first], member="mary")
+        await shop.transactions.one_shot(Work(acknowledge=[entry]))
+    else:
+        tx = await shop.transactions.begin() if how == "in a transaction" else None
+        await billing.acknowledge(ids=[first], member="mary", tx=None if tx is None else tx.id)
+        if tx is not None:
+            await shop.transactions.commit(tx.id)
+    state = billing.live.state.acknowledged
+    assert (state.covers(first), state.covers(second)) == (True, False)
+
+
+@pytest.mark.parametrize("between", ["aborted rows", "markers", "rows of stored payloads", "what has expired"])
+async def test_a_stream_is_acknowledged_message_by_message_whatever_lies_between_them(
+    shop: Wired, between: str
+) -> None:
+    await shop.publish(A, "a")
+    if between == "rows of stored payloads":
+        tx = await shop.transactions.begin()
+        for message in "bcde":
+            await shop.store_aside(A, message, tx=tx)
+        await shop.transactions.commit(tx.id)
+    for number in range(2 * places.ROWS_BEFORE_MAX):
+        if between == "aborted rows":
+            tx = await shop.transactions.begin()
+            await shop.publish(A, "never", tx=tx)
+            await shop.transactions.abort(tx.id)
+        elif between == "markers":
+            await shop.services.markers.publish(A, Marker("task", 1, number))
+        elif between == "what has expired":
+            await shop.messaging.publish_records(A, [RecordIn(b"gone", ttl_ms=1_000)])
+    await shop.publish(A, "y", "z")
+    shop.clock.advance(2_000)
+    billing = await Billing.made(shop, GroupOptions("stream"))
+    page = await billing.fetch("mary")
+    for each in ids_of(page):
+        await billing.acknowledge(ids=[each], member="mary")
+    assert list(billing.live.state.acknowledged) == [(ZERO_ID, page.through)]
+
+
+async def test_a_stream_refuses_a_message_behind_a_far_one_that_is_not_acknowledged(shop: Wired) -> None:
+    await shop.publish(A, "a")
+    for number in range(2 * places.ROWS_BEFORE_MAX):
+        await shop.services.markers.publish(A, Marker("task", 1, number))
+    await shop.publish(A, "b")
+    billing = await Billing.made(shop, GroupOptions("stream"))
+    page = await billing.fetch("mary")
+    with pytest.raises(AcknowledgeOrderError):
+        await billing.acknowledge(ids=ids_of(page)[1:], member="mary")

@@ -194,3 +194,26 @@ async def test_the_job_names_so_many_groups_that_were_forgotten(shop: Wired, mon
         services.topic_stats, services.markers, services.producers, services.groups, services.audit
     )
     assert report["groups_expired"] == f"{A}/one"
+
+
+async def test_a_gap_that_a_transaction_acknowledges_with_the_message_behind_it_holds_no_upkeep_up(
+    shop: Wired,
+) -> None:
+    await shop.topics.update(A, {"ttl": "10"})
+    await shop.publish(A, *"abc")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    shop.clock.advance(5_000)
+    await shop.publish(A, "d", "e")
+    later = await billing.fetch("john")
+    shop.clock.advance(6_000)
+    await billing.release(page.claim, counts=False, member="mary")
+    assert (await billing.fetch("mary")).claim is None  # nothing lives there any more, as is known from now on
+    await shop.services.scheduler.run_now("retention")
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=ids_of(later)[:1], tx=tx.id, member="john")
+    await billing.groups.keep_up()
+    await shop.transactions.commit(tx.id)
+    await billing.acknowledge(ids=ids_of(later)[1:], member="john")
+    await billing.groups.keep_up()
+    assert list(billing.live.state.acknowledged) == [(ZERO_ID, later.through)]

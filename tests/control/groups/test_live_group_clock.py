@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from basalt.api.bodies.groups import GroupMode, GroupOptions
+from basalt.groups import attendance
+from basalt.groups.dispatcher import Dealt, FetchAsk
+from basalt.groups.live_group import LiveGroup
+from basalt_engine.records import Extras
 from tests.control.groups.conftest import Billing
 from tests.wiring import A, Wired, texts
 
@@ -46,3 +52,36 @@ async def test_a_delay_is_over_when_the_clock_says_so(shop: Wired, mode: GroupMo
     shop.clock.step(shop.clock.now_ms() + HOUR_MS)
     again = await billing.fetch("mary", epoch=page.member_epoch)
     assert (texts(again.fetch), again.attempt) == (["a"], 2)
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed", "stream"])
+@pytest.mark.parametrize("why", ["paused", "claimed"])
+async def test_a_delay_that_is_over_wakes_nobody_over_and_over_who_waits_for_something_else(
+    shop: Wired, mode: GroupMode, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shop.messaging.publish(A, [b"a", b"b"], extras=[Extras(b"key")] * 2)
+    billing = await Billing.made(shop, GroupOptions(mode, retry_delay_ms=1_000))
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary")
+    assert (await billing.fetch("mary", epoch=page.member_epoch)).waiting_for.startswith("delayed")
+    shop.clock.advance(2_000)
+    if why == "paused":
+        await billing.groups.pause(A, "billing")
+    else:
+        page = await billing.fetch("mary", epoch=page.member_epoch)
+    looks, deal = [], LiveGroup._deal
+
+    async def counted(live: LiveGroup, ask: FetchAsk, epoch: int) -> Dealt:
+        looks.append(ask.member)
+        return await deal(live, ask, epoch)
+
+    monkeypatch.setattr(LiveGroup, "_deal", counted)
+    waits = asyncio.create_task(billing.fetch("john", wait_ms=60_000))
+    await asyncio.sleep(0.1)
+    assert len(looks) < 4
+    if why == "paused":
+        await billing.groups.resume(A, "billing")
+    else:
+        await billing.release(page.claim, member="mary", counts=False)
+    await attendance.leave(billing.live, "mary", 0)
+    assert (await asyncio.wait_for(waits, 5)).claim is not None
