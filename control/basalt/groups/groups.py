@@ -56,6 +56,7 @@ from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import NO_LIMIT, SliceLimits, before, end_of
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt.transactions.rules.transaction import Transaction, TransactionIds
@@ -67,6 +68,9 @@ from basalt_engine.spans import ZERO_ID, Spans
 # Claim numbers begin anywhere, so that a number of before a restart means no other claim, whatever the clock did; below 2^53,
 # which JSON's readers hold.
 CLAIM_NUMBER_BITS = 52
+# A round is drawn, too: what was dealt in one that could not be written, or by a group of this name that was deleted, is not
+# taken for this one's. Counting them would need a number that survives failed writes, restarts and clocks that step back.
+ROUND_BITS = 31
 LOOKED_AT_MAX = 1_000  # groups that one run of the job looks at
 GAPS_MAX = 1_000  # gaps without living messages that it closes in one group
 OPTIONS = msgspec.json.Encoder(order="sorted")
@@ -112,6 +116,7 @@ class Groups:
             clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max
         )
         self._live: dict[int, LiveGroup] = {}
+        self._table: GroupRules | None = None  # in which they were found
         self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
         self._looked_at = 0  # the number of the group at which the job goes on
         self._began_ms = clock.now_ms()
@@ -151,6 +156,12 @@ class Groups:
         log = self._logs.find(title) or await self._logs.open(title)
         if not self._manager.is_known:
             await self._manager.ensure_known()
+        if self._manager.state.groups is not self._table:
+            self._table = self._manager.state.groups
+            for live in self.live():
+                state = self._table.by_number.get(live.number)
+                if state is None or not live.is_of(state):
+                    self._drop(live)
         return log
 
     def _live_of(self, state: GroupState, title: TopicName) -> LiveGroup:
@@ -184,7 +195,7 @@ class Groups:
                     f"there are {len(table)} consumer groups, the limit is {self.limits.groups_max}",
                     hint="delete some, or raise subscriptions.groups_max",
                 )
-            return table.propose_make(prefix, topic.generation, name, encoded, floor, now_ms)
+            return table.propose_make(prefix, topic.generation, name, encoded, floor, now_ms, _new_round())
 
         if options.dead_letter_topic is not None:
             proposed(log.topic, self._clock.now_ms())  # what is refused makes no topic
@@ -270,16 +281,14 @@ class Groups:
         def stage(group: Group) -> Sought:
             table, present = self._manager.state.groups, found.state
             live = self._present(present)
-            proposal = table.propose_seek(live.number, floor, group.now_ms, force)
+            proposal = table.propose_seek(live.number, floor, group.now_ms, _new_round(present.round), force)
             doomed = tuple(self._ids.text(each) for each in table.pending_in(live.number))
-            claims, round_ = len(live.dispatcher.claims), present.round
+            claims = len(live.dispatcher.claims)
             if not dry_run:
                 self._apply(group, proposal)
                 live.restart()
                 group.when_durable(live.wake)
-            return Sought(
-                HexMessageId(floor), round_ + (not dry_run), skipped, repeated, exact, claims, doomed, dry_run
-            )
+            return Sought(HexMessageId(floor), present.round, skipped, repeated, exact, claims, doomed, dry_run)
 
         return await self._manager.run(stage)
 
@@ -673,6 +682,13 @@ def _refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptio
             field="mode",
             hint="let its members finish, or seek it, then change its mode",
         )
+
+
+def _new_round(before: int = 0) -> int:
+    """A number that no round had of which anybody may still know: but once in two thousand million times."""
+    while (drawn := 1 + secrets.randbits(ROUND_BITS)) == before:
+        pass
+    return drawn
 
 
 def dead_letter_title(logs: TopicLogs, title: TopicName, options: GroupOptions) -> TopicName:

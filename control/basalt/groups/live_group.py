@@ -88,13 +88,15 @@ class LiveGroup:
     """One group of one generation of a topic. Everything runs on the event loop."""
 
     __slots__ = (
-        "_again", "_arrival", "_closed", "_dealing", "_desk", "_looked_ms", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms", "dispatcher", "last_used_ms",
+        "_again", "_arrival", "_closed", "_dealing", "_desk", "_looked_ms", "_name", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms",
+        "dispatcher", "last_used_ms",
         "members", "number", "stopping", "title",
     )  # fmt: skip
 
     def __init__(self, desk: Desk, title: TopicName, state: GroupState) -> None:
         options = options_of(state)
         self.number = state.number
+        self._name = *state.topic, state.name
         self.title = title
         self.dispatcher = Dispatcher(desk.clock, desk.messages, options, desk.next_claim, desk.window_bytes_max)
         self.members = Members(options.member_ms, desk.members_max)
@@ -121,10 +123,16 @@ class LiveGroup:
         if state is None:
             raise GroupNotFoundError(f"the group of topic {self.title} was deleted", field="group")
         if table is not self._table:  # the log was read again
+            if not self.is_of(state):
+                raise GroupNotFoundError(f"the group of topic {self.title} could not be made", field="group")
             self._table = table
             self._use(options_of(state))  # a change of them that could not be written is none
             self.dispatcher.rebuild(state, table.pending_in(self.number).values())
         return state
+
+    def is_of(self, state: GroupState) -> bool:
+        """False for another group that got the number: the making of this one could not be written."""
+        return self._name == (*state.topic, state.name)
 
     @property
     def options(self) -> GroupOptions:

@@ -305,7 +305,7 @@ async def test_a_plain_acknowledgement_stays_behind_the_seek_that_it_came_behind
     manager = shop.transactions.manager
 
     def seek(group: Group) -> None:
-        manager.apply(group, manager.state.groups.propose_seek(1, bytes(20), group.now_ms).edits)
+        manager.apply(group, manager.state.groups.propose_seek(1, bytes(20), group.now_ms, 77).edits)
 
     first, second = acknowledging(shop, span(1, 2)), acknowledging(shop, span(5, 6))
     await asyncio.gather(*map(manager.run, (first, seek, second)))
@@ -321,7 +321,7 @@ async def test_what_a_transaction_acknowledges_stays_behind_the_seek_that_it_cam
     manager = shop.transactions.manager
 
     def seek(group: Group) -> None:
-        manager.apply(group, manager.state.groups.propose_seek(1, bytes(20), group.now_ms).edits)
+        manager.apply(group, manager.state.groups.propose_seek(1, bytes(20), group.now_ms, 77).edits)
 
     def acknowledge(group: Group) -> None:
         manager.apply(group, manager.state.acknowledge_in(tx.id, 1, span(1, 2), group.now_ms).edits)

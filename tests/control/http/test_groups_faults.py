@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Coroutine, Iterator, Sequence
 
 import pytest
 
+from basalt.api.bodies.groups import GroupOptions, SeekRequest
+from basalt.catalog.topics import TopicName
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
@@ -16,13 +19,18 @@ from basalt_engine.table import TableWrite
 from tests.control.http.conftest import Reply
 from tests.control.http.group_client import GROUP, INVOICES, ORDERS, GroupClient, claim_of, done, ids_of, payloads
 
+NAMED = TopicName("shop", "orders"), "billing"
+
 
 class Disk(MemoryStore):
     """A store that has room, or has none."""
 
     full = False
+    busy = False  # then a write is done on a thread, and others are answered meanwhile
 
     def write(self, writes: Sequence[TableWrite]) -> None:
+        if self.busy:
+            time.sleep(0.2)
         if self.full:
             raise DiskFullError("no space left on device")
         super().write(writes)
@@ -33,6 +41,23 @@ class Shop(GroupClient):
 
     def fetched(self, query: str = "") -> list[str]:
         return payloads(self.fetch(query))
+
+    def fetched_while(self, work: Coroutine[None, None, object], query: str) -> Reply:
+        """The answer to a fetch that comes while the write of this work is under way, and fails."""
+        self.disk.full = self.disk.busy = True
+
+        async def fetched() -> Reply:
+            failing = asyncio.create_task(work)
+            await asyncio.sleep(0.05)
+            found = await self.ask("POST", f"{GROUP}/fetch{query}")
+            assert not failing.done()
+            with pytest.raises(DiskFullError):
+                await failing
+            return found
+
+        found = self.run(fetched())
+        self.disk.full = self.disk.busy = False
+        return found
 
 
 @pytest.fixture(params=["one batch", "row by row"])
@@ -68,11 +93,36 @@ def test_what_cannot_be_written_is_refused_and_fetches_go_on(shop: Shop) -> None
     refused(shop.call("POST", f"{GROUP}/fetch", done(claim_of(worked), publish=("a",))))
     shop.disk.full = False
     assert shop.call("GET", f"{ORDERS}/groups/other").code == "group_not_found"
-    assert (shop.shown()["floor"], shop.shown()["paused"], shop.shown()["round"]) == ("00" * 20, False, 1)
+    assert (shop.shown()["floor"], shop.shown()["paused"]) == ("00" * 20, False)
     assert shop.payloads(INVOICES) == []
     assert shop.post("acknowledge", {"ids": ids_of(others), "member": "w2"}) == {"acknowledged": 2, "already": 0}
     kept = [claim_of(acknowledged), claim_of(worked)]
     assert shop.post("acknowledge", {"claims": kept}) == {"acknowledged": 2, "already": 0}
+
+
+def test_what_was_dealt_behind_a_seek_that_could_not_be_written_is_void_behind_the_next(shop: Shop) -> None:
+    made = shop.make(2)
+    done_with = shop.fetch("")
+    shop.post("acknowledge", {"claims": [claim_of(done_with)]})
+    dealt = shop.fetched_while(shop.services.groups.seek(*NAMED, SeekRequest("start")), "?limit=1&member=w1")
+    assert (payloads(dealt), shop.shown()["round"]) == (["m0"], made["round"])
+    shop.post("seek", {"to": "start"})
+    by_ids = {"ids": ids_of(dealt), "member": "w1", "round": int(dealt.header("basalt-round") or 0)}
+    assert shop.call("POST", f"{GROUP}/acknowledge", by_ids).code == "claim_lost"
+    assert shop.fetched() == ["m0", "m1"]
+
+
+def test_a_group_that_could_not_be_made_leaves_nothing_to_the_next_one(shop: Shop) -> None:
+    """The two have the same number, for the first one never was."""
+    shop.make(2, group=f"{ORDERS}/groups/other")
+    shop.publish(INVOICES, "i0")
+    assert payloads(shop.fetched_while(shop.services.groups.make(*NAMED, GroupOptions()), "?limit=1&member=w1")) == [
+        "m0"
+    ]
+    invoicing = f"{INVOICES}/groups/billing"
+    assert shop.call("PUT", invoicing, {}).json()["members"] == 0
+    assert payloads(shop.fetch("", group=invoicing)) == ["i0"]
+    assert shop.call("POST", f"{GROUP}/fetch").code == "group_not_found"
 
 
 @pytest.mark.parametrize("what", ["a claim", "a member", "a replaced member"])

@@ -14,7 +14,7 @@ import pytest
 
 from basalt.operations.jobs import end_late
 from tests.control.http.conftest import Reply
-from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of, done, payloads
+from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of, done, ids_of, payloads
 
 MS = 30_000  # of a lease, and of a transaction
 STATES = ("available", "claimed", "another's", "delayed", "parked", "pending", "acknowledged")
@@ -240,6 +240,19 @@ def test_a_seek(shop: GroupClient, state: str, to: str) -> None:
         assert late.code == "claim_lost"
     again = shop.fetch("?limit=1")
     assert (payloads(again), again.header("basalt-attempt")) == ((["m0"], "1") if to == "start" else ([], None))
+
+
+@pytest.mark.parametrize("sought", [0, 2])
+def test_what_was_dealt_by_a_group_that_was_deleted_is_void_in_one_of_its_name(shop: GroupClient, sought: int) -> None:
+    shop.make(3)
+    dealt = shop.fetch("?limit=2&member=w1")
+    assert shop.call("DELETE", GROUP).status == 200
+    assert shop.call("PUT", GROUP, {}).status == 200
+    rounds = {dealt.header("basalt-round"), *(str(shop.post("seek", {"to": "start"})["round"]) for _ in range(sought))}
+    assert len(rounds) == 1 + sought
+    by_ids = {"ids": ids_of(dealt), "member": "w1", "round": int(dealt.header("basalt-round") or 0)}
+    assert shop.call("POST", f"{GROUP}/acknowledge", by_ids).code == "claim_lost"
+    assert payloads(shop.fetch("")) == ["m0", "m1", "m2"]
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -47,7 +47,7 @@ def spans_of(*pairs: tuple[int, int]) -> Spans:
 
 
 def group_state(acknowledged: Spans | None = None) -> GroupState:
-    return GroupState(1, b"shop:orders:", 1, "g", b"{}", 0, 0, acknowledged=acknowledged or Spans())
+    return GroupState(1, b"shop:orders:", 1, "g", b"{}", 0, 0, 1, acknowledged=acknowledged or Spans())
 
 
 def claim_of(*pairs: tuple[int, int], attempt: int = 1) -> Claim:

@@ -27,7 +27,9 @@ async def test_a_transaction_tells_what_it_acknowledges_and_its_timeline_in_whic
     ids = [message_id for piece in page.slices for message_id in piece.ids()]
     topic, table = (await wired.topics.open(A)).topic, wired.transactions.state.groups
     now_ms = wired.clock.now_ms()
-    await made(wired, *table.propose_make(topic.keys.prefix, topic.generation, "billing", b"{}", ZERO_ID, now_ms).edits)
+    await made(
+        wired, *table.propose_make(topic.keys.prefix, topic.generation, "billing", b"{}", ZERO_ID, now_ms, 1).edits
+    )
     tx = await wired.transactions.begin(owner="etl")
     inspection, text = wired.services.inspection, wired.services.ids.text(tx.id)
     described = await inspection.describe(tx.id)

@@ -100,8 +100,11 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
 
     # What clients do.
 
+    def next_round(self, name: str) -> int:
+        return self.state.groups.by_number[self.numbers[name]].round + 1
+
     def make(self, name: str) -> None:
-        self.done(self.state.groups.propose_make(TOPIC, 1, name, b"{}", bytes(20), self.now_ms))
+        self.done(self.state.groups.propose_make(TOPIC, 1, name, b"{}", bytes(20), self.now_ms, 1))
         self.numbers[name] = self.state.groups.find(TOPIC, 1, name).number
         assert self.numbers[name] not in self.given, "numbers are never used again"
         self.given.append(self.numbers[name])
@@ -247,7 +250,11 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
     def seek(self, name: str, floor: int, force: bool):
         holders = [key for key, held in self.pending.items() if held.get(name)]
         try:
-            self.done(self.state.groups.propose_seek(self.numbers[name], place(floor), self.now_ms, force))
+            self.done(
+                self.state.groups.propose_seek(
+                    self.numbers[name], place(floor), self.now_ms, self.next_round(name), force
+                )
+            )
         except ConflictError:
             assert holders
             assert not force

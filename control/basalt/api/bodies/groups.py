@@ -83,7 +83,7 @@ class GroupFigures(Struct, frozen=True, rename="camel"):
 
 
 class GroupInfo(Struct, frozen=True, rename="camel"):
-    """A group: up to `floor` everything is acknowledged. `round` counts its seeks; `figures` null: not counted now."""
+    """A group: up to `floor` everything is acknowledged. `round` is another one after each seek; `figures` null: not counted now."""
 
     namespace: str
     topic: str

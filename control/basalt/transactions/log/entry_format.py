@@ -414,7 +414,7 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     22: (edits.SessionsForgotten, {"names": _ascending(many(TEXT), "names of sessions")}),
     23: (edits.CounterOwnerClaimed, {"name": TEXT, "owner": TEXT}),
     24: (edits.GroupMade, {"number": COUNT, "at_ms": LONG, "generation": COUNT, "prefix": BYTES, "name": TEXT,
-                           "options": BYTES, "floor": MESSAGE_ID}),
+                           "options": BYTES, "floor": MESSAGE_ID, "round": COUNT}),
     25: (edits.GroupChanged, {"number": COUNT, "at_ms": LONG, "options": BYTES, "paused": FLAG}),
     26: (edits.GroupSought, {"number": COUNT, "at_ms": LONG, "round": COUNT, "floor": MESSAGE_ID}),
     27: (edits.GroupsForgotten, {"numbers": _ascending(many(COUNT), "numbers of groups")}),

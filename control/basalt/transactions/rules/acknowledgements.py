@@ -63,7 +63,7 @@ class GroupRules(GroupTable):
         return group
 
     def propose_make(
-        self, prefix: bytes, generation: int, name: str, options: bytes, floor: bytes, now_ms: int
+        self, prefix: bytes, generation: int, name: str, options: bytes, floor: bytes, now_ms: int, round_: int
     ) -> Proposal:
         """A new group, which has acknowledged all up to `floor`. No edits when it is there with these options."""
         if not 0 < len(name) <= GROUP_NAME_CHARS_MAX or not name.isprintable() or "/" in name or name in (".", ".."):
@@ -73,7 +73,7 @@ class GroupRules(GroupTable):
             )
         known = self.find(prefix, generation, name)
         if known is None:
-            made = edits.GroupMade(self.groups_made + 1, now_ms, generation, prefix, name, options, floor)
+            made = edits.GroupMade(self.groups_made + 1, now_ms, generation, prefix, name, options, floor, round_)
             return Proposal((made,))
         if known.options != options:
             raise GroupExistsError(
@@ -90,8 +90,8 @@ class GroupRules(GroupTable):
             return Proposal(())
         return Proposal((edits.GroupChanged(number, now_ms, options, paused),))
 
-    def propose_seek(self, number: int, floor: bytes, now_ms: int, force: bool = False) -> Proposal:
-        """Go on behind `floor`, in a new round. Transactions that have acknowledged and not committed are in the way:
+    def propose_seek(self, number: int, floor: bytes, now_ms: int, round_: int, force: bool = False) -> Proposal:
+        """Go on behind `floor`, in this round, in which it never was. Transactions that have acknowledged and not committed are in the way:
         `ConflictError`, or with `force` they are doomed.
         """
         group = self.get(number)
@@ -103,7 +103,7 @@ class GroupRules(GroupTable):
             if transaction.doomed is None:
                 loss = Loss(0, ACKNOWLEDGED_KEY + f"positions of group {group.name}".encode(), "")
                 doomed.append(edits.Doomed(transaction_id, loss, None, now_ms))
-        return Proposal((*doomed, edits.GroupSought(number, now_ms, group.round + 1, floor)))
+        return Proposal((*doomed, edits.GroupSought(number, now_ms, round_, floor)))
 
     def propose_forget(self, numbers: Iterable[int], force: bool = False) -> Proposal:
         """Forget these groups, of which such as are gone do not count. Transactions that have acknowledged and not

@@ -194,7 +194,10 @@ class ChangesUnlogged(Edit, frozen=True):
 
 
 class GroupMade(Edit, frozen=True):
-    """A consumer group reads a generation of a topic; what is up to `floor` it has acknowledged. `options`: JSON, members sorted."""
+    """A consumer group reads a generation of a topic; what is up to `floor` it has acknowledged. `options`: JSON, members sorted.
+
+    `round` here and of a seek: a number that no other round of the group's name has.
+    """
 
     number: int
     at_ms: int
@@ -203,6 +206,7 @@ class GroupMade(Edit, frozen=True):
     name: str
     options: bytes
     floor: bytes
+    round: int
 
 
 class GroupChanged(Edit, frozen=True):

@@ -95,7 +95,8 @@ class GroupState:
     """One group. Only `GroupTable` changes it, but for copies, which nobody changes.
 
     `prefix` is that of its topic, `namespace:topic:`; `options` are JSON with sorted members, which this package does not read.
-    `round` counts the seeks: what was dealt in an earlier round may not be acknowledged by its claim any more.
+    `round` is another one after each seek, and of a group of this name that is made again: what was dealt in a former round may
+    not be acknowledged any more.
     """
 
     number: int
@@ -105,7 +106,7 @@ class GroupState:
     options: bytes
     made_ms: int
     used_ms: int
-    round: int = 1  # 0 in a call says nothing
+    round: int  # 0 in a call says nothing
     paused: bool = False
     acknowledged: Spans = field(default_factory=Spans)
     returns: Returns = field(default_factory=Returns)
@@ -235,7 +236,7 @@ class GroupTable:
                 f"group {edit.name!r} gets number {edit.number}, or a name, that another one has or had"
             )
         group = GroupState(
-            edit.number, edit.prefix, edit.generation, edit.name, edit.options, made_ms=edit.at_ms, used_ms=edit.at_ms
+            edit.number, edit.prefix, edit.generation, edit.name, edit.options, edit.at_ms, edit.at_ms, edit.round
         )
         if edit.floor != ZERO_ID:
             group.acknowledged.add(ZERO_ID, edit.floor)
@@ -250,8 +251,8 @@ class GroupTable:
     def sought(self, edit: edits.GroupSought) -> None:
         """The group starts again behind a place. What was pending is nothing any more: its transactions are doomed."""
         group = self._known(edit.number)
-        if edit.round <= group.round:
-            raise CorruptionError(f"group {edit.number} is sought to round {edit.round}, and is in round {group.round}")
+        if edit.round == group.round:
+            raise CorruptionError(f"group {edit.number} is sought to round {edit.round}, in which it is")
         for transaction_id in list(self.pending_in(edit.number)):
             self._release(transaction_id, edit.number)
         self.span_count -= len(group.acknowledged)

@@ -93,7 +93,15 @@ EDITS = (
     st.builds(edits.ChangesUnlogged, pointers),
     st.builds(edits.CounterOwnerClaimed, texts, texts),
     st.builds(
-        edits.GroupMade, numbers, times_ms, numbers, st.binary(max_size=9), texts, st.binary(max_size=9), message_ids
+        edits.GroupMade,
+        numbers,
+        times_ms,
+        numbers,
+        st.binary(max_size=9),
+        texts,
+        st.binary(max_size=9),
+        message_ids,
+        numbers,
     ),
     st.builds(edits.GroupChanged, numbers, times_ms, st.binary(max_size=9), st.booleans()),
     st.builds(edits.GroupSought, numbers, times_ms, numbers, message_ids),
@@ -211,7 +219,9 @@ def test_a_newer_format_is_told_apart_from_damage(decode, name):
 
 
 def group(number: int = 1, **fields) -> GroupState:
-    return GroupState(number, b"shop:orders:", 1, fields.pop("name", f"group {number}"), b"{}", 5, 5, **fields)
+    return GroupState(
+        number, b"shop:orders:", 1, fields.pop("name", f"group {number}"), b"{}", 5, 5, fields.pop("round", 1), **fields
+    )
 
 
 ONE, TWO = (number.to_bytes(20, "big") for number in (1, 2))
@@ -251,7 +261,7 @@ def test_a_group_that_did_not_change_is_not_encoded_again(monkeypatch):
     """Of ten thousand groups few change from one snapshot to the next; after a restart their bytes are those that were read."""
     state = TransactionProposals()
     for number in range(1, 4):
-        state.apply(edits.GroupMade(number, 5, 1, b"shop:orders:", f"group {number}", b"{}", ONE))
+        state.apply(edits.GroupMade(number, 5, 1, b"shop:orders:", f"group {number}", b"{}", ONE, 1))
     encode_snapshot(state.image())
     state = TransactionProposals(None, decode_snapshot(encode_snapshot(state.image()), "row"))
     state.apply(edits.Acknowledged(0, 2, 6, HELD))
@@ -268,7 +278,7 @@ def test_a_group_that_did_not_change_is_not_encoded_again(monkeypatch):
 
 def test_a_draft_of_a_snapshot_stays_as_it_is_while_groups_go_on():
     state = TransactionProposals()
-    state.apply(edits.GroupMade(1, 5, 1, b"shop:orders:", "billing", b"{}", ONE))
+    state.apply(edits.GroupMade(1, 5, 1, b"shop:orders:", "billing", b"{}", ONE, 1))
     state.apply(edits.Began(17, Kind.SHORT, False, 5, 9, "", None))
     state.apply(edits.AcknowledgedIn(17, 1, 5, HELD))
     draft = state.image()

@@ -42,7 +42,7 @@ class Groups:
 
     def __init__(self, scene) -> None:
         self.scene = scene
-        scene.done(self.rules.propose_make(TOPIC, 2, "billing", b"{}", ZERO_ID, scene.now_ms))
+        scene.done(self.rules.propose_make(TOPIC, 2, "billing", b"{}", ZERO_ID, scene.now_ms, 1))
 
     @property
     def rules(self):
@@ -70,7 +70,7 @@ class Groups:
         return len(proposal.edits)
 
     def seek(self, floor: int = 0, force: bool = False) -> None:
-        self.scene.done(self.rules.propose_seek(1, place(floor), self.scene.now_ms, force))
+        self.scene.done(self.rules.propose_seek(1, place(floor), self.scene.now_ms, self.billing.round + 1, force))
 
     def come_to(self, state: str) -> Transaction | None:
         """The message is in this state; the transaction in which it is pending."""
@@ -292,21 +292,21 @@ def test_a_reset_forgets_groups_and_not_their_numbers(scene_with):
     scene.done(scene.state.reset(scene.now_ms))
     assert len(groups.rules) == 0
     assert groups.rules.pending_images() == ()
-    scene.done(groups.rules.propose_make(TOPIC, 2, "billing", b"{}", ZERO_ID, scene.now_ms))
+    scene.done(groups.rules.propose_make(TOPIC, 2, "billing", b"{}", ZERO_ID, scene.now_ms, 1))
     assert [group.number for group in groups.rules.of_topic(TOPIC, 2)] == [2]
     assert scene.replayed().image() == scene.state.image()
 
 
 def test_a_group_that_is_there_with_these_options_is_not_made_again(groups: Groups, scene):
-    assert groups.rules.propose_make(TOPIC, 2, "billing", b"{}", place(9), scene.now_ms).edits == ()
+    assert groups.rules.propose_make(TOPIC, 2, "billing", b"{}", place(9), scene.now_ms, 1).edits == ()
     with pytest.raises(GroupExistsError, match=r"other options: mode is not there, not \"keyed\""):
-        groups.rules.propose_make(TOPIC, 2, "billing", b'{"mode":"keyed"}', ZERO_ID, scene.now_ms)
+        groups.rules.propose_make(TOPIC, 2, "billing", b'{"mode":"keyed"}', ZERO_ID, scene.now_ms, 1)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "\n", "x" * (GROUP_NAME_CHARS_MAX + 1)])
 def test_a_name_that_no_path_can_have_is_refused(groups: Groups, scene, name: str):
     with pytest.raises(InputError, match="a group's name"):
-        groups.rules.propose_make(TOPIC, 2, name, b"{}", ZERO_ID, scene.now_ms)
+        groups.rules.propose_make(TOPIC, 2, name, b"{}", ZERO_ID, scene.now_ms, 1)
 
 
 def test_a_change_that_is_none_is_not_logged(groups: Groups, scene):
@@ -370,7 +370,7 @@ def test_a_group_with_few_spans_notices_nothing_of_one_with_many(scene_with, mon
     groups = Groups(scene_with(TransactionLimits(group_spans_max=2)))
     groups.acknowledge(Spans([*span(1, 2), *span(4, 5), *span(7, 8), *span(10, 11)]))
     scene = groups.scene
-    scene.done(groups.rules.propose_make(TOPIC, 2, "audit", b"{}", ZERO_ID, scene.now_ms))
+    scene.done(groups.rules.propose_make(TOPIC, 2, "audit", b"{}", ZERO_ID, scene.now_ms, 1))
     for number in (1, 4, 7):
         scene.done(groups.rules.propose_acknowledge(2, span(number, number + 1), scene.now_ms).proposal)
     assert not groups.rules.is_scattered(2)

@@ -39,7 +39,7 @@ def opened(transaction_id: int = 17, state: State = State.OPEN) -> Transaction:
 @pytest.fixture
 def table() -> GroupTable:
     table = GroupTable()
-    table.made(edits.GroupMade(1, 5, 2, TOPIC, "billing", b"{}", ZERO_ID))
+    table.made(edits.GroupMade(1, 5, 2, TOPIC, "billing", b"{}", ZERO_ID, 1))
     return table
 
 
@@ -76,7 +76,7 @@ def test_what_came_back_is_known_of_each_message(steps, asked):
 
 
 def test_a_group_begins_behind_its_floor(table: GroupTable):
-    table.made(edits.GroupMade(2, 5, 2, TOPIC, "late", b"{}", place(7)))
+    table.made(edits.GroupMade(2, 5, 2, TOPIC, "late", b"{}", place(7), 1))
     assert table.by_number[1].acknowledged.floor == ZERO_ID
     assert table.by_number[2].acknowledged == span(0, 7)
     assert [group.name for group in table.of_topic(TOPIC, 2)] == ["billing", "late"]
@@ -87,15 +87,15 @@ def test_a_number_is_never_used_again(table: GroupTable):
     table.forgotten(edits.GroupsForgotten((1,)))
     assert table.find(TOPIC, 2, "billing") is None
     with pytest.raises(CorruptionError, match="gets number 1"):
-        table.made(edits.GroupMade(1, 5, 2, TOPIC, "billing", b"{}", ZERO_ID))
-    table.made(edits.GroupMade(2, 5, 2, TOPIC, "billing", b"{}", ZERO_ID))
+        table.made(edits.GroupMade(1, 5, 2, TOPIC, "billing", b"{}", ZERO_ID, 1))
+    table.made(edits.GroupMade(2, 5, 2, TOPIC, "billing", b"{}", ZERO_ID, 1))
     assert table.find(TOPIC, 2, "billing").number == 2
 
 
 def test_two_groups_of_one_name_cannot_be(table: GroupTable):
     with pytest.raises(CorruptionError, match="billing"):
-        table.made(edits.GroupMade(2, 5, 2, TOPIC, "billing", b"{}", ZERO_ID))
-    table.made(edits.GroupMade(2, 5, 3, TOPIC, "billing", b"{}", ZERO_ID))  # the topic was created again
+        table.made(edits.GroupMade(2, 5, 2, TOPIC, "billing", b"{}", ZERO_ID, 1))
+    table.made(edits.GroupMade(2, 5, 3, TOPIC, "billing", b"{}", ZERO_ID, 1))  # the topic was created again
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_seek_forgets_attempts_and_what_was_pending(table: GroupTable):
 
 
 def test_a_forgotten_group_takes_what_was_pending_in_it_along_and_nothing_else(table: GroupTable):
-    table.made(edits.GroupMade(2, 5, 2, TOPIC, "audit", b"{}", ZERO_ID))
+    table.made(edits.GroupMade(2, 5, 2, TOPIC, "audit", b"{}", ZERO_ID, 1))
     hold(table, 17, span(3, 4))
     hold(table, 17, span(3, 4), number=2)
     table.forgotten(edits.GroupsForgotten((1,)))
@@ -210,7 +210,7 @@ def test_what_is_unparked_never_came_back(table: GroupTable):
 
 
 def test_the_number_of_spans_is_kept_through_everything(table: GroupTable):
-    table.made(edits.GroupMade(2, 5, 2, TOPIC, "audit", b"{}", place(1)))
+    table.made(edits.GroupMade(2, 5, 2, TOPIC, "audit", b"{}", place(1), 1))
     table.acknowledged(edits.Acknowledged(0, 1, 6, Spans([*span(1, 2), *span(3, 4)])), 5)
     hold(table, 17, span(2, 3))
     hold(table, 17, span(6, 7))
@@ -225,7 +225,7 @@ def test_the_number_of_spans_is_kept_through_everything(table: GroupTable):
 
 
 def test_an_image_is_the_same_until_its_group_changes(table: GroupTable):
-    table.made(edits.GroupMade(2, 5, 2, TOPIC, "audit", b"{}", ZERO_ID))
+    table.made(edits.GroupMade(2, 5, 2, TOPIC, "audit", b"{}", ZERO_ID, 1))
     first = table.images()
     table.acknowledged(edits.Acknowledged(0, 1, 6, span(1, 2)), 5)
     second = table.images()
@@ -253,7 +253,7 @@ pairs_of_spans = st.lists(ranges, min_size=1, max_size=4)
 def test_many_spans_that_come_back_are_as_their_messages_one_by_one(steps):
     """`None` acknowledges. What nobody had returned is put in at once, the rest part by part: each message counts for itself."""
     table = GroupTable()
-    table.made(edits.GroupMade(1, 5, 2, TOPIC, "billing", b"{}", ZERO_ID))
+    table.made(edits.GroupMade(1, 5, 2, TOPIC, "billing", b"{}", ZERO_ID, 1))
     counts, done = dict[int, int](), set[int]()
     for reason, pairs in steps:
         spans = Spans([(place(after), place(through)) for after, through in pairs])
