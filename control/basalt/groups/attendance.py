@@ -54,7 +54,7 @@ async def leave(live: LiveGroup, name: str, epoch: int) -> None:
     member = live.members.leave(name, epoch)
     if member is None:
         return
-    await live.give_all_back(live.dispatcher.claims.of_member(name, member.epoch))
+    await live.give_all_back(member)
     live.wake()  # another member's turn may have come
 
 

@@ -46,6 +46,7 @@ from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
 from basalt.groups.claims import Claim
 from basalt.groups.dispatcher import KEYED, FetchAsk
 from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of
+from basalt.groups.members import FormerMembers
 from basalt.groups.places import MessagePlaces
 from basalt.groups.window import WINDOW_BYTES_MAX
 from basalt.messaging.log.topic_log import TopicLog
@@ -113,8 +114,9 @@ class Groups:
         self._acknowledging = Acknowledging(manager, places, ranges, self._present)
         self._claim_number = secrets.randbits(CLAIM_NUMBER_BITS)
         self.desk = Desk(
-            clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max
-        )
+            clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max,
+            FormerMembers(),
+        )  # fmt: skip
         self._live: dict[int, LiveGroup] = {}
         self._table: GroupRules | None = None  # in which they were found
         self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from basalt.errors import BusyError, ConflictError, GroupNotFoundError, TopicNot
 from basalt.groups.claims import Claim
 from basalt.groups.dispatcher import NO_MESSAGES, NOTHING, SPANS, STANDBY, STOPPING, Dealt, Dispatcher, FetchAsk
 from basalt.groups.figures import GroupTotals
-from basalt.groups.members import Member, Members
+from basalt.groups.members import FormerMembers, Member, Members
 from basalt.groups.places import oldest_of
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -56,6 +56,7 @@ class Desk(NamedTuple):
     next_claim: Callable[[], int]
     members_max: int
     window_bytes_max: int
+    former: FormerMembers
 
 
 class GroupFetch(NamedTuple):
@@ -88,7 +89,7 @@ class LiveGroup:
     """One group of one generation of a topic. Everything runs on the event loop."""
 
     __slots__ = (
-        "_again", "_arrival", "_closed", "_dealing", "_desk", "_looked_ms", "_name", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms",
+        "_again", "_arrival", "_closed", "_dealing", "_desk", "_leaving", "_looked_ms", "_name", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms",
         "dispatcher", "last_used_ms",
         "members", "number", "stopping", "title",
     )  # fmt: skip
@@ -99,12 +100,15 @@ class LiveGroup:
         self._name = *state.topic, state.name
         self.title = title
         self.dispatcher = Dispatcher(desk.clock, desk.messages, options, desk.next_claim, desk.window_bytes_max)
-        self.members = Members(options.member_ms, desk.members_max)
+        self.members = Members(options.member_ms, desk.members_max, desk.former, state.number)
         self.last_used_ms = desk.clock.now_ms()
         self.stopping = False
         self._desk = desk
         self._table: GroupRules | None = None
         self._queue: deque[_Waiter] = deque()
+        self._leaving: set[tuple[str, int]] = (
+            set()
+        )  # members whose claims are being given back, which counts no attempt
         self._replaced = False  # a newer process took a member's name: the claims of the older are to be returned
         self._dealing = False
         self._again = False  # something happened while a fetch was dealt
@@ -278,15 +282,22 @@ class LiveGroup:
             self.dispatcher.end_claim(claim)
             self.wake()
 
-    async def give_all_back(self, claims: Sequence[Claim]) -> None:
+    async def give_all_back(self, member: Member) -> None:
         """Give back the claims of a member that has left: a part at a time, and also when nobody waits for that any more."""
-        await asyncio.shield(self._start(self._give_all_back(claims)))
+        self._leaving.add((member.name, member.epoch))
+        for waiter in self._queue:
+            if (waiter.ask.member, waiter.epoch) == (member.name, member.epoch):
+                self._give_up(waiter)
+        await asyncio.shield(self._start(self._give_all_back(member)))
 
-    async def _give_all_back(self, claims: Sequence[Claim]) -> None:
-        for number, claim in enumerate(claims, 1):
-            self.give_back(claim)
-            if number % TOGETHER_MAX == 0:
-                await asyncio.sleep(0)
+    async def _give_all_back(self, member: Member) -> None:
+        try:
+            for number, claim in enumerate(self.dispatcher.claims.of_member(member.name, member.epoch), 1):
+                self.give_back(claim)
+                if number % TOGETHER_MAX == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._leaving.discard((member.name, member.epoch))
 
     def restart(self) -> None:
         """The group was sought: nothing is claimed any more. Ten thousand claims take too long to be freed at once."""
@@ -374,6 +385,9 @@ class LiveGroup:
         dealt = await self.dispatcher.deal(log, state, ask, epoch, in_gaps=in_gaps)
         if dealt.waiting_for == SPANS and ask.wait_ms:  # until other groups have fewer: nobody wakes it for that
             self._look_at(self._desk.clock.monotonic_ms() + SPANS_LOOK_MS)
+        if dealt.claim is not None and self._has_no_member(dealt.claim):  # it left while messages were read
+            self.give_back(dealt.claim)
+            return Dealt(None, NOTHING, NO_MESSAGES)
         if dealt.claim is not None and ask.transaction_id is not None:
             try:
                 self.check_open(ask.transaction_id)
@@ -448,11 +462,13 @@ class LiveGroup:
 
         def stage(group: Group) -> int:
             state, claims = self.state, self.dispatcher.claims
-            lost = list(
-                islice((claim for claim in claims if claim.member and not self._is_member(claim)), TOGETHER_MAX)
-            )
+            lost = list(islice((claim for claim in claims if self._is_lost(claim)), TOGETHER_MAX))
             known = {claim.number for claim in lost}
-            over = (each for each in claims.run_out(self._desk.clock.monotonic_ms()) if each.number not in known)
+            over = (
+                each
+                for each in claims.run_out(self._desk.clock.monotonic_ms())
+                if each.number not in known and (each.member, each.epoch) not in self._leaving
+            )
             run_out = list(islice(over, TOGETHER_MAX - len(lost)))
             made = self.returned(state, lost, ReturnReason.MEMBER_LOST, group.now_ms)
             made += self.returned(state, run_out, ReturnReason.CLAIM_EXPIRED, group.now_ms)
@@ -471,9 +487,13 @@ class LiveGroup:
         self.wake()
         return total
 
-    def _is_member(self, claim: Claim) -> bool:
+    def _is_lost(self, claim: Claim) -> bool:
+        """True for a claim of a member that is gone without having left."""
+        return self._has_no_member(claim) and (claim.member, claim.epoch) not in self._leaving
+
+    def _has_no_member(self, claim: Claim) -> bool:
         member = self.members.get(claim.member)
-        return member is not None and member.epoch == claim.epoch
+        return bool(claim.member) and (member is None or member.epoch != claim.epoch)
 
     def returned(
         self, state: GroupState, claims: Iterable[Claim], reason: ReturnReason, now_ms: int, delay_ms: int | None = None

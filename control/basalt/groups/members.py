@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from basalt.errors import BusyError, InputError, MemberFencedError
 
 MEMBERS_MAX = 1_000  # of one group, unless the settings say otherwise
-FORMER_MEMBERS_MAX = 4_096  # names that are gone whose last epochs are remembered, so that older processes stay fenced
+FORMER_MEMBERS_MAX = (
+    65_536  # names that are gone, of all groups, whose last epochs are remembered: older processes stay fenced
+)
 EPOCH_AHEAD_MS_MAX = 86_400_000  # an epoch so far ahead of the clock was never given: it would leave none to follow it
 
 
@@ -32,18 +34,43 @@ class Member:
         return f"Member({self.name!r}, {self.epoch})"
 
 
+class FormerMembers:
+    """The last epochs of names that are no members now, by group: they outlive what else is known of a group that nobody uses."""
+
+    def __init__(self) -> None:
+        self._epochs: OrderedDict[tuple[int, str], int] = OrderedDict()
+
+    def epoch(self, group: int, name: str) -> int:
+        """The last epoch of the name; 0 for one that is not known."""
+        return self._epochs.get((group, name), 0)
+
+    def add(self, group: int, member: Member) -> None:
+        """The member is gone. Who went first is forgotten for it, when there are too many."""
+        self._epochs[group, member.name] = member.epoch
+        self._epochs.move_to_end((group, member.name))
+        if len(self._epochs) > FORMER_MEMBERS_MAX:
+            self._epochs.popitem(last=False)
+
+    def pop(self, group: int, name: str) -> None:
+        """The name is a member's again."""
+        self._epochs.pop((group, name), None)
+
+
 class Members:
     """The living members of one group, in the order in which they joined.
 
     `lease_ms` and `members_max` may change while members live. `version` rises with each change of who is a member.
     """
 
-    def __init__(self, lease_ms: int, members_max: int = MEMBERS_MAX) -> None:
+    def __init__(
+        self, lease_ms: int, members_max: int = MEMBERS_MAX, former: FormerMembers | None = None, group: int = 0
+    ) -> None:
         self.lease_ms = lease_ms
         self.members_max = members_max
         self.version = 0
         self._members: dict[str, Member] = {}
-        self._former: OrderedDict[str, int] = OrderedDict()  # the last epochs of names that are no members now
+        self._former = former or FormerMembers()
+        self._group = group
         self._replaced: list[Member] = []
         self._epoch = 0  # the highest that was given or seen
 
@@ -76,9 +103,9 @@ class Members:
             del self._members[name]
             self._replaced.append(member)
         if not epoch:
-            epoch = max(clock_ms, self._epoch + 1)
+            epoch = max(clock_ms, self._epoch + 1, self._former.epoch(self._group, name) + 1)
         self._epoch = max(self._epoch, epoch)
-        self._former.pop(name, None)
+        self._former.pop(self._group, name)
         joined = self._members[name] = Member(name, epoch, now_ms)
         self.version += 1
         return joined
@@ -86,7 +113,7 @@ class Members:
     def check(self, name: str, epoch: int) -> None:
         """Refuse an epoch older than the last one of this name: `MemberFencedError`. Renews and joins nothing."""
         member = self._members.get(name)
-        last = self._former.get(name, 0) if member is None else member.epoch
+        last = self._former.epoch(self._group, name) if member is None else member.epoch
         if 0 < epoch < last:
             raise MemberFencedError(
                 f"member {name} of epoch {epoch} was replaced by a newer process of this name, which has epoch {last}",
@@ -129,8 +156,5 @@ class Members:
 
     def _end(self, member: Member) -> None:
         del self._members[member.name]
-        self._former[member.name] = member.epoch
-        self._former.move_to_end(member.name)
-        if len(self._former) > FORMER_MEMBERS_MAX:
-            self._former.popitem(last=False)
+        self._former.add(self._group, member)
         self.version += 1

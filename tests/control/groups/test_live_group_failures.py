@@ -9,9 +9,10 @@ import pytest
 
 from basalt.api.bodies.groups import Acknowledged, GroupMode, GroupOptions, SeekRequest
 from basalt.api.bodies.messages import WorkAcknowledge
-from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError
+from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError, MemberFencedError
 from basalt.groups import attendance, live_group
 from basalt.groups.dispatcher import Dispatcher
+from basalt.messaging.messages import Messages
 from basalt_engine.errors import RetryError, StoreError
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
@@ -100,7 +101,7 @@ async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None
     await shop.publish(A, "a")
     billing = await Billing.made(shop, GroupOptions("keyed", member_ms=1_000))
     assert await billing.handled("mary") == ["a"]
-    epoch = billing.live.members.get("mary").epoch  # type: ignore[union-attr]
+    epoch = billing.live.members.get("mary").epoch
     waits = asyncio.create_task(billing.fetch("mary", epoch=epoch, wait_ms=60_000))
     await asyncio.sleep(0.02)
     shop.clock.advance(1_500)
@@ -231,6 +232,77 @@ async def test_a_member_that_leaves_gives_all_back_also_when_it_does_not_wait_fo
         await asyncio.sleep(0)
     found = await billing.fetch("john")
     assert (texts(found.fetch), found.attempt) == ([*"abc"], 1)
+
+
+async def test_no_attempt_is_counted_of_what_a_member_had_that_left_though_another_is_lost_meanwhile(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_group, "TOGETHER_MAX", 1)
+    await shop.publish(A, *"abcdefgh")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0, member_ms=1_000, claim_ms=1_200))
+    live, epoch = billing.live, 0
+    for _ in range(7):
+        epoch = (await billing.fetch("mary", 1, epoch=epoch)).member_epoch
+    await billing.fetch("john", 1)
+    shop.clock.advance(600)
+    live.join("mary", epoch)
+    shop.clock.advance(600)
+    leaving = asyncio.create_task(attendance.leave(live, "mary", epoch))
+    while len(live.dispatcher.claims) == 8:
+        await asyncio.sleep(0)
+    await live.return_run_out()
+    await leaving
+    epoch = live.join("sue", 0).epoch
+    found = [await billing.fetch("sue", 1, epoch=epoch) for _ in range(8)]
+    assert sorted((*texts(page.fetch), page.attempt) for page in found) == [
+        *((each, 1) for each in "abcdefg"),
+        ("h", 2),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["shared", "keyed", "stream"])
+async def test_a_fetch_of_a_member_that_has_left_is_dealt_nothing(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
+) -> None:
+    billing = await Billing.made(shop, GroupOptions(mode, retry_delay_ms=0))
+    waiting = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
+    while not billing.live.waiting:
+        await asyncio.sleep(0)
+    await attendance.leave(billing.live, "mary", 0)
+    await shop.publish(A, *"abc")
+    assert (await asyncio.wait_for(waiting, 5)).claim is None
+
+    read = Messages.read_committed
+
+    async def leaving(self: Messages, *asked: Any, **how: Any) -> Any:
+        await attendance.leave(billing.live, "mary", 0)
+        return await read(self, *asked, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Messages, "read_committed", leaving)
+        assert (await billing.fetch("mary")).claim is None
+    await billing.live.return_run_out()
+    page = await billing.fetch("john")
+    assert (texts(page.fetch), page.attempt) == ([*"abc"], 1)
+
+
+@pytest.mark.parametrize("step_ms", [1_000, -3_600_000])
+async def test_an_older_process_stays_fenced_though_the_group_was_idle_since(shop: Wired, step_ms: int) -> None:
+    """And a process that joins then is newer than both, whatever the clock did."""
+    billing = await Billing.made(shop)
+    older, newer = (billing.live.join("mary", 0).epoch for _ in range(2))
+    await attendance.leave(billing.live, "mary", newer)
+    idle = billing.live
+    await billing.groups.keep_up()
+    assert billing.live is not idle
+    with pytest.raises(MemberFencedError):
+        await billing.fetch("mary", epoch=older)
+    await billing.groups.keep_up()
+    shop.clock.step(shop.clock.now_ms() + step_ms)
+    newest = billing.live.join("mary", 0).epoch
+    assert newest > newer
+    with pytest.raises(MemberFencedError):
+        await billing.fetch("mary", epoch=newer)
 
 
 async def test_a_seek_takes_nothing_from_who_is_dealt_messages_behind_it(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from basalt.errors import BusyError, InputError, MemberFencedError
 from basalt.groups import members as members_module
-from basalt.groups.members import EPOCH_AHEAD_MS_MAX, Members
+from basalt.groups.members import EPOCH_AHEAD_MS_MAX, FormerMembers, Members
 
 CLOCK_MS = 1_700_000_000_000
 
@@ -99,7 +99,7 @@ def test_a_full_group_takes_nobody_in_and_those_who_are_in_go_on():
 
 def test_only_so_many_former_members_are_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(members_module, "FORMER_MEMBERS_MAX", 2)
-    members = Members(lease_ms=100)
+    members = Members(lease_ms=100, former=FormerMembers(), group=7)
     epochs = {name: members.join(name, 0, 0, CLOCK_MS).epoch for name in ("ann", "bob", "cid")}
     for name in epochs:
         members.leave(name)

@@ -162,6 +162,30 @@ def test_what_another_holds_by_then_is_not_acknowledged_by_ids(shop: GroupClient
     assert (refused.status, refused.code, shop.payloads(INVOICES)) == (409, "claim_lost", [])
 
 
+def test_an_older_process_that_is_let_in_by_a_new_server_does_nothing_twice(shop: GroupClient) -> None:
+    """Nobody knows there that it was fenced: what it was dealt is decided by the log, and by who holds it now."""
+    shop.make(3, retryDelayMs=0)
+    older = shop.fetch("?limit=3&member=w1")
+    newer = shop.post("members/w1")["epoch"]
+    again = shop.fetch(f"?limit=1&member=w1&epoch={newer}")
+    who = f"?limit=1&member=w1&epoch={newer}"
+    shop.fetch(who, done(claim_of(again), publish=("once",), member="w1", epoch=newer))
+    shop.restart()
+    assert payloads(shop.fetch("?limit=1&member=w2")) == ["m1"]
+    zombie = {"member": "w1", "epoch": int(older.header("basalt-member-epoch") or 0)}
+    assert shop.post("members/w1", {"epoch": zombie["epoch"]})["claims"] == []
+    for message_id, code in zip(ids_of(older), ("transaction_conflict", "claim_lost"), strict=False):
+        by_id = {"ids": [bytes.fromhex(message_id).decode("latin-1")], "round": int(older.header("basalt-round") or 0)}
+        refused = shop.call("POST", f"{GROUP}/fetch", done(publish=("twice",), **zombie, **by_id))
+        assert refused.code == code
+    assert shop.post("acknowledge", {"ids": ids_of(older)[:1], **zombie}) == {"acknowledged": 0, "already": 1}
+    assert shop.post("acknowledge", {"ids": ids_of(older)[2:], **zombie}) == {"acknowledged": 1, "already": 0}
+    assert shop.payloads(INVOICES) == ["once"]
+    assert shop.post("members/w1", {"epoch": newer})["epoch"] == newer
+    assert shop.call("POST", f"{GROUP}/members/w1", {"epoch": zombie["epoch"]}).code == "member_fenced"
+    assert payloads(shop.fetch("")) == []
+
+
 def test_a_rejected_message_is_one_dead_letter_though_the_call_is_repeated(shop: GroupClient) -> None:
     shop.make(deadLetterTopic="dead")
     first = shop.fetch("?limit=2")
