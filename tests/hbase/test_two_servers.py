@@ -6,147 +6,48 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
 
 import basalt
-from basalt.client import Client
 from basalt.errors import BasaltError, RetryError, SessionFencedError
 from basalt.thrift.discovery import FOLDER
 from deploy.hbase.standalone import Gateways
 from tests.hbase.holding_proxy import HoldingProxy
+from tests.hbase.server_pair import (
+    LEASE_MS,
+    TAKE_OVER_SECONDS_MAX,
+    WAIT_SECONDS_MAX,
+    Installation,
+    Pair,
+    install,
+    names,
+    serves,
+    until,
+)
 from tests.hbase.tables import Tables
-from tests.system import group_worker
-from tests.system.group_worker import INPUTS, outputs_of
 from tests.system.server_process import Reply, ServerProcess
 from tests.tephra_client.runtime import java_command
 
 pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
 
-LEASE_MS = 6_000  # by a test that is to lead all along, it may be missed for a second or two
-BUCKETS = 2
-TAKE_OVER_SECONDS_MAX = 60.0  # the lease, half a second until it is noticed, the fence and the log; a bound for a hang
-WAIT_SECONDS_MAX = 60.0
 PUBLISHERS = 3
 PAUSE_SECONDS = 0.02  # between two messages of a publisher
 NAMESPACE = "pair"
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-@dataclass(frozen=True)
-class Installation:
-    """The tables that both servers share."""
-
-    thrift: str
-    thrift2: str
-    prefix: str
-
-    def options(self, thrift2: str | None = None) -> list[str]:
-        """What a server is started with; `thrift2`: through another gateway, or a proxy before it."""
-        settings = {
-            "store.kind": "hbase", "store.hbase.prefix": self.prefix, "store.hbase.buckets": str(BUCKETS),
-            "store.hbase.thrift": self.thrift, "store.hbase.thrift2": thrift2 or self.thrift2,
-            "leader.lease_ms": str(LEASE_MS),
-        }  # fmt: skip
-        return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-
-
-def install(gateways: Gateways, prefix: str, *coprocessor: str) -> Installation:
-    made = Installation(gateways.thrift, gateways.thrift2, prefix)
-    command = [sys.executable, "-m", "basalt.cli.main", "hbase", "install", *coprocessor, *made.options()]
-    given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return made
-
-
-@pytest.fixture(scope="module")
-def guarded(hbase_gateways: Gateways, coprocessor_jar: Path) -> Iterator[Installation]:
-    """Tables with the coprocessor."""
-    prefix = f"pair-{os.getpid()}"
-    try:
-        yield install(hbase_gateways, prefix, "--jar", f"file:{coprocessor_jar}", "--refresh-interval", "1s")
-    finally:
-        Tables(hbase_gateways.thrift2, prefix).drop()
-
-
 @pytest.fixture(scope="module")
 def unguarded(hbase_gateways: Gateways) -> Iterator[Installation]:
-    """Tables without it."""
+    """Tables without the coprocessor."""
     prefix = f"bare-pair-{os.getpid()}"
     try:
         yield install(hbase_gateways, prefix, "--no-coprocessor")
     finally:
         Tables(hbase_gateways.thrift2, prefix).drop()
-
-
-class Pair:
-    """Two servers; `leader` and `standby` say which is which at the moment of asking."""
-
-    def __init__(self, folder: Path) -> None:
-        self.servers: list[ServerProcess] = []
-        self._folder = folder
-
-    def start(self, *options: str) -> ServerProcess:
-        folder = self._folder / f"server-{len(self.servers)}"
-        folder.mkdir()
-        server = ServerProcess(folder)
-        self.servers.append(server)
-        server.start(*options)
-        return server
-
-    def close(self) -> None:
-        for server in self.servers:
-            if server.process is not None and server.alive():
-                server.process.send_signal(signal.SIGCONT)
-            server.kill()
-
-    @property
-    def urls(self) -> str:
-        return ",".join(server.url for server in self.servers)
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    servers = Pair(tmp_path)
-    yield servers
-    servers.close()
-
-
-@pytest.fixture
-def two(pair: Pair, guarded: Installation) -> tuple[ServerProcess, ServerProcess]:
-    """A leader, and a standby that knows it."""
-    leader = pair.start(*guarded.options())
-    until(lambda: serves(leader), leader)
-    standby = pair.start(*guarded.options())
-    until(lambda: names(standby, leader), standby)
-    return leader, standby
-
-
-def until(is_so: Callable[[], bool], server: ServerProcess, seconds_max: float = WAIT_SECONDS_MAX) -> float:
-    """Wait until it is so; how long that took."""
-    began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < seconds_max, server.tail()
-        time.sleep(0.1)
-    return time.monotonic() - began
-
-
-def serves(server: ServerProcess) -> bool:
-    return server.ask("GET", "/readyz").status == 200
-
-
-def names(server: ServerProcess, leader: ServerProcess) -> bool:
-    reply = server.ask("GET", "/v1/admin/jobs")
-    return reply.status == 503 and reply.headers.get("basalt-leader") == leader.url
 
 
 def create(server: ServerProcess, topic: str) -> None:
@@ -317,124 +218,6 @@ def test_a_leader_stopped_for_longer_than_its_lease_writes_nothing_when_it_wakes
     assert read(leader, "paused") == after
     assert publish(leader, "paused", "I lead again").status == 200
     assert read(leader, "paused") == [*after, "I lead again"]
-
-
-GROUP_MESSAGES = 400
-GROUP_PART = 20
-SLOW_SECONDS = 15.0
-
-
-@contextmanager
-def members(urls: str, log: Path, *them: tuple[str, str, str], inputs: str = INPUTS) -> Iterator[None]:
-    """Members of consumer groups, each a process that hands messages on: group, mode and way of committing."""
-    given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
-    with log.open("ab") as told:
-        running = [
-            subprocess.Popen(
-                [sys.executable, group_worker.__file__, urls, *one, inputs], stdout=told, stderr=told, env=given
-            )
-            for one in them
-        ]
-    try:
-        yield
-        assert all(process.poll() is None for process in running), log.read_text()[-3_000:]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-
-def test_groups_hand_every_message_on_once_while_leaders_are_stopped_woken_and_killed(
-    pair: Pair, two: tuple[ServerProcess, ServerProcess], tmp_path: Path
-):
-    leader, standby = two
-    them = (("shared", "shared", "process"), ("shared", "shared", "transaction"), ("keyed", "keyed", "process"))
-    sent = [(b"key-%d" % (number % 7), b"%06d" % number) for number in range(GROUP_MESSAGES)]
-    groups = sorted({group for group, _, _ in them})
-
-    def handed_on(group: str, to: ServerProcess = leader) -> list[tuple[bytes | None, bytes]]:
-        return [(message.key, message.payload) for message in clients[to.url].topic(outputs_of(group)).read()]
-
-    def publish_some(to: ServerProcess) -> None:
-        for _ in range(GROUP_MESSAGES // 4 // GROUP_PART):
-            part = [left.pop(0) for _ in range(GROUP_PART)]
-            clients[to.url].publish_atomically({INPUTS: [basalt.RecordIn(payload, key) for key, payload in part]})
-
-    left = list(sent)
-    with ExitStack() as stack:
-        clients = {
-            server.url: stack.enter_context(basalt.connect(server.url, namespace=group_worker.NAMESPACE))
-            for server in (leader, standby)
-        }
-        for topic in (INPUTS, *map(outputs_of, groups)):
-            clients[leader.url].topics.create(topic)
-        with members(pair.urls, tmp_path / "members.log", *them):
-            publish_some(leader)
-            until(lambda: all(handed_on(group) for group in groups), leader)
-            assert leader.process is not None
-            leader.process.send_signal(signal.SIGSTOP)
-            until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
-            publish_some(standby)
-            leader.process.send_signal(signal.SIGCONT)  # it wakes with claims, members and calls that are over
-            publish_some(standby)
-            until(lambda: names(leader, standby), leader)
-            standby.kill()
-            until(lambda: serves(leader), leader, TAKE_OVER_SECONDS_MAX)
-            publish_some(leader)
-            until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), leader, TAKE_OVER_SECONDS_MAX)
-        for group in groups:
-            assert sorted(handed_on(group)) == sorted(sent), f"{group}: lost or doubled"
-        by_key = [sorted(messages, key=lambda message: message[0]) for messages in (handed_on("keyed"), sent)]
-        assert by_key[0] == by_key[1], "the order of a key"
-
-
-def test_groups_hand_every_message_on_once_though_a_leaders_writes_arrive_when_it_leads_no_more(
-    pair: Pair, guarded: Installation, tmp_path: Path
-):
-    """Amid what they consume and produce its calls take 15 s and more: their outcome is lost, and another server leads meanwhile."""
-    them = (("late-shared", "shared", "transaction"), ("late-keyed", "keyed", "process"))
-    sent = [(b"key-%d" % (number % 7), b"%06d" % number) for number in range(GROUP_MESSAGES // 2)]
-    groups = [group for group, _, _ in them]
-    proxy = HoldingProxy(guarded.thrift2)
-
-    def publish_some(client: Client) -> None:
-        for _ in range(GROUP_MESSAGES // 4 // GROUP_PART):
-            part = [left.pop(0) for _ in range(GROUP_PART)]
-            client.publish_atomically({"late-inputs": [basalt.RecordIn(payload, key) for key, payload in part]})
-
-    def handed_on(group: str) -> list[tuple[bytes | None, bytes]]:
-        return [(message.key, message.payload) for message in client.topic(outputs_of(group)).read()]
-
-    left = list(sent)
-    try:
-        leader = pair.start(*guarded.options(proxy.address))
-        until(lambda: serves(leader), leader)
-        standby = pair.start(*guarded.options())
-        until(lambda: names(standby, leader), standby)
-        with basalt.connect(pair.urls, namespace=group_worker.NAMESPACE) as client:
-            for topic in ("late-inputs", *map(outputs_of, groups)):
-                client.topics.create(topic)
-            with members(pair.urls, tmp_path / "members.log", *them, inputs="late-inputs"):
-                publish_some(client)
-                until(lambda: all(handed_on(group) for group in groups), leader)
-                proxy.hold()
-                held_at = time.monotonic()
-                until(lambda: proxy.held_bytes > 0, leader)
-                until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
-                publish_some(client)
-                time.sleep(max(0.0, held_at + SLOW_SECONDS - time.monotonic()))
-                proxy.let_go()
-                until(lambda: names(leader, standby), leader)
-                until(lambda: not proxy.unanswered, leader)
-                until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), standby)
-            standby.kill()
-            until(lambda: serves(leader), leader, TAKE_OVER_SECONDS_MAX)
-            for group in groups:  # by a reader without the other's cache
-                assert sorted(handed_on(group)) == sorted(sent), f"{group}: lost or doubled"
-            by_key = [sorted(messages, key=lambda message: message[0]) for messages in (handed_on("late-keyed"), sent)]
-            assert by_key[0] == by_key[1], "the order of a key"
-    finally:
-        proxy.close()
 
 
 def write_that_is_delayed_until_after_the_take_over(pair: Pair, installation: Installation, topic: str) -> list[str]:

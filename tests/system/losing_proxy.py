@@ -13,10 +13,10 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what a close sends is a reset
 
 
 class LosingProxy:
-    """Forwards to a port of this machine. Of the requests that come while it `loses`, that share never gets an answer."""
+    """Forwards to a port of this machine, which may be named later. Of the requests that come while it `loses`, that share never gets an answer."""
 
     def __init__(self, port: int, seed: int, loses: float) -> None:
-        self._port = port
+        self.port = port
         self._chance = random.Random(seed)
         self._lock = threading.Lock()
         self.loses = loses
@@ -44,7 +44,7 @@ class LosingProxy:
     def _carry(self, client: socket.socket) -> None:
         with client:
             try:
-                server = socket.create_connection(("127.0.0.1", self._port))
+                server = socket.create_connection(("127.0.0.1", self.port))
             except OSError:
                 return
             with server, suppress(OSError):

@@ -31,11 +31,13 @@ pytestmark = [pytest.mark.system]
 PROCESSES = 4
 SIZES = (10, 3, 12)  # members, one after the other
 KEYS = 300
-STAGE_MESSAGES_MIN = 6_000  # handed on before the next change
+STAGE_MESSAGES_MIN = 6_000  # handed on before the next change; on a slower store a caller asks for fewer
 EACH_MESSAGES_MIN = 20  # of them, by each member that is there
 PUBLISHED_AT_ONCE = 200
 AHEAD_MAX = 2_000  # published and not handed on: there is always work, and it does not grow
 WAIT_SECONDS_MAX = 240.0  # a bound for a hang
+
+Meanwhile = Callable[[int], None]
 
 
 class Publisher:
@@ -119,8 +121,8 @@ class Workers:
     def members(self) -> list[str]:
         return list(self._place)
 
-    def resize(self, size: int, chances: random.Random) -> None:
-        """Have so many members; who leaves is drawn. All begin, or leave, at the same time."""
+    def resize(self, size: int, chances: random.Random, meanwhile: Meanwhile) -> None:
+        """Have so many members; who leaves is drawn. All begin, or leave, at the same time, in the midst of which `meanwhile` is called."""
         begun = [f"member-{self._made + number}" for number in range(size - len(self._place))]
         left = chances.sample(self.members, max(0, len(self._place) - size))
         self._made += len(begun)
@@ -131,6 +133,7 @@ class Workers:
         told = [(self._place.pop(name), name) for name in left]
         for place, name in told:
             self._tell(place, f"leave {name}")
+        meanwhile(size)
         for place, word, name in (
             *((self._place[name], "begun", name) for name in begun),
             *((at, "left", gone) for at, gone in told),
@@ -174,8 +177,13 @@ def by_key(messages: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
     return found
 
 
-def resize_under_load(url: str, seed: int) -> None:
-    """Ten members, three, twelve, while messages are published: all are handed on once, in the order of their keys."""
+def resize_under_load(
+    url: str, seed: int, stage_messages_min: int = STAGE_MESSAGES_MIN, meanwhile: Meanwhile = lambda size: None
+) -> None:
+    """Ten members, three, twelve, while messages are published: all are handed on once, in the order of their keys.
+
+    `meanwhile` is called in the midst of each change, with the number of members that there will be.
+    """
     chances = random.Random(seed)
     with basalt.connect(url, namespace=NAMESPACE, timeout_ms=60_000) as client:
         for topic in (INPUTS, OUTPUTS):
@@ -185,10 +193,10 @@ def resize_under_load(url: str, seed: int) -> None:
             with Publisher(url, random.Random(seed), lambda: len(follower.seen)) as publisher:
                 for size in SIZES:
                     unread = len(publisher.sent) - len(follower.seen)
-                    workers.resize(size, chances)
+                    workers.resize(size, chances, meanwhile)
                     assert len(workers.members) == size
                     assert unread > 0 or size == SIZES[0], "it is resized under load"
-                    work_a_stage(follower, workers)
+                    work_a_stage(follower, workers, stage_messages_min)
             follower.wait_until(lambda: len(follower.seen) >= len(publisher.sent), workers)
             assert workers.stop() == [0] * PROCESSES
         finally:
@@ -198,13 +206,13 @@ def resize_under_load(url: str, seed: int) -> None:
     assert by_key(follower.seen) == by_key(publisher.sent), "order of a key"  # type: ignore[arg-type]
 
 
-def work_a_stage(follower: Follower, workers: Workers) -> None:
+def work_a_stage(follower: Follower, workers: Workers, messages_min: int) -> None:
     """Go on until the group as it is now has handed on so many messages, and each of its members some."""
     before, seen = follower.by_member.copy(), len(follower.seen)
 
     def done() -> bool:
         each = [follower.by_member[name] - before[name] for name in workers.members]
-        return len(follower.seen) - seen >= STAGE_MESSAGES_MIN and min(each) >= EACH_MESSAGES_MIN
+        return len(follower.seen) - seen >= messages_min and min(each) >= EACH_MESSAGES_MIN
 
     follower.wait_until(done, workers)
 

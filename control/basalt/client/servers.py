@@ -1,7 +1,7 @@
 """The servers of a client: their URLs, and redirects to the one that leads, as far as the client knows.
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
-it did nothing. `attempts` judges what else goes wrong, as with one server.
+it did nothing. `attempts` judges what else goes wrong, as with one server; what it repeats after a lost answer asks another one first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from basalt.client.attempts import Send, problem_of
-from basalt.client.plans import Answer, NotSent, Reply
+from basalt.client.plans import Answer, AnswerLost, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError
 
 TransportT = TypeVar("TransportT")
@@ -120,6 +120,14 @@ class Servers(Generic[TransportT]):
             return None
         return self._leader(problem.leader) or self._next(tried)
 
+    def leave(self, server: ServerUrl) -> None:
+        """Have other requests, and the repetition of this one, begin elsewhere: the answer of this server was lost.
+
+        It may stand still, or be dead behind a proxy that takes connections all the same; a standby sends back to it if it leads.
+        """
+        if self.current == server:
+            self.current = self._next(server) or server
+
     def _leader(self, url: str | None) -> ServerUrl | None:
         try:
             leader = None if url is None else parse_url(url)
@@ -148,6 +156,8 @@ class Redirects:
     def follow(self, reply: Reply) -> bool:
         """Say whether to send `request` again, to another `server`."""
         self._tried.append(self.server)
+        if isinstance(reply, AnswerLost):
+            self._servers.leave(self.server)
         instead = self._servers.instead(self.server, reply)
         if instead is None:
             return False

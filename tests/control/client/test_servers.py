@@ -90,6 +90,22 @@ def test_a_publish_without_numbers_whose_answer_is_lost_goes_to_no_other_server(
     assert (len(server.seen), len(another.seen)) == (1, 0)
 
 
+def test_a_call_whose_answer_was_lost_is_repeated_at_the_next_server(side, server, another):
+    """A proxy before a dead server takes connections for ever, and so does a process that stands still."""
+    server.script = [CUT]
+    topic = side.connect(f"{server.url},{another.url}").topic("orders")
+    side.do(topic.publish(b"a"))
+    assert (len(server.seen), len(another.seen)) == (1, 1)
+    assert server.seen[0].headers["basalt-request-id"] == another.seen[0].headers["basalt-request-id"]
+
+
+def test_a_call_whose_answer_was_lost_on_a_bad_line_comes_back_to_the_leader(side, server, another):
+    server.script = [CUT, answer()]
+    another.script = [problem(503, "not_leader", leader=server.url)]
+    side.do(side.connect(f"{server.url},{another.url}").topic("orders").publish(b"a"))
+    assert (len(server.seen), len(another.seen)) == (2, 1)
+
+
 def test_two_standbys_that_name_each_other_do_not_send_a_call_round_for_ever(side, server, another):
     server.script = [problem(503, "not_leader", leader=another.url)]
     another.script = [problem(503, "not_leader", leader=server.url)]
