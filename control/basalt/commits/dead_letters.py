@@ -15,7 +15,7 @@ from typing import NamedTuple
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName, title_of
-from basalt.errors import BusyError, ConflictError, MessageNotFoundError
+from basalt.errors import BusyError, ConflictError, MessageNotFoundError, TooLargeError
 from basalt.groups.groups import Groups, dead_letter_title
 from basalt.groups.live_group import LiveGroup, options_of
 from basalt.messaging.log.topic_log import TopicLog
@@ -30,6 +30,7 @@ from basalt_engine.records import Buffer, Extras
 
 MOVED_MAX = 100  # messages that one one-shot transaction moves
 MOVED_BYTES_MAX = 4 << 20
+REJECTED_BYTES_MAX = 32 << 20  # of all messages that one decision rejects: they are in memory until it is written
 TRY_AGAIN_MS = 60_000  # after the topic of dead letters refused a message
 REFUSED_MAX = (
     10_000  # messages of one group of which this is remembered; of more, the whole group is let be for as long
@@ -78,16 +79,18 @@ class DeadLetters:
         """The same work, in which what is rejected is among the ids that are acknowledged, and published as dead letters."""
         if not any(entry.reject for entry in work.acknowledge):
             return work
-        publish, acknowledge = list(work.publish), list[WorkAcknowledge]()
+        publish, acknowledge, bytes_left = list(work.publish), list[WorkAcknowledge](), REJECTED_BYTES_MAX
         _check_once(work.acknowledge)
         for entry in work.acknowledge:
             if entry.reject:
-                publish.append(await self._rejected(entry))
+                rejected = await self._rejected(entry, bytes_left)
+                bytes_left -= sum(len(record.payload) for record in rejected.records)
+                publish.append(rejected)
             ids = dict.fromkeys((*map(bytes, entry.ids), *(bytes(each.id) for each in entry.reject)))
             acknowledge.append(_replaced(entry, tuple(ids)))
         return Work(publish, work.markers, work.segments, acknowledge)
 
-    async def _rejected(self, entry: WorkAcknowledge) -> WorkPublish:
+    async def _rejected(self, entry: WorkAcknowledge, bytes_max: int) -> WorkPublish:
         title = self._logs.title(entry.namespace, entry.topic)
         live = await self._groups.find(title, entry.group)
         if live.options.dead_letter_topic is None:
@@ -111,6 +114,13 @@ class DeadLetters:
             attempts = 1 if known is None else known.attempts + 1
             dead = next(_messages(found[0], attempts, reasons[message_id].reason))
             records.append(dead.record(title, entry.group))
+            bytes_max -= len(dead.payload)
+            if bytes_max < 0:
+                raise TooLargeError(
+                    f"what is rejected has over {REJECTED_BYTES_MAX >> 20} MiB",
+                    field="reject",
+                    hint="reject fewer messages with one decision",
+                )
         return self._publication(title, live.options, records)
 
     def _publication(self, title: TopicName, options: GroupOptions, records: list[RecordIn]) -> WorkPublish:

@@ -373,9 +373,11 @@ class Dispatcher:
         return Dealt(None, NOTHING, CLAIMED if len(self.claims) or self.pending else NO_MESSAGES)
 
     def _claim_picked(self, picked: Picked, state: GroupState, ask: FetchAsk, epoch: int) -> Claim:
-        now_ms = self._clock.monotonic_ms()
+        now_ms, spans = self._clock.monotonic_ms(), picked.spans.copy()
+        if state.acknowledged.meets(spans):  # the gap before one of them was closed since it was read ahead
+            spans = Spans([gap for each in spans for gap in state.acknowledged.gaps(*each)])
         claim = Claim(
-            self._next_number(), picked.spans.copy(), picked.total,
+            self._next_number(), spans, picked.total,
             since_ms=now_ms, until_ms=now_ms + (ask.claim_ms or self.options.claim_ms), member=ask.member, epoch=epoch,
             transaction_id=ask.transaction_id, round_=state.round, attempt=picked.attempts + 1, request_id=ask.request_id,
         )  # fmt: skip

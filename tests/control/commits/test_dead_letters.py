@@ -13,7 +13,7 @@ from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledg
 from basalt.catalog.topics import TopicName
 from basalt.commits import dead_letters as dead_letters_module
 from basalt.commits.dead_letters import TRY_AGAIN_MS
-from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError
+from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError, TooLargeError
 from basalt_engine.errors import StoreError
 from basalt_engine.table import Store
 from tests.control.groups.conftest import Billing, ids_of
@@ -303,3 +303,20 @@ async def test_many_that_are_refused_are_tried_each_minute(shop: Wired, monkeypa
     shop.clock.advance(TRY_AGAIN_MS)
     assert await shop.transactions.move_dead_letters() == 3
     assert await read(shop, dead) == ["a", "b", "c"]
+
+
+async def test_what_one_decision_rejects_fits_into_memory(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters_module, "REJECTED_BYTES_MAX", 20)
+    billing, dead = await made(shop)
+    other = await Billing.made(shop, OPTIONS, "other")
+    await shop.publish(A, "a" * 10, "b" * 10, "c")
+    known = ids_of(await billing.fetch("mary"))
+
+    def entry(group: Billing, *ids: bytes) -> WorkAcknowledge:
+        return WorkAcknowledge(*A, group.name, reject=[Rejection(each, "no") for each in ids], member="mary")
+
+    for entries in ([entry(billing, *known)], [entry(billing, *known[:2]), entry(other, known[2])]):
+        with pytest.raises(TooLargeError):
+            await shop.transactions.one_shot(Work(acknowledge=entries))
+    await shop.transactions.one_shot(Work(acknowledge=[entry(billing, *known[:2])]))
+    assert await read(shop, dead) == ["a" * 10, "b" * 10]

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from basalt.api.bodies.groups import GroupOptions, SeekRequest
-from basalt.api.bodies.messages import RecordIn
+from basalt.api.bodies.messages import RecordIn, Work, WorkAcknowledge
 from basalt.errors import (
     AcknowledgeConflictError,
     AcknowledgeOrderError,
@@ -23,6 +23,7 @@ from basalt.groups import lanes as lanes_module
 from basalt.groups import window as window_module
 from basalt.groups.live_group import GroupFetch
 from basalt.groups.slots import SLOTS
+from basalt_engine.records import Extras
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
@@ -574,3 +575,38 @@ async def test_whatever_members_do_each_message_is_handled_once_in_the_order_of_
             await world.restart()
     await world.finish()
     await shop.services.close()
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+@pytest.mark.parametrize("how", ["in a transaction", "in a one-shot"])
+async def test_what_was_read_ahead_is_acknowledged_though_the_gap_before_it_was_closed_since(
+    shop: Wired, how: str, came_back: bool
+) -> None:
+    """What expired before it is acknowledged by the upkeep, up to somewhere between the two."""
+    await shop.topics.update(A, {"ttl": "10"})
+    await shop.messaging.publish(A, [b"a", b"b", b"c", b"d"], extras=[Extras(b"%d" % key) for key in range(4)])
+    shop.clock.advance(5_000)
+    await shop.messaging.publish(A, [b"e", b"f"], extras=[Extras(b"5"), Extras(b"6")])
+    billing = await Billing.made(shop, GroupOptions("keyed", member_ms=60_000, retry_delay_ms=0))
+    pages = [await billing.fetch("mary", 1)]
+    epoch = pages[0].member_epoch
+    pages += [await billing.fetch("mary", 1, epoch=epoch) for _ in range(3)]
+    if came_back:
+        page = await billing.fetch("mary", epoch=epoch)
+        await billing.release(page.claim, member="mary")
+    for page in (pages[1], pages[3]):
+        await billing.acknowledge(page.claim, member="mary")
+    shop.clock.advance(6_000)
+    assert (await billing.groups.keep_up()).closed
+    page = await billing.fetch("mary", epoch=epoch)
+    assert texts(page.fetch) == ["e", "f"]
+    if how == "in a one-shot":
+        await shop.transactions.one_shot(
+            Work(acknowledge=[WorkAcknowledge(*A, "billing", member="mary", claims=[page.claim or 0])])
+        )
+    else:
+        tx = await shop.transactions.begin()
+        await billing.acknowledge(page.claim, member="mary", tx=tx.id)
+        await shop.transactions.commit(tx.id)
+    assert billing.live.state.acknowledged.end == page.through
+    assert (await billing.fetch("mary", epoch=epoch)).waiting_for == "claimed"
