@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from itertools import groupby
@@ -29,7 +30,11 @@ class FaultyStore:
         self._chances = chances
         self._fault_rate = fault_rate
         self.atomic = inner.atomic
-        self.dead = False
+        self.death = asyncio.Event()
+
+    @property
+    def dead(self) -> bool:
+        return self.death.is_set()
 
     def table(self, name: str) -> Table:
         return self._inner.table(name)
@@ -72,7 +77,7 @@ class FaultyStore:
                     self._inner.table(table).write([mutation])
 
     def _die(self) -> None:
-        self.dead = True
+        self.death.set()
         raise ProcessDied
 
     def lead(self, epoch: int) -> None:

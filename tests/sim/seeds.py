@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import random
+import secrets
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
 
-from basalt.messaging.log.topic_log import LogLimits
+from basalt.messaging.log.topic_log import LogLimits, TopicLog
 from basalt.retention import cells
 from basalt.runtime import group_commit
 from basalt.server import wiring
@@ -25,6 +29,8 @@ from basalt.transactions.rules import (
     transaction_table,
 )
 from basalt.transactions.rules.transaction import TransactionLimits
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.table import TableWrite
 from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.job_world import JobWorld
@@ -32,10 +38,12 @@ from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.shared_world import SharedWorld
+from tests.sim.simulated_loop import SimulatedLoop
 from tests.sim.world import World
 
 T = TypeVar("T")
 
+HURRY = 0.01  # so that some dozens of turns lie between two steps of the clock
 WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, ConsumerWorld, SharedWorld, ProducerWorld)
 
 
@@ -87,9 +95,10 @@ def first_failure_with_little_memory(seeds: Iterable[int]) -> str | None:
 
 
 def forgetful(world: Callable[[int], World], seed: int) -> World:
-    """The world of a seed, in which servers keep one to three topics and writers in memory."""
+    """The world of a seed, in which servers keep one to three topics and writers in memory; of each second seed time passes amid work."""
     made = world(seed)
     made.memory = LogLimits(1 + seed % 3, 1 + seed // 3 % 3, 1 + seed // 9 % 3)
+    made.hurry = HURRY if seed % 2 else 0.0
     return made
 
 
@@ -130,6 +139,8 @@ def _as_the_seed_decides() -> Iterator[None]:
             patch.multiple(
                 group_commit, INLINE_CALLERS_MAX=1 << 30, INLINE_BYTES_MAX=1 << 30, INLINE_WRITE_MS_MAX=float("inf")
             ),
+            # Sets of logs have an order of their own in each process otherwise: that of addresses.
+            patch.object(TopicLog, "__hash__", lambda log: zlib.crc32(log.topic.keys.prefix)),
             # What is remembered of transactions is packed and cut all the time.
             patch.object(wiring, "transaction_limits", _with_few_outcomes(wiring.transaction_limits)),
             patch.multiple(transaction_table, PACKED_TOGETHER=3),
@@ -146,27 +157,56 @@ def _as_the_seed_decides() -> Iterator[None]:
 
 
 def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World]) -> str | None:
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # a process that dies is part of the play
-    try:
-        for seed in seeds:
-            try:
-                with patch.object(asyncio, "to_thread", _at_once):
-                    loop.run_until_complete(world(seed).run())
-            except BaseException:
-                return f"seed {seed}:\n{traceback.format_exc(limit=-4)}"
-    finally:
-        loop.run_until_complete(_end_all())
-        loop.close()
+    for seed in seeds:
+        try:
+            _run(world(seed), seed)
+        except BaseException:
+            return f"seed {seed}:\n{traceback.format_exc(limit=-4)}"
     return None
+
+
+def writes_of(world: Callable[[int], World], seed: int) -> list[str]:
+    """What the servers of a run wrote, and when."""
+    made, write = world(seed), MemoryStore.write
+    writes: list[str] = []
+
+    def noted(store: MemoryStore, batch: Sequence[TableWrite]) -> None:
+        writes.append(f"{made.clock.monotonic_ms()} {[(each.table, list(each.mutations)) for each in batch]}")
+        write(store, batch)
+
+    with _as_the_seed_decides(), patch.object(MemoryStore, "write", noted):
+        _run(made, seed)
+    return writes
+
+
+def _run(world: World, seed: int) -> None:
+    """One run, with a loop of its own: nothing of another seed's servers is left on it."""
+    secret = random.Random(seed)
+    loop = SimulatedLoop(world.clock, random.Random(seed), world.hurry)
+    loop.set_exception_handler(lambda *_: None)  # a process that dies is part of the play
+    gc.disable()  # a log leaves memory with its last reference: what a cycle holds is freed when the loop says so
+    try:
+        with (
+            patch.object(asyncio, "to_thread", _at_once),
+            patch.multiple(
+                secrets, randbits=secret.getrandbits, token_hex=lambda size=32: secret.randbytes(size).hex()
+            ),
+        ):
+            try:
+                loop.run_until_complete(world.run())
+            finally:
+                loop.run_until_complete(_end_all())
+    finally:
+        gc.enable()
+        loop.close()
 
 
 async def _end_all() -> None:
     """End what servers that died have left on the loop."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _at_once(call: Callable[..., T], *arguments: object) -> T:

@@ -86,7 +86,8 @@ class SharedWorld(World):
                 if self.store.dead or all(task.done() for task in tasks):
                     break
                 await asyncio.sleep(0)
-            self.store.dead = self.store.dead or not all(task.done() for task in tasks)
+            if not all(task.done() for task in tasks):
+                self.store.death.set()
             await self._until_dead_or_done(tasks)
         for former in self.former:
             _store_of(former).let_go()

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable
 from contextlib import suppress
+from typing import Any
 
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
@@ -35,6 +36,7 @@ class World:
     """The run of one seed."""
 
     memory = LOG_LIMITS  # of every server
+    hurry = 0.0  # how often the clock goes on between two turns of the event loop
 
     def __init__(self, seed: int) -> None:
         self.chances = random.Random(seed)
@@ -83,8 +85,7 @@ class World:
             self.store = self._opened(fault_rate)
             self._processes.append(self.store)
             starting = asyncio.ensure_future(self._wire())
-            while not self.store.dead and not starting.done():
-                await asyncio.sleep(0)
+            await self._until_death_or(starting)
             starting.cancel()
             try:
                 self.wired = await starting
@@ -102,19 +103,24 @@ class World:
     def _end_processes(self) -> None:
         """Only one process has the store open: what others left on the loop, timers of groups say, writes nothing beside it."""
         for store in self._processes:
-            store.dead = True
+            store.death.set()
 
     def _opened(self, fault_rate: float) -> FaultyStore:
         return FaultyStore(self.inner, self.chances, fault_rate)
 
     async def _until_dead_or_done(self, tasks: list[asyncio.Task[None]]) -> None:
-        while not self.store.dead and not all(task.done() for task in tasks):
-            await asyncio.sleep(0)
+        await self._until_death_or(asyncio.gather(*tasks, return_exceptions=True))
         for task in tasks:
             task.cancel()
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
+
+    async def _until_death_or(self, ended: asyncio.Future[Any]) -> None:
+        """Wait until this has ended, or the server has: the clock passes when nobody has anything to do."""
+        death = asyncio.ensure_future(self.store.death.wait())
+        await asyncio.wait((death, ended), return_when=asyncio.FIRST_COMPLETED)
+        death.cancel()
 
     async def _client(self) -> None:
         for _ in range(STEPS_PER_CLIENT * 2 if self.busy_table or self.busy_group else STEPS_PER_CLIENT):
