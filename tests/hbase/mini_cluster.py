@@ -155,6 +155,14 @@ class MiniCluster:
         """Take it on line again."""
         self._tables.enable(table)
 
+    def snapshot(self, table: str, name: str) -> None:
+        """Copy a table as it is now, under a name."""
+        self._tables.snapshot(table, name)
+
+    def restore(self, name: str) -> None:
+        """Make a table that is off line what it was when it was copied under this name."""
+        self._tables.restore(name)
+
     def regions(self, table: str) -> list[Region]:
         """In key order."""
         frames = Frames(self._tables.regions(table))

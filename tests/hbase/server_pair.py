@@ -76,9 +76,12 @@ class Pair:
 def until(is_so: Callable[[], bool], server: ServerProcess, seconds_max: float = WAIT_SECONDS_MAX) -> float:
     """Wait until it is so; how long that took."""
     began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < seconds_max, server.tail()
-        time.sleep(0.1)
+    try:
+        while not is_so():
+            assert time.monotonic() - began < seconds_max, server.tail()
+            time.sleep(0.1)
+    except ConnectionError as error:  # it has ended: its log says why
+        raise AssertionError(f"a server takes no connections; the log of {server.url}:\n{server.tail()}") from error
     return time.monotonic() - began
 
 

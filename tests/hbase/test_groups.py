@@ -19,8 +19,9 @@ from tests.control.http.group_client import GroupClient
 pytestmark = pytest.mark.hbase
 
 ORDERS, INVOICES = "/v1/namespaces/shop/topics/orders", "/v1/namespaces/shop/topics/invoices"
+DEAD = "/v1/namespaces/shop/topics/dead"
 GROUP = f"{ORDERS}/groups/billing"
-TOLD = ("basalt-after", "basalt-through", "basalt-round", "basalt-attempt", "basalt-waiting-for")
+TOLD = ("basalt-after", "basalt-through", "basalt-attempt", "basalt-waiting-for")
 _MADE_UP = r'"(requestId|id|transaction|claim)":("[0-9a-f-]*"|[0-9]+)'  # ids, and the numbers of claims
 ENTRY = {"namespace": "shop", "topic": "orders", "group": "billing"}
 
@@ -41,11 +42,19 @@ def transcript(store: Any) -> list[Any]:
 
 def calls(client: GroupClient) -> Iterator[Any]:
     begun: dict[str, Any] = {}
+    rounds: dict[str, str] = {}
+
+    def in_order(round_: str) -> str:
+        """The number that a round would have if they were counted from 1: the first of a group is drawn."""
+        return rounds.setdefault(round_, str(len(rounds) + 1))
 
     def told(method: str, target: str, body: Any = b"") -> Any:
         reply = client.call(method, target, body)
         text = re.sub(_MADE_UP, "", reply.body.decode("latin-1"))
-        return reply, (method, target, reply.status, *(reply.header(name) for name in TOLD), text)
+        text = re.sub(r'(?<="round":)[0-9]+', lambda found: in_order(found[0]), text)
+        round_ = reply.header("basalt-round")
+        headers = (reply.header(name) for name in TOLD)
+        return reply, (method, target, reply.status, round_ and in_order(round_), *headers, text)
 
     def one(method: str, target: str, body: Any = b"") -> Any:
         return told(method, target, body)[1]
@@ -82,6 +91,22 @@ def calls(client: GroupClient) -> Iterator[Any]:
     yield one("POST", f"{GROUP}/fetch?limit=100")
     yield one("POST", f"{GROUP}/fetch")
     yield one("POST", f"{INVOICES}/poll", {})
+    client.pass_ms(3)
+    yield one("POST", f"{ORDERS}/truncate", {"beforeMs": client.clock.now_ms()})  # with what is claimed
+    yield one("POST", f"{ORDERS}/publish", {"messages": ["behind it"]})
+    yield one("POST", f"{GROUP}/fetch?limit=100")
+    yield one("GET", GROUP)
+    yield one("DELETE", ORDERS)
+    yield one("PUT", ORDERS, {"spread": "2"})
+    yield one("GET", GROUP)
+    yield one("PUT", GROUP, {"attemptsMax": 1, "deadLetterTopic": "dead"})
+    yield one("POST", f"{ORDERS}/publish", {"messages": ["bad", "good"]})
+    reply, line = told("POST", f"{GROUP}/fetch?limit=1")
+    yield line
+    yield one("DELETE", DEAD)
+    yield one("POST", f"{GROUP}/release", {"claims": [int(reply.header("basalt-claim") or 0)]})
+    yield one("GET", f"{GROUP}/messages?state=parked")
+    yield one("POST", f"{GROUP}/fetch?limit=1")
     yield one("DELETE", GROUP)
     yield one("GET", GROUP)
 

@@ -119,6 +119,17 @@ public final class Tables {
     admin().enableTable(TableName.valueOf(table));
   }
 
+  /** Copies a table as it is now, under a name. */
+  public void snapshot(String table, String name) throws IOException {
+    admin().snapshot(name, TableName.valueOf(table));
+  }
+
+  /** Makes a table that is off line what it was when it was copied, and removes the copy. */
+  public void restore(String name) throws IOException {
+    admin().restoreSnapshot(name);
+    admin().deleteSnapshot(name);
+  }
+
   /** Of each region in key order: encoded name, full name, server, start key, end key. */
   public byte[] regions(String table) throws IOException {
     Frames.Out output = new Frames.Out();
