@@ -23,7 +23,7 @@ from basalt.messaging.read.log_reader import Slice, SliceLimits, before
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock
-from basalt_engine.errors import InputError
+from basalt_engine.errors import CorruptionError, InputError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.records import Buffer, Extras
@@ -129,10 +129,13 @@ class DeadLetters:
     # What is parked.
 
     async def move(self, one_shot: OneShot) -> int:
-        """Move what is parked and has a topic to go to; how many messages. Costs next to nothing where nothing is."""
+        """Move what is parked and has a topic to go to; how many messages. Costs next to nothing where nothing is.
+
+        Raises, once all others are moved, why a group's messages cannot be read.
+        """
         if not self._manager.is_known:
             return 0
-        moved, table = 0, self._manager.state.groups
+        moved, table, unreadable = 0, self._manager.state.groups, list[CorruptionError]()
         for number in [number for number in self._refused if number not in table.by_number]:
             del self._refused[number]
         for number in [number for number, state in table.by_number.items() if len(state.returns)]:
@@ -143,7 +146,13 @@ class DeadLetters:
                 (after, through) for after, through, attempt in state.returns if attempt.not_before_ms == NEVER_MS
             ]
             if parked:
-                moved += await self._move_of(state, parked, one_shot)
+                try:
+                    moved += await self._move_of(state, parked, one_shot)
+                except CorruptionError as error:
+                    log.warning("dead letters of group %s of %s: %s", state.name, title_of(state.prefix), error)
+                    unreadable.append(error)
+        if unreadable:
+            raise unreadable[0]
         return moved
 
     async def _move_of(self, state: GroupState, parked: list[tuple[bytes, bytes]], one_shot: OneShot) -> int:

@@ -119,6 +119,7 @@ class Dispatcher:
         self._search_ms = 0  # when there may be more of them
         self._recount_ms = 0.0  # not before, on the monotonic clock
         self._window_bytes_max = window_bytes_max
+        self._known: GroupState | None = None  # the state that all this was made of
         self.lanes = self._lanes_of(options)  # of a keyed group
 
     def _lanes_of(self, options: GroupOptions) -> Lanes | None:
@@ -138,6 +139,7 @@ class Dispatcher:
 
     def rebuild(self, state: GroupState, pending: Iterable[Spans]) -> None:
         """Know the group's spans anew: it was just found, or the log was read again. Claims of what was acknowledged end."""
+        self._known = state
         self.pending, self.returned, self.spared, self.dead = Spans(), Spans(), Spans(), Spans()
         for spans in pending:
             self.pending.update(spans)
@@ -288,10 +290,17 @@ class Dispatcher:
 
     # Dealing.
 
+    def is_of(self, state: GroupState) -> bool:
+        """True while all that is known here was made of this state: else the log was read again since."""
+        return self._known is None or self._known is state
+
     async def deal(
         self, log: TopicLog, state: GroupState, ask: FetchAsk, epoch: int, *, in_gaps: bool = False
     ) -> Dealt:
-        """The next messages for who asks, as a claim. `in_gaps`: none behind all that is acknowledged but what came back."""
+        """The next messages for who asks, as a claim. `in_gaps`: none behind all that is acknowledged but what came back.
+
+        None where the log was read again meanwhile: what is free is to be asked of another state then (`is_of`).
+        """
         again = self.claims.of_request(ask.request_id)
         if again is not None and again.member == ask.member:
             return Dealt(again, await self._read_again(log, again, ask))
@@ -309,7 +318,7 @@ class Dispatcher:
             except BaseException:  # the store fails, or the client has gone
                 self._put_back(piece)
                 raise
-            if log.ended or state.round != round_ or state.paused:
+            if log.ended or state.round != round_ or state.paused or not self.is_of(state):
                 self._put_back(piece)
                 continue  # what is free is another question now; of a topic that is gone nothing is
             if found.messages:
@@ -343,8 +352,12 @@ class Dispatcher:
                 room = options.unacked_max - self.unacked
                 if room <= 0 and self.unacked:
                     return Dealt(None, NOTHING, f"{UNACKED} {self.claims.most()}".rstrip())
-                through = self._acknowledged_through(state) if in_gaps else None
+                through, window = self._acknowledged_through(state) if in_gaps else None, lanes.window
                 picked = await lanes.pick(log, state, ask.member, min(messages_max, room), bytes_max, through)
+                if not self.is_of(state):
+                    break
+                if picked is None and window is not lanes.window:
+                    continue
             if picked is None:  # reading ahead may have found some that came back before a restart
                 picked = lanes.pick_returned(state, ask.member, messages_max, bytes_max, clock.now_ms())
             if picked is None:
@@ -403,6 +416,8 @@ class Dispatcher:
 
     def _next_piece(self, state: GroupState, ask: FetchAsk, *, in_gaps: bool) -> Piece | str:
         """The range to read for the next claim; or what there is to wait for."""
+        if not self.is_of(state):
+            return NO_MESSAGES
         if state.paused:
             return PAUSED
         limits, options = self._messages.limits, self.options

@@ -359,9 +359,11 @@ class Lanes:
         """Read ahead up to this message, which is decided: somebody acknowledges it without having been dealt it here."""
         if not self._is_complete:
             self.clear(self._pending)
-        while self.window.place < last and await self._read_ahead(log, state):
+        window = self.window
+        while window is self.window and window.place < last and await self._read_ahead(log, state):
             pass
-        self._tried = max(self._tried, last)
+        if window is self.window:  # else whoever needs it asks again
+            self._tried = max(self._tried, last)
 
     def of(self, spans: Iterable[tuple[bytes, bytes]]) -> list[Ahead]:
         """The messages of these spans that are in flight, ascending."""
@@ -567,21 +569,22 @@ class Lanes:
         """
         if not self._is_complete:
             self.clear(self._pending)
+        window = self.window  # of this state: another one is another question
         for _ in range(PICK_LOOKS_MAX):
-            window, more = self.window, True
-            while more and self.window.count(member) < messages_max and self.window.has_room(member):
-                more = (through is None or self.window.place < through) and await self._read_ahead(log, state)
-            if state.paused:
+            more = True
+            while more and window is self.window and window.count(member) < messages_max and window.has_room(member):
+                more = (through is None or window.place < through) and await self._read_ahead(log, state)
+            if state.paused or window is not self.window:
                 return None
-            cuts = self.window.deal_cuts(member, messages_max, bytes_max) if through is None else []
+            cuts = window.deal_cuts(member, messages_max, bytes_max) if through is None else []
             if cuts:
                 return self._dealt(Picked.of_cuts(cuts), member)
-            dealt = self.window.deal(member, messages_max, bytes_max, through)
+            dealt = window.deal(member, messages_max, bytes_max, through)
             if dealt:
                 return self._dealt(Picked.of_messages(dealt, 0), member)
-            if not more and (through is not None or not self.window.count(member)):
+            if not more and (through is not None or not window.count(member)):
                 return None
-            if window is self.window and not self.window.has_room(member) and not self.window.count(member):
+            if not window.has_room(member) and not window.count(member):
                 return None
             await asyncio.sleep(0)
         return None

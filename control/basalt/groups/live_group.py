@@ -132,6 +132,7 @@ class LiveGroup:
             self._table = table
             self._use(options_of(state))  # a change of them that could not be written is none
             self.dispatcher.rebuild(state, table.pending_in(self.number).values())
+            self.wake()  # what was not acknowledged after all is free
         return state
 
     def is_of(self, state: GroupState) -> bool:
@@ -381,8 +382,7 @@ class LiveGroup:
             return Dealt(None, NOTHING, STANDBY)
         if self.dispatcher.lanes is not None:
             self.dispatcher.lanes.assign(self.members)
-        in_gaps = self._desk.manager.state.groups.is_scattered(self.number)
-        dealt = await self.dispatcher.deal(log, state, ask, epoch, in_gaps=in_gaps)
+        dealt = await self._found(log, state, ask, epoch)
         if dealt.waiting_for == SPANS and ask.wait_ms:  # until other groups have fewer: nobody wakes it for that
             self._look_at(self._desk.clock.monotonic_ms() + SPANS_LOOK_MS)
         if dealt.claim is not None and self._has_no_member(dealt.claim):  # it left while messages were read
@@ -395,6 +395,15 @@ class LiveGroup:
                 self.give_back(dealt.claim)
                 raise
         return dealt
+
+    async def _found(self, log: TopicLog, state: GroupState, ask: FetchAsk, epoch: int) -> Dealt:
+        """Find messages for a fetch; look again where the log was read again meanwhile."""
+        while True:
+            in_gaps = self._desk.manager.state.groups.is_scattered(self.number)
+            dealt = await self.dispatcher.deal(log, state, ask, epoch, in_gaps=in_gaps)
+            if dealt.claim is not None or self.dispatcher.is_of(state):
+                return dealt
+            log, state = await self.open()
 
     def check_open(self, transaction_id: int) -> None:
         """Refuse a transaction to which nothing can be dealt any more: nobody would hear of its end."""

@@ -58,8 +58,10 @@ async def end_late(transactions: Coordinator, clock: Clock) -> Report:
 
     Most runs find and write nothing.
     """
-    expired = await _expire(transactions, clock)
-    moved = await transactions.move_dead_letters()
+    try:
+        expired = await _expire(transactions, clock)
+    finally:  # one that cannot be rolled back, now or ever, keeps no dead letter where it is
+        moved = await transactions.move_dead_letters()
     return {name: count for name, count in (("expired", expired), ("dead_letters", moved)) if count}
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from basalt.api.bodies.groups import GroupOptions
+from basalt.api.bodies.groups import GroupMode, GroupOptions
 from basalt.api.bodies.messages import Work, WorkAcknowledge, WorkPublish
 from basalt.errors import (
     AcknowledgeConflictError,
+    AcknowledgeOrderError,
     ClaimLostError,
     ConflictError,
     GroupNotFoundError,
@@ -25,6 +26,7 @@ from basalt.transactions.log.timeline import timeline_of
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.transaction import Kind, State
+from basalt_engine.records import Extras
 from basalt_engine.spans import Spans
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Insert, TableWrite
@@ -443,3 +445,36 @@ async def test_an_acknowledgement_whose_write_failed_is_unknown_until_the_log_is
     assert acknowledged(shop, found) == [False]
     assert await billing.read() == ["a"]
     assert await shop.read(B, committed=True) == []
+
+
+async def test_the_log_tells_what_a_one_shot_acknowledged_beside_others_in_its_group_of_writes(shop: Wired):
+    billing, found = await billing_of(shop, "a", "b", "c")
+    _, outcome, _ = await asyncio.gather(
+        billing.acknowledge(ids=found[:1]),
+        shop.transactions.one_shot(work_of("B", ids=found[1:2])),
+        billing.acknowledge(ids=found[2:]),
+    )
+    told: dict[int, Spans] = {}
+    for entry in shop.transactions.journal.entries():
+        for edit in entry.edits:
+            if isinstance(edit, edits.Acknowledged):
+                told.setdefault(edit.writer, Spans()).update(edit.spans)
+    covered = {writer: [spans.covers(each) for each in found] for writer, spans in told.items()}
+    assert covered == {0: [True, False, True], outcome.id: [False, True, False]}
+    assert acknowledged((await again(billing, shop)).shop, found) == [True] * 3
+
+
+@pytest.mark.parametrize("mode", ["stream", "keyed"])
+async def test_a_commit_without_work_is_refused_for_what_its_transaction_acknowledged_out_of_order(
+    shop: Wired, mode: GroupMode
+):
+    await shop.messaging.publish(A, encoded(["a", "b"]), extras=[Extras(b"key")] * 2)
+    billing = await Billing.made(shop, GroupOptions(mode))
+    page = await billing.fetch("mary")
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=ids_of(page)[1:], member="mary", tx=tx.id)
+    with pytest.raises(AcknowledgeOrderError):
+        await shop.transactions.commit(tx.id)
+    await billing.acknowledge(ids=ids_of(page)[:1], member="mary", tx=tx.id)
+    await shop.transactions.commit(tx.id)
+    assert acknowledged(shop, ids_of(page)) == [True, True]

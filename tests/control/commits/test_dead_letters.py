@@ -12,9 +12,14 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName
 from basalt.commits import dead_letters as dead_letters_module
-from basalt.commits.dead_letters import TRY_AGAIN_MS
+from basalt.commits.commit_stage import TopicParticipant
+from basalt.commits.dead_letters import TRY_AGAIN_MS, DeadLetters
 from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError, TooLargeError
-from basalt_engine.errors import StoreError
+from basalt.groups.live_group import LiveGroup
+from basalt.messaging.read.log_reader import Slice
+from basalt.operations.jobs import end_late
+from basalt.transactions.rules.transaction import Transaction
+from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.table import Store
 from tests.control.groups.conftest import Billing, ids_of
 from tests.control.messaging.conftest import anyio_backend, memory, shop
@@ -320,3 +325,88 @@ async def test_what_one_decision_rejects_fits_into_memory(shop: Wired, monkeypat
             await shop.transactions.one_shot(Work(acknowledge=entries))
     await shop.transactions.one_shot(Work(acknowledge=[entry(billing, *known[:2])]))
     assert await read(shop, dead) == ["a" * 10, "b" * 10]
+
+
+async def test_a_transaction_that_cannot_be_rolled_back_keeps_no_dead_letter_where_it_is(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a")
+    await fail(billing, 2)
+    tx = await shop.transactions.begin(timeout_ms=1_000)
+    await shop.publish(B, "never", tx=tx)
+    shop.clock.advance(2_000)
+
+    async def fails(_: TopicParticipant, __: Transaction) -> None:
+        raise StoreError("a region is away")
+
+    monkeypatch.setattr(TopicParticipant, "roll_back", fails)
+    with pytest.raises(StoreError):
+        await end_late(shop.transactions, shop.clock)
+    assert await read(shop, dead) == ["a"]
+
+
+async def test_a_message_that_cannot_be_read_keeps_no_other_groups_dead_letters_where_they_are(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing, dead = await made(shop)
+    other = await Billing.made(shop, OPTIONS, "other")
+    await shop.publish(A, "a")
+    await fail(billing, 2)
+    await fail(other, 2)
+    dead_of = DeadLetters._dead
+
+    def fails(letters: DeadLetters, live: LiveGroup, part: Slice) -> Any:
+        if live.number == billing.live.number:
+            raise CorruptionError("a row does not say what was written")
+        return dead_of(letters, live, part)
+
+    monkeypatch.setattr(DeadLetters, "_dead", fails)
+    with pytest.raises(CorruptionError):
+        await shop.transactions.move_dead_letters()
+    assert await read(shop, dead) == ["a"]
+    assert other.live.totals.dead_lettered == 1
+
+
+async def test_what_a_transaction_acknowledges_is_no_dead_letter_and_is_one_as_soon_as_that_ended_otherwise(
+    shop: Wired,
+) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a")
+    parked = ids_of(await billing.fetch("mary"))
+    await billing.release(ids=parked, member="mary")
+    await fail(billing, 2)
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=parked, tx=tx.id)
+    assert await shop.transactions.move_dead_letters() == 0
+    await shop.transactions.abort(tx.id)
+    assert await shop.transactions.move_dead_letters() == 1
+    assert await read(shop, dead) == ["a"]
+
+
+async def test_of_several_messages_only_the_one_stays_that_its_topic_refuses(shop: Wired) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b", "c")
+    await fail(billing, 2)
+
+    async def refusing(work: Work, owner: str) -> object:
+        if any(record.payload == b"b" for part in work.publish for record in part.records):
+            raise ConflictError("no b")
+        return await shop.transactions.one_shot(work, owner)
+
+    assert await shop.transactions._dead_letters.move(refusing) == 2
+    assert await read(shop, dead) == ["a", "c"]
+
+
+async def test_a_rejected_message_says_how_often_it_was_dealt(shop: Wired) -> None:
+    billing, dead = await made(shop, GroupOptions(retry_delay_ms=0, dead_letter_topic="dead"))
+    await shop.publish(A, "a", "b")
+    page = await billing.fetch("mary")
+    await billing.release(ids=ids_of(page)[:1], member="mary")
+    again = await billing.fetch("mary", epoch=page.member_epoch)
+    assert again.attempt == 2
+    rejected = [Rejection(each, "no") for each in ids_of(page)]
+    await shop.transactions.one_shot(Work(acknowledge=[WorkAcknowledge(*A, "billing", member="mary", reject=rejected)]))
+    found = await shop.messaging.fetch(dead, None, True)
+    told = [dict(extras.headers)["basalt-dead-attempts"] for part in found.slices for extras in part.extras()]
+    assert told == [b"2", b"1"]

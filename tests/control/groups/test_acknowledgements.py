@@ -19,6 +19,7 @@ from basalt.errors import (
     TransactionConflictError,
 )
 from basalt.groups import acknowledgements, places
+from basalt.transactions.rules.transaction import Kind
 from basalt_engine.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, ids, texts
@@ -334,3 +335,21 @@ async def test_a_stream_refuses_a_message_behind_a_far_one_that_is_not_acknowled
     page = await billing.fetch("mary")
     with pytest.raises(AcknowledgeOrderError):
         await billing.acknowledge(ids=ids_of(page)[1:], member="mary")
+
+
+async def test_what_a_transaction_acknowledged_and_retention_removed_is_no_conflict_with_the_message_behind_it(
+    shop: Wired,
+) -> None:
+    await shop.topics.update(A, {"ttl": "10"})
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop)
+    page = await billing.fetch("mary")
+    tx = await shop.transactions.begin(Kind.LONG, timeout_ms=10_000_000)
+    await billing.acknowledge(ids=ids_of(page)[1:], member="mary", tx=tx.id)
+    shop.clock.advance(5_000_000)
+    await shop.publish(A, "c")
+    await shop.services.scheduler.run_now("retention")
+    page = await billing.fetch("john")
+    await billing.acknowledge(ids=ids_of(page), member="john")
+    await shop.transactions.commit(tx.id)
+    assert billing.live.state.acknowledged.covers(ids_of(page)[0])

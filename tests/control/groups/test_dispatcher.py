@@ -404,3 +404,10 @@ async def test_what_is_acknowledged_while_it_is_read_is_not_dealt(shop: Wired, m
 
     monkeypatch.setattr(shop.messaging, "read_committed", slowly)
     assert await billing.read("john") == ["b"]
+
+
+async def test_a_request_id_that_two_members_give_is_two_requests(shop: Wired) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop)
+    assert await billing.read("mary", 1, request_id="r1") == ["a"]
+    assert await billing.read("john", 1, request_id="r1") == ["b"]

@@ -12,10 +12,14 @@ from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError, MemberFencedError
 from basalt.groups import attendance, live_group
 from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.live_group import LiveGroup
 from basalt.messaging.messages import Messages
+from basalt.transactions.rules import edits
 from basalt_engine.errors import RetryError, StoreError
+from basalt_engine.records import Extras
+from basalt_engine.spans import ZERO_ID, Spans
 from tests.control.groups.conftest import Billing, ids_of
-from tests.wiring import A, Wired, texts
+from tests.wiring import A, Wired, encoded, texts
 
 pytestmark = pytest.mark.anyio
 
@@ -321,3 +325,112 @@ async def test_a_seek_takes_nothing_from_who_is_dealt_messages_behind_it(
     assert texts(page.fetch) == [*"abc"]
     await billing.acknowledge(page.claim)
     assert await billing.handled() == []
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream", "keyed"])
+async def test_a_seek_amid_a_fetch_that_finds_nothing_hides_nothing(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
+) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop, GroupOptions(mode))
+    assert await billing.handled("mary") == ["a", "b"]
+    epoch, read = billing.live.members.get("mary").epoch, Messages.read_committed  # type: ignore[union-attr]
+
+    async def sought(messages: Messages, *asked: Any, **how: Any) -> Any:
+        found = await read(messages, *asked, **how)
+        monkeypatch.undo()
+        await billing.groups.seek(A, "billing", SeekRequest("start"))
+        return found
+
+    monkeypatch.setattr(Messages, "read_committed", sought)
+    dealt = await billing.fetch("mary", epoch=epoch)
+    assert texts(dealt.fetch) == ["a", "b"]
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream", "keyed"])
+async def test_what_was_not_acknowledged_after_all_is_dealt_though_a_fetch_was_under_way(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
+) -> None:
+    """A fetch looks behind what is acknowledged; the write of that fails, and the log is read again, before it has looked."""
+    await shop.messaging.publish(A, encoded(["a", "b"]), extras=[Extras(b"key")] * 2)
+    billing = await Billing.made(shop, GroupOptions(mode))
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary", counts=False)
+    lost, read = Spans([(ZERO_ID, page.through or ZERO_ID)]), Messages.read_committed
+    shop.transactions.state.apply(edits.Acknowledged(0, billing.live.number, shop.clock.now_ms(), lost))
+    billing.live.dispatcher.settle(lost, None, 0)
+
+    async def failing(messages: Messages, *asked: Any, **how: Any) -> Any:
+        found = await read(messages, *asked, **how)
+        monkeypatch.undo()
+        shop.transactions.manager.lost()
+        await shop.transactions.manager.ensure_known()
+        assert billing.live.state.acknowledged.floor == ZERO_ID
+        return found
+
+    monkeypatch.setattr(Messages, "read_committed", failing)
+    dealt = await billing.fetch("mary", epoch=page.member_epoch)
+    await shop.messaging.publish(A, encoded(["c"]), extras=[Extras(b"key")])
+    if dealt.claim is not None:
+        await billing.acknowledge(dealt.claim, member="mary")
+    assert [*texts(dealt.fetch), *await billing.handled("mary")] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream", "keyed"])
+async def test_who_waits_is_dealt_what_was_not_acknowledged_after_all(shop: Wired, mode: GroupMode) -> None:
+    await shop.publish(A, "a", "b")
+    billing = await Billing.made(shop, GroupOptions(mode))
+    page = await billing.fetch("mary")
+    await billing.release(page.claim, member="mary", counts=False)
+    lost = Spans([(ZERO_ID, page.through or ZERO_ID)])
+    shop.transactions.state.apply(edits.Acknowledged(0, billing.live.number, shop.clock.now_ms(), lost))
+    billing.live.dispatcher.settle(lost, None, 0)
+    waits = asyncio.create_task(billing.fetch("mary", epoch=page.member_epoch, wait_ms=60_000))
+    await asyncio.sleep(0.02)
+    shop.transactions.manager.lost()
+    await shop.transactions.manager.ensure_known()
+    assert billing.live.state.acknowledged.floor == ZERO_ID
+    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["a", "b"]
+
+
+async def test_what_is_found_for_a_fetch_whose_time_is_up_is_dealt_to_the_next(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing = await Billing.made(shop)
+    waits = asyncio.create_task(billing.fetch("mary", wait_ms=50))
+    await asyncio.sleep(0.01)
+    read, may_read = Dispatcher._read, asyncio.Event()
+
+    async def slow(self: Dispatcher, *asked: Any) -> Any:
+        await may_read.wait()
+        return await read(self, *asked)
+
+    monkeypatch.setattr(Dispatcher, "_read", slow)
+    await shop.publish(A, "a")
+    assert (await asyncio.wait_for(waits, 5)).claim is None
+    may_read.set()
+    assert texts((await asyncio.wait_for(billing.fetch("john", wait_ms=60_000), 5)).fetch) == ["a"]
+
+
+async def test_what_ran_out_while_the_store_failed_comes_back_though_nobody_asks(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_group, "RETRY_MS", 1)
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop, GroupOptions(claim_ms=60_000))
+    page = await billing.fetch("mary")
+    live, run_out, failures = billing.live, LiveGroup.return_run_out, [StoreError("the store is gone")]
+
+    async def failing(self: LiveGroup) -> int:
+        if failures:
+            raise failures.pop()
+        return await run_out(self)
+
+    monkeypatch.setattr(LiveGroup, "return_run_out", failing)
+    shop.clock.advance(60_000)
+    live._time_is_up()
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if not len(live.dispatcher.claims):
+            break
+    assert live.state.returns.at(ids_of(page)[0]) is not None

@@ -872,3 +872,37 @@ async def test_a_save_of_many_producers_is_written_a_part_at_a_time(monkeypatch:
     groups = shop.services.writer.groups
     assert await shop.services.producers.save(everything=True) == 2
     assert shop.services.writer.groups - groups == 2
+
+
+async def test_the_newest_of_a_producers_rows_counts_in_whichever_part_of_a_spread_topic_it_lies(shop: Wired) -> None:
+    for number in range(8):
+        await send(shop, f"m{number}", at=number, title=B)
+        shop.clock.advance(1)
+    shop = await shop.restarted()
+    assert await lasts(shop, B) == {"p": 7}
+    assert not await send(shop, "m7", at=7, title=B)
+    await shop.services.close()
+
+
+async def test_a_topic_whose_numbers_are_being_written_makes_no_room_for_another() -> None:
+    shop = await remembering(1)
+    idle = TopicName("shop", "idle")
+    await shop.topics.create(idle, {})
+    for title in (A, B, idle):
+        await shop.services.producers.of_topic(title)
+    told = await asyncio.gather(
+        send(shop, "a", at=0), send(shop, "b", at=0, by="q", title=B), send(shop, "a", at=0), return_exceptions=True
+    )
+    assert [each if isinstance(each, bool) else type(each) for each in told] == [True, BusyError, False]
+    assert await shop.read(A) == ["a"]
+    await shop.services.close()
+
+
+async def test_what_comes_behind_a_save_in_its_group_is_not_saved_by_it(shop: Wired) -> None:
+    await send(shop, "a", at=0)
+    log = await shop.topics.open(A)
+    await asyncio.gather(shop.services.producers.save(everything=True), send(shop, "b", at=1))
+    shown = log.producers.unsaved
+    assert (shown, log in log.memory.with_unsaved) == (1, True)
+    assert await shop.services.producers.save(everything=True) == 1
+    assert log.producers.unsaved == 0

@@ -414,3 +414,13 @@ def test_what_was_never_given_back_is_not_unparked(groups: Groups):
 )  # fmt: skip
 def test_the_delay_doubles_with_each_attempt_until_the_message_is_parked(options: bytes, attempts: int, at_ms: int):
     assert retry_at_ms(options, attempts, 0) == at_ms
+
+
+def test_what_one_of_two_transactions_gave_up_comes_back_like_anything_else(groups):
+    first, second = groups.scene.begin(), groups.scene.begin()
+    groups.acknowledge_in(first)
+    groups.acknowledge_in(second, span(8, 9))
+    groups.scene.abort(first)
+    assert groups.give_back() == 1
+    assert groups.billing.returns.at(place(5)).attempts == 1
+    assert groups.rules.spans_of(1) == 1
