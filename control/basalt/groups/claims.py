@@ -19,6 +19,7 @@ K = TypeVar("K", str, int)
 MANY_SPANS = 16  # of one claim: whose each message is, is found out once somebody asks
 DUE_PASSED_OVER = 16  # entries of the heap of due times for each claim that has not ended
 ENDED_MAX = 64  # claims that have ended, remembered of each member
+ENDED_SPANS_MAX = 2_000  # of them all, in which a keyed group's claims are as many as messages: some 250 KB
 REMEMBERED_MEMBERS_MAX = 1_000  # whose ended claims are remembered; who ended none for the longest time goes first
 
 
@@ -85,26 +86,25 @@ class Caller(NamedTuple):
 class _Remembered:
     """The claims of one member that ended of late."""
 
-    __slots__ = ("by_number", "order")
+    __slots__ = ("by_number", "order", "spans")
 
     def __init__(self) -> None:
         self.by_number: dict[int, Claim] = {}
         self.order: deque[int] = deque()
+        self.spans = 0  # of them all
 
-    def add(self, claim: Claim) -> int | None:
-        """Remember one more; the number of one that is forgotten for it."""
+    def add(self, claim: Claim) -> None:
+        """Remember one more, and forget the oldest where they are too many."""
         self.by_number[claim.number] = claim
         self.order.append(claim.number)
-        if len(self.order) <= ENDED_MAX:
-            return None
-        oldest = self.order.popleft()
-        del self.by_number[oldest]
-        return oldest
+        self.spans += len(claim.spans)
+        while len(self.order) > ENDED_MAX or (self.spans > ENDED_SPANS_MAX and len(self.order) > 1):
+            self.spans -= len(self.by_number.pop(self.order.popleft()).spans)
 
     def forget(self, number: int) -> None:
         """This claim has not ended after all."""
         self.order.remove(number)
-        del self.by_number[number]
+        self.spans -= len(self.by_number.pop(number).spans)
 
 
 class Claims:

@@ -129,6 +129,19 @@ def test_so_many_claims_that_ended_are_remembered_of_each_member_and_of_so_many_
     assert claims.find(2, "mary") is None
 
 
+def test_claims_of_many_spans_are_remembered_in_smaller_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a keyed group would keep a span of each message that was handled of late."""
+    monkeypatch.setattr(claims_module, "ENDED_SPANS_MAX", 10)
+    claims = Claims()
+    pairs = [(2 * each, 2 * each + 1) for each in range(40)]
+    for number, own in enumerate((pairs[:4], pairs[4:8], pairs[8:12], pairs[12:]), 1):
+        added = claim(number, *own, member="mary")
+        claims.add(added)
+        claims.acknowledge(added)
+        remembered = [each for each in range(1, number + 1) if claims.find(each, "mary") is not None]
+        assert remembered == {1: [1], 2: [1, 2], 3: [2, 3], 4: [4]}[number]
+
+
 def test_claims_run_out_in_their_time_unless_they_are_renewed() -> None:
     claims = Claims()
     claims.add(claim(1, (0, 1), until_ms=10))
