@@ -183,7 +183,7 @@ class Dispatcher:
         elif claim.attempt == 1:
             self.unacked -= claim.messages_left
         if self.lanes is not None:
-            self.lanes.given_back(claim.left, came_back=returned is not None or claim.attempt > 1)
+            self.lanes.given_back(claim.left, failed=returned is not None, came_back=claim.attempt > 1)
         self.claims.end(claim)
         self.look_again(min(places, default=ZERO_ID))
         self._reckon()
@@ -192,7 +192,7 @@ class Dispatcher:
         """So many messages of one claim were given back, the others are kept; `returned`: they count as failed."""
         if self.lanes is not None:
             holder = self.claims.holder(next(iter(spans), (b"", b""))[1])
-            self.lanes.given_back(spans, came_back=returned or (holder is not None and holder.attempt > 1))
+            self.lanes.given_back(spans, failed=returned, came_back=holder is not None and holder.attempt > 1)
         for after, through in spans:
             holder = self.claims.holder(through)
             if holder is not None and not returned and holder.attempt == 1:
@@ -241,7 +241,7 @@ class Dispatcher:
         messages = self._pending_messages.pop(transaction_id, 0)
         self.pending.subtract(spans)
         if self.lanes is not None:
-            (self.lanes.acknowledged if committed else self.lanes.failed)(spans)
+            self.lanes.acknowledged(spans) if committed else self.lanes.not_committed(spans, failed=returned)
         if committed:
             self._forget(spans)
             self.unacked -= messages
@@ -347,7 +347,9 @@ class Dispatcher:
                 return Dealt(None, NOTHING, PAUSED)
             if lanes.slots.is_standby(ask.member):
                 return Dealt(None, NOTHING, STANDBY)
-            picked = lanes.pick_returned(state, ask.member, messages_max, bytes_max, clock.now_ms())
+            picked = lanes.pick_returned(
+                state, ask.member, messages_max, bytes_max, clock.now_ms(), options.attempts_max
+            )
             if picked is None:
                 room = options.unacked_max - self.unacked
                 if room <= 0 and self.unacked:
@@ -359,7 +361,9 @@ class Dispatcher:
                 if picked is None and window is not lanes.window:
                     continue
             if picked is None:  # reading ahead may have found some that came back before a restart
-                picked = lanes.pick_returned(state, ask.member, messages_max, bytes_max, clock.now_ms())
+                picked = lanes.pick_returned(
+                    state, ask.member, messages_max, bytes_max, clock.now_ms(), options.attempts_max
+                )
             if picked is None:
                 return Dealt(None, NOTHING, SPANS) if in_gaps else self._nothing_keyed(lanes, ask.member)
             claim = self._claim_picked(picked, state, ask, epoch)
@@ -536,7 +540,7 @@ class Dispatcher:
     def _returned_piece(self, after: bytes, through: bytes, attempts: int, messages_max: int) -> Piece:
         # The last attempt is alone, whatever was known before: nothing becomes a dead letter for another's failure.
         is_last = attempts + 1 == self.options.attempts_max
-        alone = attempts >= ALONE_ATTEMPTS and (is_last or not self.spared.contains(after, through))
+        alone = is_last or (attempts >= ALONE_ATTEMPTS and not self.spared.contains(after, through))
         return Piece(after, through, after, 1 if alone else messages_max, attempts + 1, True)
 
     def _unheld(self, after: bytes, through: bytes) -> Iterable[tuple[bytes, bytes]]:

@@ -76,6 +76,15 @@ class _Deal:
         return [message.lane for message in self.picked.messages]
 
 
+class _Company:
+    """Messages that failed together. One of them that failed alone since was the reason: the others are spared, and dealt in company again."""
+
+    __slots__ = ("is_spared",)
+
+    def __init__(self) -> None:
+        self.is_spared = False
+
+
 class Lanes:
     """Everything that one keyed group knows of the messages ahead. One fetch is dealt at a time; everything else comes in between."""
 
@@ -100,6 +109,9 @@ class Lanes:
         self._retried: dict[
             int, set[bytes]
         ] = {}  # of those, the ones that were dealt again; by lane, as the two before
+        self._companies: dict[
+            bytes, _Company
+        ] = {}  # of messages that came back; forgotten by a restart, they are dealt alone
         self._unsorted: set[int] = set()  # waiting lanes whose time is not known yet
         self._due: list[tuple[int, int]] = []  # a heap of times and lanes
         self._ready: dict[int, None] = {}  # lanes whose first waiting message is due
@@ -128,7 +140,8 @@ class Lanes:
         self.slots.owners = owners
         self.window = Window(self.slots, self._bytes_max)
         for known in (
-            self.flight, self._deals, self._deals_of, self._by_lane, self._waiting, self._retried, self._due, self._ready,
+            self.flight, self._deals, self._deals_of, self._by_lane, self._waiting, self._retried, self._companies,
+            self._due, self._ready,
         ):  # fmt: skip
             known.clear()
         for ids in (self._counted, self._out_of_turn):
@@ -136,13 +149,15 @@ class Lanes:
         self._unsorted.clear()
         self._pending, self._last, self._tried, self._is_complete, self.held = pending, ZERO_ID, ZERO_ID, True, None
 
-    def given_back(self, spans: Iterable[tuple[bytes, bytes]], *, came_back: bool) -> None:
-        """Messages of claims are not claimed any more: they failed, now or before, or are as free as if never dealt."""
+    def given_back(self, spans: Iterable[tuple[bytes, bytes]], *, failed: bool, came_back: bool) -> None:
+        """Messages of a claim are not claimed any more: they failed now, or came back before, or are as free as if never dealt."""
         self._unfold()
         messages, _ = self._split(spans)
+        if failed:
+            self._keep_company(messages)
         for message in messages:
             self._uncount(message)
-        if came_back or not self._out_of_turn.isdisjoint(message.id for message in messages):
+        if failed or came_back or not self._out_of_turn.isdisjoint(message.id for message in messages):
             self._wait_all(messages)
             return
         for message in messages:
@@ -182,6 +197,7 @@ class Lanes:
                 left.remove(message[0])
         if self._out_of_turn:
             self._out_of_turn.difference_update(ids)
+        self._leave_company(ids)
         for after, through in unknown:
             self.window.forget(after, through)
 
@@ -198,15 +214,36 @@ class Lanes:
             for after, through in unknown:
                 self.window.forget(after, through)
 
-    def failed(self, spans: Iterable[tuple[bytes, bytes]]) -> None:
-        """These were pending, and their transaction did not commit."""
+    def not_committed(self, spans: Iterable[tuple[bytes, bytes]], *, failed: bool) -> None:
+        """These were pending, and their transaction did not commit, which counts as failure or not."""
         self._unfold()
         messages, unknown = self._split(spans)
+        if failed:
+            self._keep_company(messages)
         for message in messages:
             self._uncount(message)
         self._wait_all(messages)
         if unknown:
             self._is_complete = False  # nobody here knows their lanes
+
+    def _keep_company(self, messages: Sequence[Ahead]) -> None:
+        """These failed together."""
+        if len(messages) == 1:
+            former = self._companies.pop(messages[0].id, None)
+            if former is not None:
+                former.is_spared = True
+            return
+        company = _Company()
+        for message in messages:
+            self._companies[message.id] = company
+
+    def _leave_company(self, ids: Iterable[bytes]) -> None:
+        for message_id in ids if self._companies else ():
+            self._companies.pop(message_id, None)
+
+    def _is_spared(self, message_id: bytes) -> bool:
+        company = self._companies.get(message_id)
+        return company is not None and company.is_spared
 
     def look_again(self) -> None:
         """When they are due may have changed for all that came back."""
@@ -504,9 +541,12 @@ class Lanes:
     # Dealing.
 
     def pick_returned(
-        self, state: GroupState, member: str, messages_max: int, bytes_max: int, now_ms: int
+        self, state: GroupState, member: str, messages_max: int, bytes_max: int, now_ms: int, attempts_max: int
     ) -> Picked | None:
-        """The messages that came back and are due, of lanes whose slots this member has; all with equally many attempts."""
+        """The messages that came back and are due, of lanes whose slots this member has; all with equally many attempts.
+
+        One that failed often is alone, unless it is spared; in its last attempt (of `attempts_max`) in any case.
+        """
         self._sort(state, now_ms)
         picked, attempts = list[Ahead](), -1
         for lane in self._ready:
@@ -516,7 +556,11 @@ class Lanes:
                 message, attempt = self.flight[message_id], _attempt(state, message_id)
                 if attempts < 0:
                     attempts = attempt.attempts
-                    messages_max = 1 if attempts >= ALONE_ATTEMPTS else messages_max
+                    is_last = 0 < attempts == attempts_max - 1
+                    if is_last or (attempts >= ALONE_ATTEMPTS and not self._is_spared(message_id)):
+                        messages_max = 1
+                elif attempts >= ALONE_ATTEMPTS and not self._is_spared(message_id):
+                    break
                 if attempt.attempts != attempts or attempt.not_before_ms > now_ms:
                     break
                 bytes_max -= message.size_bytes

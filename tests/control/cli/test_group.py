@@ -43,6 +43,27 @@ def record(cli, *words: str) -> dict[str, Any]:
     return json.loads(ran.out)
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_what_the_server_refuses_of_options_is_told_by_the_names_of_the_commands(orders, words):
+    refused = orders("group", "create", "orders", "slow", "--retry-delay", "1h", *words)
+    assert (refused.code, refused.err) == (1, "basalt: --retry-delay-max is 5m; it must be 1h to 30d\n")
+    refused = orders("group", "change", "orders", "billing", "--lease", "10ms", *words)
+    assert refused.err.startswith("basalt: --lease is 10ms; it must be ")
+    refused = orders("group", "create", "orders", "slow", "--key", "page", *words)
+    assert refused.err.startswith("basalt: --key is neither key nor header:NAME")
+    there = orders("group", "create", "orders", "billing", "--claim-time", "10m", "--mode", "keyed", *words)
+    assert there.code == 4
+    for told in ("--mode is shared, not keyed", "--claim-time is 5m, not 10m", "--attempts-max is 3, not 8"):
+        assert told in there.err.replace('"', "")
+    if not words:
+        refused = orders("group", "change", "orders", "billing", "--unacked-max", "9000000")
+        assert refused.err.startswith("basalt: --unacked-max is 9000000; it must be 1 to 100000")
+        refused = orders("group", "release", "orders", "billing", "7", "--delay", "1s", "--uncounted")
+        assert (refused.code, "--delay and --uncounted" in refused.err) == (2, True)
+        refused = orders("group", "release", "orders", "billing", "7", "--delay", "3d")
+        assert "delayMs" not in refused.err
+
+
 def test_a_group_is_made_once_listed_shown_changed_and_deleted(orders):
     assert orders("group", "create", "orders", "billing", "--attempts-max", "3").code == 0, (
         "it is there with these options"
@@ -81,11 +102,11 @@ def test_a_dry_run_says_what_would_be_and_refuses_what_would_be_refused(orders):
     same = orders("group", "create", "orders", "billing", "--attempts-max", "3", "--dry-run")
     assert "is there with these options" in same.out
     other = orders("group", "create", "orders", "billing", "--mode", "stream", "--dry-run")
-    assert (other.code, "attempts_max is 3, not 8" in other.err, "mode is shared, not stream" in other.err) == (
+    assert (other.code, "--attempts-max is 3, not 8" in other.err, "--mode is shared, not stream" in other.err) == (
         4, True, True,
     )  # fmt: skip
     real = orders("group", "create", "orders", "billing", "--mode", "stream")
-    assert 'other options: attemptsMax is 3, not 8, mode is "shared", not "stream"' in real.err.replace("\n", " ")
+    assert 'other options: --attempts-max is 3, not 8, --mode is "shared", not "stream"' in real.err.replace("\n", " ")
     told = orders("group", "change", "orders", "billing", "--attempts-max", "5", "--dry-run").out
     assert "would change group billing of" in told
     assert told.endswith(": attempts_max 3 -> 5\n")

@@ -60,7 +60,7 @@ async def test_what_was_released_comes_again_later_and_alone_from_the_third_atte
     assert await billing.handled("mary") == ["b", "c"]
 
 
-@pytest.mark.parametrize("mode", ["shared", "stream"])
+@pytest.mark.parametrize("mode", ["shared", "stream", "keyed"])
 async def test_a_poison_message_is_found_alone_and_its_company_is_dealt_in_batches_again(
     shop: Wired, mode: GroupMode
 ) -> None:
@@ -88,10 +88,33 @@ async def test_a_poison_message_is_found_alone_and_its_company_is_dealt_in_batch
             done += batch
             await billing.acknowledge(page.claim, member="mary")
     assert sorted(done) == sorted(set(texts_) - {"m01"})
-    assert mode == "shared" or done == [each for each in texts_ if each != "m01"]
+    assert mode != "stream" or done == [each for each in texts_ if each != "m01"]
     assert await shop.read(TopicName(A.namespace, "dead"), committed=True) == ["m01"]
     assert max(seen[each] for each in done) <= 5
     assert fetches < 20, "without it each of them is a fetch of its own"
+
+
+@pytest.mark.parametrize("attempts_max", [2, 3])
+@pytest.mark.parametrize("mode", ["shared", "stream", "keyed"])
+async def test_no_message_becomes_a_dead_letter_for_anothers_failure(
+    shop: Wired, mode: GroupMode, attempts_max: int
+) -> None:
+    await shop.publish(A, *"abcd")
+    options = GroupOptions(mode, retry_delay_ms=0, attempts_max=attempts_max, dead_letter_topic="dead")
+    billing, epoch, done = await Billing.made(shop, options), 0, list[str]()
+    while True:
+        await shop.transactions.move_dead_letters()
+        page = await billing.fetch("mary", epoch=epoch)
+        if page.claim is None:
+            break
+        epoch = page.member_epoch
+        if "b" in texts(page.fetch):
+            await billing.release(page.claim, member="mary")
+        else:
+            done += texts(page.fetch)
+            await billing.acknowledge(page.claim, member="mary")
+    assert sorted(done) == ["a", "c", "d"]
+    assert await shop.read(TopicName(A.namespace, "dead"), committed=True) == ["b"]
 
 
 @pytest.mark.parametrize("mode", ["shared", "keyed"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from random import Random
 
@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from basalt.api.bodies.groups import GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn, Work, WorkAcknowledge
+from basalt.catalog.topics import TopicName
 from basalt.errors import (
     AcknowledgeConflictError,
     AcknowledgeOrderError,
@@ -275,19 +276,57 @@ async def test_after_a_restart_what_came_back_waits_for_what_was_claimed_before_
     await again.shop.services.close()
 
 
-async def test_a_poison_message_fails_alone_from_its_third_attempt_on(shop: Wired) -> None:
+async def test_a_message_fails_alone_from_its_third_attempt_on_and_its_company_goes_on_in_batches(shop: Wired) -> None:
+    """In the order of each key. The last attempt is alone in any case."""
+    billing = await Billing.made(
+        shop, GroupOptions("keyed", retry_delay_ms=0, attempts_max=8, dead_letter_topic="dead")
+    )
+    told = [f"{'abcd'[number % 4]}{number:02}" for number in range(40)]
+    await publish(shop, *told)
+    seen, failing, done, sizes, epoch = Counter[str](), {"b01": 99, "c06": 4}, list[str](), list[tuple[int, int]](), 0
+    while True:
+        await shop.transactions.move_dead_letters()
+        page = await billing.fetch("mary", epoch=epoch)
+        if page.claim is None:
+            break
+        epoch, batch = page.member_epoch, texts(page.fetch)
+        sizes.append((page.attempt, len(batch)))
+        fails = any(seen[each] < failing.get(each, 0) for each in batch)
+        seen.update(batch)
+        if fails:
+            await billing.release(page.claim, member="mary")
+        else:
+            done += batch
+            await billing.acknowledge(page.claim, member="mary")
+    for key in "abcd":
+        assert [each for each in done if each[0] == key] == [each for each in told if each[0] == key and each != "b01"]
+    assert await shop.read(TopicName(A.namespace, "dead"), committed=True) == ["b01"]
+    assert sizes[:2] == [(1, 40), (2, 40)]
+    assert all(size == 1 for attempt, size in sizes if attempt == 8)
+    assert max(seen[each] for each in done) <= 6
+    assert len(sizes) < 25, "without it each of them is a fetch of its own"
+
+
+@pytest.mark.parametrize("how", ["a transaction aborts", "they are given back uncounted", "a new server"])
+async def test_who_was_company_is_known_by_failures_alone(shop: Wired, how: str) -> None:
+    """What is given back uncounted is no reason to spare others; after a restart nobody is spared before another failed alone."""
     billing = await Billing.made(shop, GroupOptions("keyed", retry_delay_ms=0))
     await publish(shop, "a1", "b1", "c1")
-    sizes = []
-    epoch = 0
-    for _ in range(8):
-        page = await billing.fetch("mary", epoch=epoch)
-        epoch = page.member_epoch
-        sizes.append((page.attempt, len(texts(page.fetch))))
-        await billing.release(page.claim, member="mary")
-    assert sizes[:2] == [(1, 3), (2, 3)]
-    assert all(size == 1 for attempt, size in sizes if attempt > 2)
-    assert {attempt for attempt, _ in sizes} >= {3, 4}
+    page = await billing.fetch("mary")
+    for _ in range(2):
+        if how == "a transaction aborts":
+            tx = await shop.transactions.begin()
+            await billing.acknowledge(page.claim, member="mary", tx=tx.id)
+            await shop.transactions.abort(tx.id)
+        else:
+            await billing.release(page.claim, member="mary")
+        page = await billing.fetch("mary", epoch=page.member_epoch)
+    assert (len(texts(page.fetch)), page.attempt) == (1, 3)
+    if how == "a new server":
+        shop.transactions.manager.lost()
+    await billing.release(page.claim, member="mary", counts="uncounted" not in how)
+    again = await billing.fetch("mary", 2, epoch=page.member_epoch)
+    assert len(texts(again.fetch)) == (2 if how == "a transaction aborts" else 1)
 
 
 async def test_a_hot_key_that_is_parked_starves_nobody(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -25,7 +27,7 @@ from basalt.cli.options import (
 )
 from basalt.cli.output import Column, columns, count_text, counted, duration_text, plain, row
 from basalt.cli.root import group as command_group
-from basalt.errors import ClaimLostError, GroupExistsError, GroupNotFoundError
+from basalt.errors import ClaimLostError, GroupExistsError, GroupNotFoundError, InputError
 
 if TYPE_CHECKING:
     from basalt.api.bodies.groups import GroupInfo
@@ -104,8 +106,33 @@ class _Acted(NamedTuple):
 
 @contextmanager
 def _acting(invocation: Invocation, topic: str, name: str, *, dry_run: bool) -> Iterator[_Acted]:
-    with invocation.client() as client:
-        yield _Acted(client, client.topic(topic).group(name), dry_run)
+    try:
+        with invocation.client() as client:
+            yield _Acted(client, client.topic(topic).group(name), dry_run)
+    except InputError as error:
+        error.message = _by_options(error.message)
+        raise
+
+
+def _by_options(message: str) -> str:
+    """A refusal in which what the server calls claimMs, say, is named as the command's option is, and its times are durations."""
+    for option in click.get_current_context().command.params:
+        if not isinstance(option, click.Option) or option.name is None:
+            continue
+        first, *others = option.name.split("_")
+        for name in (option.name, first + "".join(map(str.capitalize, others))):
+            values = r"(?P<values> is [^,;]+(, not [^,;]+|; it must be [^,;]+)?)"
+            shown = (
+                partial(_with_durations, option)
+                if isinstance(option.type, DurationMs)
+                else rf"{option.opts[-1]}\g<values>"
+            )
+            message = re.sub(rf"(?<![\w-]){name}{values}", shown, message)
+    return message
+
+
+def _with_durations(option: click.Option, found: re.Match[str]) -> str:
+    return option.opts[-1] + re.sub(r"\d+", lambda number: duration_text(int(number[0])), found["values"])
 
 
 def group_row(info: GroupInfo) -> dict[str, Any]:
@@ -147,11 +174,10 @@ def create(invocation: Invocation, /, topic: str, name: str, dry_run: bool, **gi
 
 def _is_there(acted: _Acted, options: dict[str, Any]) -> bool:
     """True if the group is there with these options; `GroupExistsError` when it has others, as the server says it."""
-    from basalt.api.bodies.groups import GroupOptions
-
+    wanted = _checked(options)
     acted.client.topics.get(acted.group.topic)
     try:
-        found, wanted = row(acted.group.get().options), row(GroupOptions(**options))
+        found = row(acted.group.get().options)
     except GroupNotFoundError:
         return False
     others = [f"{name} is {plain(found[name])}, not {plain(wanted[name])}" for name in _differing(found, wanted)]
@@ -160,6 +186,16 @@ def _is_there(acted: _Acted, options: dict[str, Any]) -> bool:
             f"{acted} is there with other options: {', '.join(others)}", hint="change them, or name another group"
         )
     return True
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with those that were left out; refused as the server would, which has limits of its own beside."""
+    from basalt.api.bodies.groups import GroupOptions, check_options
+    from basalt.api.bodies.messages import LONG_MAX
+
+    made = GroupOptions(**options)
+    check_options(made, LONG_MAX, LONG_MAX)
+    return row(made)
 
 
 def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -198,7 +234,7 @@ def change(invocation: Invocation, /, topic: str, name: str, dry_run: bool, **gi
     with _acting(invocation, topic, name, dry_run=dry_run) as acted:
         if dry_run:
             present = row(acted.group.get().options)
-            wanted = {**present, **changes}
+            wanted = _checked({**present, **changes})
             moves = [f"{name} {plain(present[name])} -> {plain(wanted[name])}" for name in _differing(present, wanted)]
             invocation.out.done(f"would change {acted}: {', '.join(moves) or 'nothing'}", acted.result(options=wanted))
             return
@@ -363,6 +399,8 @@ def release(
     reason: str, dry_run: bool,
 ) -> None:  # fmt: skip
     """Take claims (`basalt group claims`) from whoever works on them: their messages are dealt again."""
+    if uncounted and delay_ms is not None:
+        raise Usage("--delay and --uncounted: what was no attempt is dealt again at once", hint="leave one of them out")
     with _acting(invocation, topic, name, dry_run=dry_run) as acted:
         there = {claim.claim: claim.messages for claim in acted.group.claims()}
         if gone := [str(number) for number in claim_numbers if number not in there]:
