@@ -130,14 +130,14 @@ def archive(
     """Write a topic's messages to Parquet files in FOLDER, with a manifest, and verify them.
 
     FOLDER is a path, or a URI such as hdfs://… or s3://…, that every executor reaches. The topic keeps its messages,
-    unless it is to be truncated: then it must have none before --from, and nothing is truncated before every file was
-    read again.
+    unless it is to be truncated: then it must have none before --from, its consumer groups must have acknowledged what
+    goes, and nothing is truncated before every file was read again.
     """
     from basalt.api.positions import END
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs import archive as archives
     from basalt_spark.jobs import archive_folder
-    from basalt_spark.jobs.archive import require_nothing_before, truncate_behind
+    from basalt_spark.jobs.archive import require_acknowledged, require_nothing_before, truncate_behind
     from basalt_spark.jobs.archive_folder import Folder
 
     archive_folder.checked_job_id(job_id)
@@ -145,6 +145,7 @@ def archive(
     wanted = source.decided(start, stop)
     if truncate:
         require_nothing_before(source, wanted.after)
+        require_acknowledged(source, wanted.through)
     parts = source.parts(wanted)
     if dry_run:
         messages = counted(sum(part.messages for part in parts), "message")

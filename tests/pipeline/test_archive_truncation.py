@@ -15,7 +15,7 @@ from basalt.errors import ConflictError, GenerationError
 from basalt_spark import connection
 from basalt_spark.connection import QualifiedTopic, Server, client_of
 from basalt_spark.jobs import archive_folder
-from basalt_spark.jobs.archive import archive, before_ms, require_nothing_before, truncate_behind
+from basalt_spark.jobs.archive import archive, before_ms, require_acknowledged, require_nothing_before, truncate_behind
 from basalt_spark.jobs.archive_folder import Folder, Manifest
 from basalt_spark.jobs.topic_rows import TopicRows, before
 from tests.pipeline.runner import in_this_process
@@ -99,6 +99,24 @@ def test_an_archive_that_begins_too_late_is_refused_before_anything_is_written(r
     require_nothing_before(rows, before(at_time(times[0])))
     with pytest.raises(ConflictError):
         require_nothing_before(rows, before(at_time(times[1])))
+
+
+def test_what_a_group_has_not_acknowledged_is_not_truncated(rows: TopicRows, folder: Folder):
+    """The message that stays, of the archive's last millisecond, may be unacknowledged."""
+    times = published(rows, "a", "b", "c")
+    with rows.client.consumer("orders", group="billing") as billing:
+        known = archived(rows, folder)
+        assert known.through is not None
+        batches = billing.batches(limit=1)
+        for _ in range(2):
+            with pytest.raises(ConflictError, match="group billing has not acknowledged"):
+                require_acknowledged(rows, bytes.fromhex(known.through))
+            with pytest.raises(ConflictError, match="group billing has not acknowledged"):
+                truncate_behind(rows, known)
+            billing.acknowledge(next(batches))
+    assert contents(rows) == ["a", "b", "c"]
+    require_acknowledged(rows, bytes.fromhex(known.through))
+    assert truncate_behind(rows, known) == {"truncated": True, "truncated_before_ms": times[2]}
 
 
 def test_a_topic_that_was_created_again_is_not_truncated(rows: TopicRows, folder: Folder):

@@ -219,11 +219,13 @@ def truncate_behind(source: TopicRows, archived: Manifest) -> dict[str, Any]:
     """Truncate the topic up to the end of an archive that was verified, and give the facts of it for the report.
 
     Messages of the archive's last millisecond stay if more may follow in it.
-    `ConflictError`: the topic has messages before the archive's first. `GenerationError`: it was created again since.
+    `ConflictError`: the topic has messages before the archive's first, or a group has not acknowledged some of them.
+    `GenerationError`: it was created again since.
     """
     if archived.through is None:
         return {"truncated": False, "truncated_before_ms": None}
     require_nothing_before(source, None if archived.after is None else bytes.fromhex(archived.after))
+    require_acknowledged(source, bytes.fromhex(archived.through))
     done = source.client.topics.truncate(
         source.name.topic, before_ms(bytes.fromhex(archived.through)), namespace=source.name.namespace,
         generation=archived.generation, reason=f"archived by job {archived.job_id}", by="basalt spark archive",
@@ -238,6 +240,18 @@ def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
             f"topic {source.name} has messages before the archive begins, which truncating it would lose",
             hint="archive from the start on, or without truncating",
         )
+
+
+def require_acknowledged(source: TopicRows, through: bytes | None) -> None:
+    """Raise `ConflictError` when a group has yet to acknowledge what truncating up to this id would take from it."""
+    for group in source.topic.groups() if through is not None else ():
+        left = source.topic.group(group.name).messages(limit=1)
+        if left and int.from_bytes(left[0].id, "big") >> _BITS_BELOW_MS < before_ms(through):
+            raise ConflictError(
+                f"group {group.name} has not acknowledged message {left[0].id.hex()} of topic {source.name},"
+                " which truncating it would take from the group",
+                hint="wait for the group, seek or delete it, or archive without truncating",
+            )
 
 
 def before_ms(through: bytes) -> int:
