@@ -15,6 +15,7 @@ from typing import NamedTuple
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.codecs.encoded import Encoding
 from basalt.groups.claims import Claim, Claims
+from basalt.groups.companies import ALONE_ATTEMPTS
 from basalt.groups.figures import GroupTotals
 from basalt.groups.lanes import Lanes
 from basalt.groups.places import oldest_of
@@ -27,7 +28,6 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.spans import ZERO_ID, Spans
 
-ALONE_ATTEMPTS = 2  # so often failed, a message is dealt alone: a poison message takes no neighbours along
 SPARED_LOOKS_MAX = 16  # stretches behind a message that failed alone of which it is asked whether they were its company
 LOOKS_MAX = 64  # gaps without a living message that one fetch passes; the next one goes on behind them
 READY_MAX = 1_000  # returned messages that are found in advance: each search goes through all that were returned

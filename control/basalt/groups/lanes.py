@@ -24,6 +24,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from basalt.groups.claims import Claims
+from basalt.groups.companies import Companies
 from basalt.groups.members import Members
 from basalt.groups.slots import SLOTS, Slots
 from basalt.groups.window import WINDOW_BYTES_MAX, Ahead, Picked, Sheet, Window, picked_parts
@@ -37,11 +38,8 @@ from basalt_engine.spans import ZERO_ID, Spans
 
 READ_MESSAGES_MAX = 4_096  # read ahead at once, some 5 ms of work: then others get their turn
 READ_BYTES_MAX = 4 << 20
-SHEET_MESSAGES_MIN = (
-    16  # of a batch, on average: of smaller ones each message is packed, and read again when it is dealt
-)
+SHEET_MESSAGES_MIN = 16  # of a batch, on average: of smaller ones each message is packed, and read again later
 PICKED_MESSAGES_MIN = 16  # asked for where what is wanted lies far apart
-ALONE_ATTEMPTS = 2  # so often failed, a message is dealt alone: a poison message takes no neighbours along
 PICK_LOOKS_MAX = 64  # looks at a window that one fetch takes: the next one goes on
 NOTHING = Fetch([], None, None, 0, 0)
 NO_ATTEMPT = Attempt(0, 0, ReturnReason.RELEASED)
@@ -76,15 +74,6 @@ class _Deal:
         return [message.lane for message in self.picked.messages]
 
 
-class _Company:
-    """Messages that failed together. One of them that failed alone since was the reason: the others are spared, and dealt in company again."""
-
-    __slots__ = ("is_spared",)
-
-    def __init__(self) -> None:
-        self.is_spared = False
-
-
 class Lanes:
     """Everything that one keyed group knows of the messages ahead. One fetch is dealt at a time; everything else comes in between."""
 
@@ -101,17 +90,11 @@ class Lanes:
         self._deals: dict[bytes, _Deal] = {}  # in flight too, as they were dealt; by where they begin
         self._deals_of: dict[str, list[_Deal]] = {}  # the same by member, first dealt first
         self._by_lane: dict[int, list[bytes]] = {}  # the ids in flight, ascending
-        self._counted: set[bytes] = (
-            set()
-        )  # of those, the ones for which a slot waits: claimed, or pending since they were
+        self._counted: set[bytes] = set()  # of those, the ones for which a slot waits: they were claimed
         self._out_of_turn: set[bytes] = set()  # of those, the ones before which undealt messages of their lanes may lie
         self._waiting: dict[int, list[bytes]] = {}  # of those, the ones that came back, ascending
-        self._retried: dict[
-            int, set[bytes]
-        ] = {}  # of those, the ones that were dealt again; by lane, as the two before
-        self._companies: dict[
-            bytes, _Company
-        ] = {}  # of messages that came back; forgotten by a restart, they are dealt alone
+        self._retried: dict[int, set[bytes]] = {}  # of those, the ones that were dealt again; both by lane
+        self._companies = Companies()
         self._unsorted: set[int] = set()  # waiting lanes whose time is not known yet
         self._due: list[tuple[int, int]] = []  # a heap of times and lanes
         self._ready: dict[int, None] = {}  # lanes whose first waiting message is due
@@ -154,7 +137,7 @@ class Lanes:
         self._unfold()
         messages, _ = self._split(spans)
         if failed:
-            self._keep_company(messages)
+            self._companies.failed([message.id for message in messages])
         for message in messages:
             self._uncount(message)
         if failed or came_back or not self._out_of_turn.isdisjoint(message.id for message in messages):
@@ -197,7 +180,7 @@ class Lanes:
                 left.remove(message[0])
         if self._out_of_turn:
             self._out_of_turn.difference_update(ids)
-        self._leave_company(ids)
+        self._companies.forget(ids)
         for after, through in unknown:
             self.window.forget(after, through)
 
@@ -219,31 +202,12 @@ class Lanes:
         self._unfold()
         messages, unknown = self._split(spans)
         if failed:
-            self._keep_company(messages)
+            self._companies.failed([message.id for message in messages])
         for message in messages:
             self._uncount(message)
         self._wait_all(messages)
         if unknown:
             self._is_complete = False  # nobody here knows their lanes
-
-    def _keep_company(self, messages: Sequence[Ahead]) -> None:
-        """These failed together."""
-        if len(messages) == 1:
-            former = self._companies.pop(messages[0].id, None)
-            if former is not None:
-                former.is_spared = True
-            return
-        company = _Company()
-        for message in messages:
-            self._companies[message.id] = company
-
-    def _leave_company(self, ids: Iterable[bytes]) -> None:
-        for message_id in ids if self._companies else ():
-            self._companies.pop(message_id, None)
-
-    def _is_spared(self, message_id: bytes) -> bool:
-        company = self._companies.get(message_id)
-        return company is not None and company.is_spared
 
     def look_again(self) -> None:
         """When they are due may have changed for all that came back."""
@@ -543,10 +507,7 @@ class Lanes:
     def pick_returned(
         self, state: GroupState, member: str, messages_max: int, bytes_max: int, now_ms: int, attempts_max: int
     ) -> Picked | None:
-        """The messages that came back and are due, of lanes whose slots this member has; all with equally many attempts.
-
-        One that failed often is alone, unless it is spared; in its last attempt (of `attempts_max`) in any case.
-        """
+        """The messages that came back and are due, of lanes whose slots this member has; all with equally many attempts."""
         self._sort(state, now_ms)
         picked, attempts = list[Ahead](), -1
         for lane in self._ready:
@@ -556,10 +517,9 @@ class Lanes:
                 message, attempt = self.flight[message_id], _attempt(state, message_id)
                 if attempts < 0:
                     attempts = attempt.attempts
-                    is_last = 0 < attempts == attempts_max - 1
-                    if is_last or (attempts >= ALONE_ATTEMPTS and not self._is_spared(message_id)):
+                    if self._companies.is_alone(message_id, attempts, attempts_max):
                         messages_max = 1
-                elif attempts >= ALONE_ATTEMPTS and not self._is_spared(message_id):
+                elif self._companies.is_alone(message_id, attempts, attempts_max):
                     break
                 if attempt.attempts != attempts or attempt.not_before_ms > now_ms:
                     break
@@ -711,9 +671,7 @@ class Lanes:
 
     def _is_in_turn(self, deal: _Deal) -> bool:
         """True when nothing of its lanes lies before a deal. What is not in flight lies behind all that is; so does a later deal."""
-        is_first = (
-            self._is_complete and self._deals_of[deal.member][0] is deal
-        )  # nobody else is dealt anything of its slots
+        is_first = self._is_complete and self._deals_of[deal.member][0] is deal  # its slots are dealt to nobody else
         return is_first and (not self._by_lane or self._by_lane.keys().isdisjoint(deal.lanes()))
 
     def _first_undealt(
