@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageTable
 from basalt_engine.records import Buffer, Extras
@@ -46,6 +48,7 @@ NAMED_IDLE_MS = 7 * 24 * 3_600_000
 EVICTED_IDLE_MS = 60_000  # a producer that was used since is never forgotten for another's sake
 SAVE_ROWS = 50_000  # behind the entry: a restart reads them in about a second
 SAVE_AGE_MS = 60_000
+SAVE_AGAIN_MS = 250  # after an entry could not be saved in time, where the job might come too late
 SAVE_GROUP_TOPICS = 8
 SAVE_GROUP_BYTES = 256 << 10  # of entries: gathering them takes the event loop some 3 ms
 ENTRY_BYTES = 50  # of one producer in an entry, about
@@ -200,9 +203,16 @@ class LogProducers:
 
     def due(self, log: TopicLog, monotonic_ms: float) -> bool:
         """True when the entry is to be written: before much is to be read, and long before rows may go with what they say."""
+        return self.unsaved >= SAVE_ROWS or self.due_ms(log) <= monotonic_ms
+
+    def due_ms(self, log: TopicLog) -> float:
+        """When the entry is to be written if no more comes, on the monotonic clock."""
         ttl_ms = log.topic.metadata.ttl_ms if self.ttl_ms is None else min(self.ttl_ms, log.topic.metadata.ttl_ms)
-        age_ms = min(SAVE_AGE_MS, ttl_ms // 2)
-        return self.unsaved >= SAVE_ROWS or monotonic_ms - self.changed_ms >= age_ms
+        return self.changed_ms + min(SAVE_AGE_MS, ttl_ms // 2)
+
+    def is_short_lived(self, log: TopicLog) -> bool:
+        """True when rows may go, by themselves, before the job that saves entries has to come."""
+        return not log.memory.atomic and self.unsaved > 0 and self.due_ms(log) < self.changed_ms + SAVE_AGE_MS
 
     def dropped(self, log: TopicLog) -> None:
         """The log has forgotten all of it."""
@@ -229,6 +239,9 @@ class Producers:
         self._limits = limits
         self._remembered = Remembered()
         self._last_epoch = 0  # that was given; no two runs ever get the same, whatever is deleted between them
+        self._timer: asyncio.TimerHandle | None = None  # for rows that live short
+        self._timer_ms = 0.0
+        self._saving: asyncio.Task[None] | None = None
         self.duplicates_total = 0  # publishes of which nothing was written
 
     @property
@@ -287,6 +300,8 @@ class Producers:
         state.changed(log, monotonic_ms)
         if extras is not None:
             state.expires(extras)
+        if state.is_short_lived(log):
+            self._save_by(state.due_ms(log))
         placed = log.append(group, messages, extras, None, (name, first))
         state.position = placed.end
         return placed
@@ -392,6 +407,8 @@ class Producers:
         self._remembered.keep(log, state)
         if state.unsaved:
             log.memory.with_unsaved.add(log)
+        if state.is_short_lived(log):
+            self._save_by(state.due_ms(log))
         if self._remembered.count > self._limits.memory:
             self._remembered.forget_saved(self._limits.memory, log)
 
@@ -449,6 +466,33 @@ class Producers:
                 some, size_bytes = [], 0
                 await asyncio.sleep(0)
         return saved
+
+    def _save_by(self, at_ms: float, after_ms: float = 1) -> None:
+        if self._timer is not None:
+            if self._timer_ms <= at_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = at_ms
+        left_ms = max(at_ms - self._clock.monotonic_ms() + 1, after_ms)
+        self._timer = asyncio.get_running_loop().call_later(left_ms / 1_000, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._saving = asyncio.get_running_loop().create_task(self._save_short_lived())
+
+    async def _save_short_lived(self) -> None:
+        with suppress(BasaltError):  # it is tried again, here and by the job
+            await self.save()
+        for log in list(self._logs.memory.with_unsaved):
+            if log.producers.is_short_lived(log):
+                self._save_by(log.producers.due_ms(log), SAVE_AGAIN_MS)
+
+    async def close(self) -> None:
+        """Save nothing more by itself."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def keep(self, log: TopicLog) -> None:
         """Before rows are put out of reach: what they say of producers is durable without them."""

@@ -117,6 +117,7 @@ class RunningServices(services.Services):
         self.stop_waiting()
         await self.groups.close()
         await self.scheduler.stop()
+        await self.producers.close()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
             with contextlib.suppress(BasaltError):  # counts that are not saved are counted again

@@ -774,6 +774,34 @@ async def test_an_entry_is_saved_before_messages_with_a_ttl_of_their_own_may_go(
     assert await shop.services.producers.save() == 1
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_rows_say_that_live_for_seconds_is_saved_without_the_job(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a TTL after the first of them. When that fails, it is tried again."""
+    store = Dropping(atomic=False)
+    shop = await Wired.start(store)
+    await shop.topics.create(A, {"ttl": "1"})
+    await send(shop, "a", at=0)
+    if fails:
+        run, failed = shop.services.producers._writer.run, list[object]()
+
+        async def first_fails(*asked: Any) -> Any:
+            failed.append(asked)
+            if len(failed) == 1:
+                raise StoreError("the store is gone")
+            return await run(*asked)
+
+        monkeypatch.setattr(shop.services.producers._writer, "run", first_fails)
+    shop.clock.advance(500)
+    async with asyncio.timeout(5):
+        while shop.services.topics.memory.with_unsaved:
+            await asyncio.sleep(0.01)
+    store.drop()
+    again = await shop.restarted()
+    assert not await send(again, "a", at=0)
+
+
 async def test_the_place_at_which_a_producer_was_deleted_is_not_given_out_again_by_a_clock_that_is_behind(
     shop: Wired,
 ) -> None:
