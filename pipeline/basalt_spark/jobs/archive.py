@@ -244,7 +244,9 @@ def require_nothing_before(source: TopicRows, after: bytes | None) -> None:
 
 def require_acknowledged(source: TopicRows, through: bytes | None) -> None:
     """Raise `ConflictError` when a group has yet to acknowledge what truncating up to this id would take from it."""
-    for group in source.topic.groups() if through is not None else ():
+    if through is None:
+        return
+    for group in source.topic.groups():
         left = source.topic.group(group.name).messages(limit=1)
         if left and int.from_bytes(left[0].id, "big") >> _BITS_BELOW_MS < before_ms(through):
             raise ConflictError(
