@@ -15,7 +15,7 @@ from typing import NamedTuple
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName, title_of
-from basalt.errors import BusyError, ConflictError, MessageNotFoundError, TooLargeError
+from basalt.errors import BusyError, ConflictError, MessageNotFoundError, TooLargeError, TopicNotFoundError
 from basalt.groups.groups import Groups, dead_letter_title
 from basalt.groups.live_group import LiveGroup, options_of
 from basalt.messaging.log.topic_log import TopicLog
@@ -170,6 +170,9 @@ class DeadLetters:
             topic_log, _ = await live.open()
         except InputError:  # its topic is gone, and so is the group soon
             return 0
+        if not await self._has_topic(live):
+            self._refused[state.number] = now_ms, None
+            return 0
         for after, through in parked:
             place = after
             while place < through and live.state.round == round_:
@@ -186,6 +189,20 @@ class DeadLetters:
         else:
             self._refused.pop(state.number, None)
         return moved
+
+    async def _has_topic(self, live: LiveGroup) -> bool:
+        """False where the topic of dead letters was deleted: then no message need be tried."""
+        if live.options.dead_letter_topic is None:
+            return False
+        title = dead_letter_title(self._logs, live.title, live.options)
+        try:
+            await self._logs.open(title)
+        except TopicNotFoundError:
+            log.warning(
+                "dead letters of group %s of %s stay parked: topic %s is not there", live.state.name, live.title, title
+            )
+            return False
+        return True
 
     def _dead(self, live: LiveGroup, part: Slice) -> Iterator[_Dead]:
         """Those of the messages that are parked still, and not acknowledged by a transaction."""

@@ -410,3 +410,26 @@ async def test_a_rejected_message_says_how_often_it_was_dealt(shop: Wired) -> No
     found = await shop.messaging.fetch(dead, None, True)
     told = [dict(extras.headers)["basalt-dead-attempts"] for part in found.slices for extras in part.extras()]
     assert told == [b"2", b"1"]
+
+
+async def test_no_message_is_tried_while_the_topic_of_dead_letters_is_not_there(
+    shop: Wired, caplog: pytest.LogCaptureFixture
+) -> None:
+    billing, dead = await made(shop)
+    await shop.publish(A, "a", "b", "c")
+    await fail(billing, 2)
+    await shop.topics.delete(dead)
+    tried: list[Work] = []
+
+    async def counted(work: Work, owner: str) -> object:
+        tried.append(work)
+        return await shop.transactions.one_shot(work, owner)
+
+    for _ in range(3):
+        assert await shop.transactions._dead_letters.move(counted) == 0
+    assert tried == []
+    assert len([each for each in caplog.records if "stay parked" in each.message]) == 1
+    await shop.topics.create(dead, {})
+    shop.clock.advance(TRY_AGAIN_MS)
+    assert await shop.transactions._dead_letters.move(counted) == 3
+    assert await read(shop, dead) == ["a", "b", "c"]
