@@ -124,12 +124,9 @@ class Lanes:
         self.window = Window(self.slots, self._bytes_max)
         for known in (
             self.flight, self._deals, self._deals_of, self._by_lane, self._waiting, self._retried, self._companies,
-            self._due, self._ready,
+            self._due, self._ready, self._counted, self._out_of_turn, self._unsorted,
         ):  # fmt: skip
             known.clear()
-        for ids in (self._counted, self._out_of_turn):
-            ids.clear()
-        self._unsorted.clear()
         self._pending, self._last, self._tried, self._is_complete, self.held = pending, ZERO_ID, ZERO_ID, True, None
 
     def given_back(self, spans: Iterable[tuple[bytes, bytes]], *, failed: bool, came_back: bool) -> None:
