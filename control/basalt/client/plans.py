@@ -15,6 +15,7 @@ from urllib.parse import quote
 from basalt.api.bodies import json
 from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.producers import AutomaticProducers
+from basalt.errors import InputError
 
 T = TypeVar("T")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
@@ -196,6 +197,13 @@ def next_id_of(answer: Answer) -> bytes | None:
 
 def joined_path(*parts: str) -> str:
     """Make a path of these parts. Each is quoted whole, so that no name leads elsewhere."""
+    for part in parts:
+        if not isinstance(part, str):
+            raise TypeError(f"a name is text, not {part!r}: {'/'.join(map(str, parts))}")
+        if not part:
+            raise InputError(
+                f"a name is empty: {'/'.join(parts)}", field="name", hint="Names have 1 character or more."
+            )
     return "".join("/" + quote(part, safe="") for part in parts)
 
 

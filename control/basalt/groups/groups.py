@@ -666,11 +666,11 @@ class Groups:
         found = await self._ranges.advance(title, None if low == ZERO_ID else low, through=high)
         return found.messages, found.at_end
 
-    async def list(self, title: TopicName) -> list[GroupInfo]:
-        """The groups of a topic, by name."""
+    async def list(self, title: TopicName, start: str = "") -> list[GroupState]:
+        """The groups of a topic by name, from this name on."""
         log = await self._open(title)
         found = self._manager.state.groups.of_topic(log.topic.keys.prefix, log.topic.generation)
-        return [self.info(title, state) for state in sorted(found, key=lambda state: state.name)]
+        return sorted((state for state in found if state.name >= start), key=lambda state: state.name)
 
 
 def _refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptions) -> None:

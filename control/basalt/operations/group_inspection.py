@@ -12,11 +12,19 @@ from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
 
+from msgspec import structs
+
 from basalt.api.bodies import groups as bodies
 from basalt.api.bodies.json import HexMessageId
 from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import MessageNotFoundError, SessionFencedError, TransactionEndedError, TransactionNotFoundError
+from basalt.errors import (
+    GroupNotFoundError,
+    MessageNotFoundError,
+    SessionFencedError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+)
 from basalt.groups.claims import Claim, Claims
 from basalt.groups.figures import Figures, GroupTotals, Lag, expired_through, reason_text
 from basalt.groups.groups import Groups
@@ -55,6 +63,7 @@ LOOKS_MAX = 250  # pieces in one state before others get their turn: some millis
 TURNS_MAX = 2_000  # of one list: pieces that it passes, in all, to find what is asked for
 COUNT_TURNS = 4  # of one count: of more pieces, a part is counted
 LAST_ID = b"\xff" * MESSAGE_ID_BYTES  # behind every message
+PAGE_MS = 1_000  # of counting for one page of a list with figures: a client waits longer, and sees that it goes on
 LOOKS_PER_ENTRY = 4  # parts that are looked into for each entry that is wanted: in some, nothing lives any more
 ENTRIES_MAX = 1_000  # of one list of messages: an operator looks at them one by one
 FIGURES_MAX = (
@@ -243,6 +252,24 @@ class GroupInspection:
             fetched_per_second=totals.fetched_rate.per_second(now_ms),
             acknowledged_per_second=totals.acknowledged_rate.per_second(now_ms),
         )
+
+    async def page(self, title: TopicName, start: str, limit: int | None, *, figures: bool) -> bodies.GroupList:
+        """The groups of a topic by name, from this name on; with their figures as many as are counted in `PAGE_MS`."""
+        shown: list[bodies.GroupInfo] = []
+        end_ms = self._clock.monotonic_ms() + PAGE_MS
+        for state in await self._groups.list(title, start):
+            if len(shown) == limit or (figures and shown and self._clock.monotonic_ms() >= end_ms):
+                return bodies.GroupList(tuple(shown), state.name)
+            info = self._groups.info(title, state)
+            if figures:
+                try:
+                    counted = await self.figures(await self._groups.find(title, state.name))
+                except GroupNotFoundError:  # deleted since the list was made
+                    continue
+                info = structs.replace(info, figures=counted)
+                await asyncio.sleep(0)
+            shown.append(info)
+        return bodies.GroupList(tuple(shown))
 
     async def lag(self, live: LiveGroup) -> Lag:
         """The lag of a group."""

@@ -226,10 +226,61 @@ def test_a_paused_group_says_so(orders):
         ["lag", "orders", "--over", "-1"],
         ["seek", "orders", "billing"],
         ["messages", "orders", "billing", "--state", "lost"],
+        ["messages", "orders", "billing", "--limit", "0"],
+        ["create", "orders"],
+        ["create", "orders", "x", "--lease", "5"],
+        ["create", "orders", "x", "--lease", "0s"],
+        ["create", "orders", "x", "--attempts-max", "-1"],
+        ["create", "orders", "x", "--unacked-max", "0"],
+        ["create", "orders", "x", "--retry-delay", "-1s"],
+        ["lag", "orders", "--over", "ten"],
+        ["lag", "orders", "--older", "5"],
+        ["seek", "orders", "billing", "--to", "yesterday"],
+        ["release", "orders", "billing", "0"],
+        ["release", "orders", "billing", "x"],
+        ["release", "orders", "billing", "1", "--delay", "5"],
+        ["unpark", "orders", "billing", "zz"],
     ],
 )
 def test_words_that_make_no_sense_are_refused_before_anything_is_asked(run, words: list[str]):
-    assert run("group", *words, "--url", "http://127.0.0.1:1").code == 2
+    ran = run("group", *words, "--url", "http://127.0.0.1:1")
+    assert (ran.code, ran.err.startswith("basalt: ")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["create", "orders", "a b"], 1, "group 'a b' is not a name; use 1 to 255"),
+        (["create", "orders", "x", "--start", "yesterday"], 1, "start 'yesterday' is not a position; write start, end"),
+        (["create", "orders", "x", "--key", "value"], 1, "key is neither key nor header:NAME; say what lanes"),
+        (["create", "orders", "x", "--claim-time", "13h"], 1, "--claim-time is 13h; it must be 1s to 12h"),
+        (["create", "orders", "x", "--dead-letter-topic", "a b"], 1, "topic 'a b' is not a name"),
+        (["create", "orders", "x", "--dead-letter-topic", "orders"], 1, "they would come back for ever; name another topic"),
+        (["create", "orders", "billing", "--mode", "stream"], 4, "change them, or name another group"),
+        (["create", "none", "x"], 3, "none does not exist; create it, or check the name"),
+        (["change", "orders", "none", "--expire", "1d"], 3, "has no group 'none'; create it, or check the name"),
+        (["lag", "orders", "none"], 3, "has no group 'none'"),
+        (["lag", "none"], 3, "none does not exist"),
+        (["messages", "orders", "billing", "--limit", "1001"], 1, "limit is '1001'; it must be a whole number from 1 to 1000"),
+        (["release", "orders", "billing", "5"], 4, "has no claim 5 (any more); `basalt group claims` lists"),
+        (["seek", "orders", "none", "--to", "end", "--yes"], 3, "has no group 'none'"),
+        (["pause", "orders", "none"], 3, "has no group 'none'"),
+        (["delete", "orders", "none", "--yes"], 3, "has no group 'none'"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)  # fmt: skip
+def test_what_the_server_refuses_is_told_with_what_to_do_and_changes_nothing(orders, words, code, told):
+    def known():
+        shown = [
+            rows(orders, *list_of) for list_of in (("group", "list", "orders"), ("topic", "list"), ("audit", "list"))
+        ]
+        return [[{**row, "used_ms": 0} for row in each] for each in shown]
+
+    before = known()
+    ran = orders("group", *words)
+    assert (ran.code, ran.out) == (code, "")
+    assert told in ran.err.replace("\n", " ")
+    assert known() == before
 
 
 def test_a_message_that_failed_too_often_is_parked_until_it_is_unparked(orders, server_url):

@@ -10,11 +10,11 @@ from basalt.client.plans import (
     ClientScope,
     CoroutineRefusedError,
     act_of,
-    joined_path,
     media_type_of,
     query_of,
     send_json,
 )
+from basalt.errors import InputError
 
 
 def test_no_name_leads_to_another_path():
@@ -23,7 +23,20 @@ def test_no_name_leads_to_another_path():
         "/v1/namespaces/a%2Fb/topics/..%2Fx%3Fy%23z/groups/%C3%BC%20%252F"
     )
     assert scope.table("t", namespace="other").path() == "/v1/namespaces/other/tables/t"
-    assert joined_path("v1", "") == "/v1/"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("", InputError, "a name is empty: v1/namespaces/shop/topics/$"),
+        (None, TypeError, "a name is text, not None: v1/namespaces/shop/topics/None$"),
+        (b"orders", TypeError, "a name is text, not b'orders'"),
+        (5, TypeError, "a name is text, not 5"),
+    ],
+)
+def test_a_name_that_is_none_leads_nowhere(name, error, told):
+    with pytest.raises(error, match=told):
+        ClientScope("shop", lambda: 0).topic(name).path()
 
 
 def test_a_query_has_what_is_given_in_hex_and_in_words():

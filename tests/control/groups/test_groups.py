@@ -99,7 +99,7 @@ async def test_making_a_group_again_changes_nothing_and_other_options_are_refuse
         await billing.groups.make(A, "billing", GroupOptions(claim_ms=7_000))
     await billing.groups.change(A, "billing", GroupOptions(claim_ms=7_000))
     assert (await billing.groups.make(A, "billing", GroupOptions(claim_ms=7_000))).options.claim_ms == 7_000
-    assert [info.name for info in await billing.groups.list(A)] == ["billing"]
+    assert [state.name for state in await billing.groups.list(A)] == ["billing"]
 
 
 async def test_a_group_that_starts_at_the_end_gets_what_comes(shop: Wired) -> None:
@@ -120,7 +120,7 @@ async def test_a_group_that_nobody_uses_is_forgotten_when_it_is_to_be(shop: Wire
     assert (line.act, line.what, line.agent, line.outcome) == (
         "expire group", f"group {A}/idle", "job stats", "1 forgotten",
     )  # fmt: skip
-    assert [info.name for info in await billing.groups.list(A)] == ["billing"]
+    assert [state.name for state in await billing.groups.list(A)] == ["billing"]
 
 
 async def test_a_group_of_which_only_memory_knows_that_it_is_used_is_kept(shop: Wired) -> None:
@@ -143,7 +143,7 @@ async def test_a_group_that_is_used_while_its_line_is_written_is_kept(shop: Wire
     assert [state.name for state in found.unused] == ["billing"]
     await billing.groups.pause(A, "billing")
     assert await billing.groups.forget(found.unused, unused=True) == 0
-    assert [info.name for info in await billing.groups.list(A)] == ["billing"]
+    assert [state.name for state in await billing.groups.list(A)] == ["billing"]
 
 
 async def test_somebody_else_keeps_the_position_of_a_tracked_group(shop: Wired) -> None:

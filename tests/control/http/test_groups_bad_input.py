@@ -67,6 +67,9 @@ def bad_options() -> Iterator[Bad]:
     yield Bad("make: of a topic of no name", "PUT", "/v1/namespaces/shop/topics/.x/groups/other", {}, "invalid_name")
     yield Bad("make: with other options", "PUT", BILLING, {"claimMs": 5_000}, "group_exists")
     yield Bad("change: another mode with claims", "PUT", f"{BILLING}/options", {"mode": "stream"}, "conflict")
+    for query in ("limit=0", "limit=x", "start=", "start=a%20b", "start=.a", "figures=1", "state=parked"):
+        yield Bad(f"list?{query}: query", "GET", f"{GROUPS}?{query}", b"", "invalid_input")
+    yield Bad("list: of no topic", "GET", "/v1/namespaces/shop/topics/none/groups", b"", "topic_not_found")
     yield Bad("show: a query", "GET", f"{BILLING}?figures=true", b"", "invalid_input")
     yield Bad("delete: force as a number", "DELETE", f"{BILLING}?force=1", b"", "invalid_input")
 

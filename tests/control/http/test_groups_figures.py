@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.api.bodies.groups import GroupFigures
+from basalt.groups.live_group import LiveGroup
 from basalt.http import group_metrics
-from tests.control.http.group_client import GROUP, GroupClient, claim_of, ids_of
+from basalt.operations import group_inspection
+from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of, ids_of
+
+GROUPS = f"{ORDERS}/groups"
 
 
 def series(shop: GroupClient, name: str) -> dict[str, float]:
@@ -18,6 +23,12 @@ def series(shop: GroupClient, name: str) -> dict[str, float]:
 LABELS = 'group="billing",namespace="shop",topic="orders"'
 
 
+def make_three(shop: GroupClient, messages: int = 0) -> None:
+    shop.make(messages, f"{GROUPS}/c")
+    for name in ("a", "b"):
+        assert shop.call("PUT", f"{GROUPS}/{name}", {}).status == 200
+
+
 def test_a_group_is_shown_with_its_figures(shop: GroupClient):
     shop.make()
     shop.fetch("?limit=4&member=w1")
@@ -26,6 +37,53 @@ def test_a_group_is_shown_with_its_figures(shop: GroupClient):
     assert (figures["lagMessages"], figures["exact"], figures["unread"], figures["claimed"]) == (10, True, 6, 4)
     assert figures["lagSeconds"] == 2.5
     assert (figures["acknowledgedMs"], figures["fetchedPerSecond"] > 0, figures["spans"]) == (None, True, 0)
+
+
+def test_groups_are_listed_with_their_figures_as_many_as_are_counted_in_the_time_of_a_page(
+    shop: GroupClient, monkeypatch: pytest.MonkeyPatch
+):
+    make_three(shop, messages=6)
+    whole = shop.call("GET", f"{GROUPS}?figures=true").json()
+    assert [(each["name"], each["figures"]["lagMessages"]) for each in whole["groups"]] == [
+        ("a", 6),
+        ("b", 6),
+        ("c", 6),
+    ]
+    assert whole["next"] is None
+    assert whole["groups"][0] == shop.call("GET", f"{GROUPS}/a").json()
+    monkeypatch.setattr(group_inspection, "PAGE_MS", 0)
+    pages, start = [], ""
+    while start is not None:
+        page = shop.call("GET", f"{GROUPS}?figures=true{start and f'&start={start}'}").json()
+        pages.append([each["name"] for each in page["groups"]])
+        start = page["next"]
+    assert pages == [["a"], ["b"], ["c"]]
+
+
+def test_a_list_of_groups_goes_on_where_its_limit_ended_it_and_without_one_is_whole(shop: GroupClient):
+    make_three(shop)
+    listed = [
+        ([each["name"] for each in page["groups"]], page["next"], page["groups"][0]["figures"])
+        for page in (shop.call("GET", f"{GROUPS}{query}").json() for query in ("", "?limit=2", "?limit=2&start=aa"))
+    ]
+    assert listed == [(["a", "b", "c"], None, None), (["a", "b"], "c", None), (["b", "c"], None, None)]
+    assert shop.call("GET", f"{GROUPS}?start=z").json() == {"groups": [], "next": None}
+
+
+def test_a_group_that_is_deleted_while_its_topic_s_are_counted_is_left_out(
+    shop: GroupClient, monkeypatch: pytest.MonkeyPatch
+):
+    make_three(shop)
+    groups, counted = shop.services.groups, group_inspection.GroupInspection.figures
+
+    async def deleting(inspection: group_inspection.GroupInspection, live: LiveGroup) -> GroupFigures:
+        found = await counted(inspection, live)
+        if live.state.name == "a":
+            await groups.delete(live.title, "b")
+        return found
+
+    monkeypatch.setattr(group_inspection.GroupInspection, "figures", deleting)
+    assert [each["name"] for each in shop.call("GET", f"{GROUPS}?figures=true").json()["groups"]] == ["a", "c"]
 
 
 def test_markers_are_no_part_of_the_lag(shop: GroupClient):

@@ -102,9 +102,10 @@ class GroupInfo(Struct, frozen=True, rename="camel"):
 
 
 class GroupList(Struct, frozen=True):
-    """The groups of a topic, by name."""
+    """The groups of a topic, by name. `next` is the `start` of the page behind it, and null in the last one."""
 
     groups: tuple[GroupInfo, ...]
+    next: str | None = None
 
 
 class MemberInfo(Struct, frozen=True, rename="camel"):

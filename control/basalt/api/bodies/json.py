@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,9 @@ class HexMessageId(bytes):
     """A message id: 20 bytes in Python, 40 hex digits in JSON."""
 
     __slots__ = ()
+
+
+_HEX_ID = re.compile(f"[0-9a-fA-F]{{{2 * MESSAGE_ID_BYTES}}}")
 
 
 def message_id(given: bytes | None) -> HexMessageId | None:
@@ -40,11 +44,9 @@ def schema_of(kind: type) -> dict[str, Any]:
 
 def from_json(kind: type, value: object) -> object:
     """The value as the one type that msgspec does not know; its ValueError is told as a `ValidationError`."""
-    if kind is HexMessageId and isinstance(value, str):
-        given = bytes.fromhex(value)
-        if len(given) == MESSAGE_ID_BYTES:
-            return HexMessageId(given)
-    raise ValueError(f"{value!r} is no message id")
+    if kind is HexMessageId and isinstance(value, str) and _HEX_ID.fullmatch(value):
+        return HexMessageId.fromhex(value)
+    raise ValueError(f"{value!r} is no message id of {2 * MESSAGE_ID_BYTES} hex digits")
 
 
 def _to_json(value: object) -> str:

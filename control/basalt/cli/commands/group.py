@@ -294,13 +294,7 @@ def _asked(client: Client, topic: str, names: Sequence[str]) -> list[GroupInfo]:
     """The groups with their figures; one that is deleted meanwhile is left out of all."""
     if names:
         return [client.topic(topic).group(name).get() for name in names]
-    found = []
-    for info in client.topic(topic).groups():
-        try:
-            found.append(info if info.figures is not None else client.topic(topic).group(info.name).get())
-        except GroupNotFoundError:
-            continue
-    return found
+    return client.topic(topic).groups(figures=True)
 
 
 def is_behind(shown: dict[str, Any], over: int | None, older_ms: int | None) -> bool:

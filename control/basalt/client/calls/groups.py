@@ -35,7 +35,7 @@ from basalt.api.bodies.groups import (
     Unparked,
     UnparkRequest,
 )
-from basalt.api.bodies.json import HexMessageId
+from basalt.api.bodies.json import MESSAGE_ID_BYTES, HexMessageId
 from basalt.api.bodies.messages import Work
 from basalt.api.codecs import avro
 from basalt.client.calls.messages import PositionLike, position
@@ -59,6 +59,7 @@ from basalt.client.plans import (
     query_of,
     send_json,
 )
+from basalt.errors import InputError
 
 
 class GroupOptionsGiven(TypedDict, total=False):
@@ -116,9 +117,17 @@ def group(scope: TopicScope, name: str) -> GroupScope:
     return GroupScope(scope, name)
 
 
-def list_groups(scope: TopicScope) -> Steps[list[GroupInfo]]:
-    """The consumer groups of the topic, by name."""
-    return list((yield from get_json(GroupList, f"list the groups of {scope}", scope.path("groups"))).groups)
+def list_groups(scope: TopicScope, *, figures: bool = False) -> Steps[list[GroupInfo]]:
+    """The consumer groups of the topic, by name; with `figures` of each, a page after the other, for each is counted."""
+    found: list[GroupInfo] = []
+    start: str | None = None
+    while True:
+        query = query_of(figures=figures or None, start=start)
+        page = yield from get_json(GroupList, f"list the groups of {scope}", scope.path("groups"), query)
+        found += page.groups
+        start = page.next
+        if start is None:
+            return found
 
 
 def create(scope: GroupScope, /, **options: Unpack[GroupOptionsGiven]) -> Steps[GroupInfo]:
@@ -288,9 +297,9 @@ def unpark(
     return send_json("POST", what, scope.path("unpark"), json_of(Unparked), body=body, query=query)
 
 
-def report_position(scope: GroupScope, up_to: bytes, *, by: str = "") -> Steps[None]:
+def report_position(scope: GroupScope, up_to: bytes | str, *, by: str = "") -> Steps[None]:
     """Report how far the keeper of a `tracked` group's position has come. `ConflictError` for a group of another mode."""
-    what, body = f"report the position of group {scope}", PositionRequest(HexMessageId(up_to), by)
+    what, body = f"report the position of group {scope}", PositionRequest(_id(up_to), by)
     return send_json("POST", what, scope.path("position"), nothing, body=body)
 
 
@@ -300,7 +309,29 @@ def _act(scope: GroupScope, verb: str, reason: str, by: str) -> Steps[GroupInfo]
 
 
 def _ids(given: Iterable[bytes | str]) -> tuple[HexMessageId, ...]:
-    return tuple(HexMessageId(bytes.fromhex(each) if isinstance(each, str) else each) for each in given)
+    if isinstance(given, str | bytes):
+        raise TypeError(f"ids are several: [{given!r}]")
+    return tuple(map(_id, given))
+
+
+def _id(given: bytes | str) -> HexMessageId:
+    """The id, as a message has it or in hex digits. `InputError` when it is none."""
+    if isinstance(given, bytes):
+        found = given
+    elif isinstance(given, str):
+        try:
+            found = bytes.fromhex(given)
+        except ValueError:
+            found = b""
+    else:
+        raise TypeError(f"an id is bytes or hex digits, not {given!r}")
+    if len(found) != MESSAGE_ID_BYTES:
+        raise InputError(
+            f"{given!r} is not a message id",
+            field="ids",
+            hint="Give it as a message has it: 20 bytes, or 40 hex digits.",
+        )
+    return HexMessageId(found)
 
 
 def _dealt(answer: Answer) -> Dealt:

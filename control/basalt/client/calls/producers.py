@@ -115,6 +115,8 @@ def _alone(producer: ProducerScope) -> Iterator[None]:
 
 def _first_of(producer: ProducerScope, sequence: int | None) -> int:
     if sequence is not None:
+        if not isinstance(sequence, int):
+            raise TypeError(f"sequence is a whole number, not {sequence!r}")
         return sequence
     following = producer.last_sequence + 1
     if producer.doubtful_through >= following:

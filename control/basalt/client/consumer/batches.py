@@ -154,7 +154,10 @@ class Acknowledgements:
 
     def acknowledge(self, given: Consumed) -> None:
         """Acknowledge a batch, but for what of it is rejected; some messages; or several of these."""
-        for each in (given,) if isinstance(given, Batch | Message) else given:
+        named = (given,) if isinstance(given, Batch | Message) else given
+        if not isinstance(named, Iterable):
+            raise _not_acknowledged(given)
+        for each in named:
             if isinstance(each, Batch):
                 self._part(each).whole = True
             else:
@@ -162,6 +165,10 @@ class Acknowledgements:
 
     def reject(self, message: ConsumedMessage, reason: str) -> None:
         """Make a message a dead letter of its group, whatever else is said of its batch."""
+        if isinstance(message, Batch):
+            raise TypeError(f"what is rejected is one message, not {message!r}: reject its messages one by one")
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason of a rejection is text, not {reason!r}")
         self._part(_batch_of(message)).rejected[message.id] = reason
 
     def entries(self, *, by_ids: bool = False) -> list[WorkAcknowledge]:
@@ -216,4 +223,8 @@ def _batch_of(message: object) -> Batch:
             field="messages",
             hint="Acknowledge messages as a consumer's batch has them.",
         )
-    raise TypeError(f"what is acknowledged is a batch or its messages, not {type(message).__name__}")
+    raise _not_acknowledged(message)
+
+
+def _not_acknowledged(given: object) -> TypeError:
+    return TypeError(f"what is acknowledged or rejected is of a batch: it, or its messages; not {type(given).__name__}")

@@ -26,7 +26,7 @@ from basalt.api.bodies.groups import (
     ReleaseRequest,
     Sought,
 )
-from basalt.api.bodies.messages import REASON_CHARS_MAX, Work
+from basalt.api.bodies.messages import MEMBER_CHARS_MAX, REASON_CHARS_MAX, Work, is_member
 from basalt.client.calls import groups
 from basalt.client.calls.groups import Dealt, GroupOptionsGiven, GroupScope
 from basalt.client.calls.messages import FOLLOW_WAIT_MS, PositionLike
@@ -111,7 +111,17 @@ def consumer(
     `GroupOptions`), and joins as `member`: None makes a name up. `GroupExistsError` when it is there with others than the options
     that are given here. Joining again under the same name fences the process that had it (`MemberFencedError` there).
     """
+    if member is not None and not _is_members_name(member):
+        raise InputError(
+            f"member {str(member)[:80]!r} is not the name of a member",
+            field="member",
+            hint=f"Use 1 to {MEMBER_CHARS_MAX} printable characters without a slash, or leave it out.",
+        )
     return OpenConsumer(GroupScope(scope.topic(topic, namespace=namespace), group), options, member)
+
+
+def _is_members_name(given: object) -> bool:
+    return isinstance(given, str) and given != "" and is_member(given)
 
 
 def made_up_name() -> str:
@@ -266,6 +276,7 @@ class BatchCursor:
     """The place of an iterator of batches. What of the last one is not decided is given back when the next one is asked for."""
 
     def __init__(self, consumer: OpenConsumer, limit: int | None, wait: bool) -> None:
+        check_count(limit, "limit")
         self.done = False
         self._consumer = consumer
         self._limit = limit
@@ -331,6 +342,8 @@ def release(
     `counts=False`: it was no attempt.
     """
     told = _own(consumer, given)
+    if not isinstance(reason, str):
+        raise TypeError(f"reason is text, not {reason!r}")
 
     def ask(epoch: int) -> Steps[Released]:
         entry = _request(told, epoch, by_ids=False)
@@ -389,9 +402,11 @@ def give_back(batch: Batch, *, counts: bool, reason: str = "") -> Steps[bool]:
     return True
 
 
-def lag(consumer: OpenConsumer) -> Steps[GroupFigures | None]:
-    """The lag of the group, in messages and seconds; None while it is not counted."""
-    return (yield from groups.get(consumer.group)).figures
+def lag(consumer: OpenConsumer) -> Steps[GroupFigures]:
+    """The lag of the group, in messages and seconds, and what its messages wait for."""
+    figures = (yield from groups.get(consumer.group)).figures
+    assert figures is not None, "of one group the server always tells them"
+    return figures
 
 
 def seek(
@@ -417,10 +432,21 @@ def resume(consumer: OpenConsumer, *, reason: str = "", by: str = "") -> Steps[G
     return groups.resume(consumer.group, reason=reason, by=by)
 
 
+def check_count(count: int | None, field: str) -> None:
+    """Refuse what is not the number of something: `TypeError`, `InputError`. None is every such number."""
+    if count is None:
+        return
+    if not isinstance(count, int):
+        raise TypeError(f"{field} is a whole number, not {count!r}")
+    if count < 1:
+        raise InputError(f"{field} is {count}; it must be 1 or more", field=field)
+
+
 def is_lost(raised: BaseException) -> bool:
     """True if others were faster: at the messages in hand, or at what they were to change."""
-    lost = isinstance(raised, ClaimLostError | AcknowledgeConflictError | TransactionConflictError)
-    return lost or type(raised) is ConflictError
+    if type(raised) is ConflictError:
+        return raised.field != "reject"  # the group has no topic for dead letters, and gets none by trying again
+    return isinstance(raised, ClaimLostError | AcknowledgeConflictError | TransactionConflictError)
 
 
 def is_failure(raised: BaseException) -> bool:

@@ -31,6 +31,7 @@ from basalt.client.consumer.batches import Acknowledgements, Batch, Consumed, Co
 from basalt.client.consumer.open_consumer import (
     OpenConsumer,
     as_member,
+    check_count,
     give_back,
     is_failure,
     is_lost,
@@ -299,6 +300,11 @@ def process(
     With the async client both may be coroutine functions.
     """
     consumer.joined()
+    for name, given in (("handle", handle), ("until", until)):
+        if not callable(given):
+            raise TypeError(f"{name} is a function, not {given!r}")
+    check_count(limit, "limit")
+    check_count(errors_max, "errors_max")
     consumer.processing, consumer.waiting_for = True, None  # what was waited for before says nothing of now
     try:
         yield from Processing(consumer, handle, until, limit, errors_max).run()

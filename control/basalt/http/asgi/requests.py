@@ -161,9 +161,12 @@ class RequestHead:
             )
         if b"%" in raw_path:
             unquoted(raw_path, "path", "names")
-            if re.search(rb"%2[fF]|%5[cC]", raw_path):
+            slash = re.search(rb"[^/]*(%2[fF]|%5[cC])[^/]*", raw_path)
+            if slash is not None:
                 raise errors.InputError(
-                    "the path has an encoded slash or backslash", field="path", hint="No name may have one."
+                    f"the path has an encoded slash or backslash in {slash[0].decode('ascii', 'replace')[:80]!r}",
+                    field="path",
+                    hint="No name may have one.",
                 )
         given = self.headers.get(b"basalt-request-id")
         if given is not None:
@@ -329,7 +332,8 @@ def convert_json(value: object, kind: Any) -> Any:
         field = place[1] if place else unknown[1] if unknown else None
         message = _PLACE.sub("", text)
         shown = f"{field[:_FIELD_CHARS_MAX]}: {message}" if field else f"the body: {message}"
-        raise errors.MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None) from None
+        hint = "Its values are in /openapi.json." if message.startswith("Invalid enum value") else None
+        raise errors.MalformedBodyError(shown, field=field[:_FIELD_CHARS_MAX] if field else None, hint=hint) from None
     except UnicodeEncodeError:  # JSON can write it, and no text can hold it
         raise errors.MalformedBodyError("the body has half of a surrogate pair where no text is expected") from None
 

@@ -44,6 +44,7 @@ from basalt.http.routes.topics import parse_message_id
 from basalt.operations.group_inspection import ENTRIES_MAX, STATES
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.transaction import ID_PATTERN
+from basalt_engine.keys import NAME_PATTERN
 
 MESSAGES_DEFAULT = 100
 GROUPS_PATH = TOPIC_PATH + "/groups"
@@ -86,6 +87,11 @@ _member = query(
 _epoch = integer(
     "epoch", 0, LONG_MAX, "the member's, as the first answer told it; 0 or none joins, and fences older processes"
 )
+_LIST_QUERY = (
+    flag("figures", "with the figures of each, as many groups as are counted in about a second"),
+    words("start", f"^{NAME_PATTERN.pattern}$", "the name to begin with; the first if it is left out"),
+    integer("limit", 1, INT_MAX, "most groups to answer"),
+)
 _FETCH_QUERY = (
     _member,
     _epoch,
@@ -98,10 +104,11 @@ _FETCH_QUERY = (
 )
 
 
-@route("GET", GROUPS_PATH, errors=EXISTING)
+@route("GET", GROUPS_PATH, query=_LIST_QUERY, errors=EXISTING)
 async def show_all(request: Request) -> bodies.GroupList:
-    """The groups of a topic, by name."""
-    return bodies.GroupList(tuple(await request.services.groups.list(request.topic)))
+    """The groups of a topic, by name; a page of them where a limit or figures are asked for, and then `next` begins the one behind it."""
+    start, limit, figures = request.text("start") or "", request.integer("limit"), request.flag("figures")
+    return await request.services.group_inspection.page(request.topic, start, limit, figures=figures)
 
 
 @route("PUT", GROUP_PATH, errors=(*EXISTING, errors.GroupExistsError, errors.BusyError))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.groups import AcknowledgeRequest, GroupInfo, GroupOptions, ReleaseRequest
+from basalt.api.bodies.groups import AcknowledgeRequest, GroupInfo, GroupList, GroupOptions, ReleaseRequest
 from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import Work, WorkAcknowledge
 from basalt.api.codecs import avro, batches
@@ -80,6 +80,23 @@ def test_the_groups_of_a_topic_are_listed(topic_scope):
     call = first_call(groups.list_groups(topic_scope))
     assert f"{call.method} {call.path}" == "GET /v1/namespaces/shop/topics/orders/groups"
     assert call.effect is NONE
+
+
+def test_the_groups_of_a_topic_are_listed_with_their_figures_page_by_page(topic_scope):
+    steps = groups.list_groups(topic_scope, figures=True)
+    assert dict(next(steps).query) == {"figures": "true"}
+    first, second = (
+        GroupInfo("shop", "orders", 1, name, 1, GroupOptions(), False, 0, HexMessageId(bytes(20)), 0, 0, 0, 0)
+        for name in "ab"
+    )
+    call = steps.send(GroupList((first,), "b"))
+    assert (call.path, dict(call.query)) == (
+        "/v1/namespaces/shop/topics/orders/groups",
+        {"figures": "true", "start": "b"},
+    )
+    with pytest.raises(StopIteration) as ended:
+        steps.send(GroupList((second,)))
+    assert ended.value.value == [first, second]
 
 
 def test_a_change_keeps_the_options_that_it_does_not_name(group_scope):

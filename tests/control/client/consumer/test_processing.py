@@ -197,6 +197,7 @@ def test_a_conflict_drops_the_batch_uncounted_and_goes_on(error):
         (TopicNotFoundError("no invoices"), True),
         (TooLargeError("too much"), True),
         (AcknowledgeOrderError("behind another"), True),
+        (ConflictError("the group has no topic for dead letters", field="reject"), True),
         (DiskFullError("full"), False),
     ],
     ids=lambda each: getattr(each, "code", None),

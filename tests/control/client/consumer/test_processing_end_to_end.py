@@ -125,6 +125,19 @@ def test_a_batch_whose_handling_failed_comes_again_and_says_which_attempt_it_is(
     assert sorted(invoices(side, connected)) == [b"0", b"1"]
 
 
+def test_what_is_rejected_without_a_topic_for_dead_letters_is_an_error_and_not_dropped_for_ever(side, connected):
+    publish(side, connected, 1)
+    asked = iter(range(50))
+    with consuming(side, connected, retry_delay_ms=1) as orders:
+
+        def handle(batch: Any, out: Any) -> None:
+            out.reject(batch[0], "no customer")
+
+        with pytest.raises(ConflictError, match="has no topic for dead letters"):
+            side.do(orders.process(handle, until=lambda: next(asked, None) is None, errors_max=3))
+    assert side.do(connected.topic("orders").group("billing").get()).figures.lag_messages == 1
+
+
 def test_what_is_rejected_and_what_fails_too_often_are_dead_letters_once(side, connected):
     payloads = publish(side, connected, 6)
 
