@@ -38,7 +38,7 @@ from tests.system.test_lost_answers import GROUP as LOST_GROUP
 pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
 
 COPIES = "/v1/namespaces/shop/topics/copies"
-STAGE_MESSAGES_MIN = 1_000  # handed on before a group is resized again
+STAGE_MESSAGES_MIN = 500  # handed on before a group is resized again
 SHORT_CLAIM_MS = 4_000  # it is over before the next server leads
 HEAD_START_SECONDS = 0.5
 GROUP_MESSAGES = 400

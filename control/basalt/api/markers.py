@@ -57,6 +57,9 @@ class _Payload(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknow
     event_time_ms: int | None = None
 
 
+_PAYLOADS = msgspec.json.Decoder(_Payload)  # made here: threads that make it at the same time can crash the process
+
+
 def encode_marker(marker: Marker) -> bytes:
     """The payload of the marker's message."""
     return msgspec.json.encode(_Payload(MARKER_VERSION, *marker))
@@ -66,7 +69,7 @@ def decode_marker(kind: str, payload: bytes | bytearray | memoryview) -> Marker:
     """The marker in the payload of a message of this kind; `CorruptionError` when it is none."""
     assert kind in MARKER_KINDS, kind
     try:
-        found = msgspec.json.decode(payload, type=_Payload)
+        found = _PAYLOADS.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(f"a {kind} marker does not decode: {error}") from None
     marker = Marker(found.task, found.task_count, found.event_time_ms)
@@ -261,12 +264,15 @@ class _Text(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     tasks: dict[str, tuple[int | None, bool, int]]
 
 
+_TEXTS = msgspec.json.Decoder(_Text)
+
+
 def parse_marked_position(text: str) -> MarkedPosition:
     """The position that `str` of it wrote; `InputError` names what is wrong with any other text."""
     if len(text) > TEXT_CHARS_MAX:
         raise _refused(f"has {len(text)} characters")
     try:
-        parsed = msgspec.json.decode(text.encode(), type=_Text)
+        parsed = _TEXTS.decode(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise _refused(f"does not decode ({error})") from None
     if parsed.v != POSITION_VERSION:

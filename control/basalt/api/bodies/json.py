@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -34,7 +35,14 @@ def encode(body: object) -> bytes:
 
 def decode(encoded: bytes, kind: type[T]) -> T:
     """The body of this kind. `msgspec.MsgspecError` when it is another, or no JSON."""
-    return msgspec.json.decode(encoded, type=kind, dec_hook=from_json)
+    decoder = _decoders.get(kind)
+    return (_decoder_of(kind) if decoder is None else decoder).decode(encoded)
+
+
+def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Make the decoder of this kind. One thread at a time: another that decodes a struct while msgspec takes it apart crashes the process."""
+    with _making:
+        return _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=from_json))
 
 
 def schema_of(kind: type) -> dict[str, Any]:
@@ -58,4 +66,6 @@ _TEXTS: dict[type, Callable[[Any], str]] = {HexMessageId: HexMessageId.hex}
 _SCHEMAS: dict[type, dict[str, Any]] = {
     HexMessageId: {"type": "string", "pattern": f"^[0-9a-f]{{{2 * MESSAGE_ID_BYTES}}}$"}
 }
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
 _ENCODER = msgspec.json.Encoder(enc_hook=_to_json)
