@@ -118,6 +118,11 @@ def encode(
     return _sealed(kind, flags, compression, count, body)
 
 
+def _cells(section: Buffer, width: int) -> tuple[bytes, ...]:
+    """The parts of each message in a section of so many bytes a message."""
+    return struct.unpack(f"{width}s" * (len(section) // width), section)
+
+
 def _sealed(kind: int, flags: int, compression: Compression, count: int, body: Sequence[Buffer]) -> bytes:
     data = b"".join([_HEADER.pack(VERSION, kind, flags, compression, count), *body])
     return data + crc32c(data).to_bytes(_CRC_BYTES, "big")
@@ -255,6 +260,8 @@ class RecordBatch:
         "_data",
         "_extras_at",
         "_made_blob_ends",
+        "_made_blobs",
+        "_made_columns",
         "_made_ends",
         "_made_extras",
         "_payloads_at",
@@ -278,6 +285,8 @@ class RecordBatch:
             self.positions = body[4 * count : self._extras_at]
         self._made_ends: list[int] | None = None
         self._made_blob_ends: list[list[int]] | None = None
+        self._made_blobs: dict[int, list[bytes]] = {}
+        self._made_columns: tuple[list[Sequence[Buffer]], list[Sequence[Buffer]]] | None = None
         self._made_extras: list[Extras] | None = None
         # Without flags nothing follows the payloads, so that nobody need add up their lengths.
         self.payload_bytes = sum(self.lengths()) if self.flags else len(body) - self._payloads_at
@@ -396,21 +405,39 @@ class RecordBatch:
         lengths, payloads = self.span(start, stop)
         return _sealed(self.kind, self.flags, Compression.NONE, stop - start, [lengths, *fixed, payloads, *blobs])
 
+    def _blobs(self, number: int) -> Sequence[bytes]:
+        """The parts of each message in the section of this number among those behind the payloads."""
+        known = self._made_blobs.get(number)
+        if known is None:
+            ends = self._blob_ends[number]
+            first = ends[0]
+            blob = bytes(self._data[first : ends[-1]])  # slices of bytes cost half of those of a view
+            known = self._made_blobs[number] = [blob[start - first : stop - first] for start, stop in pairwise(ends)]
+        return known
+
+    @property
+    def _columns(self) -> tuple[list[Sequence[Buffer]], list[Sequence[Buffer]]]:
+        """The parts of each message in the sections up to the payloads, and from them on: made once for all who pick some messages."""
+        if self._made_columns is None:
+            data, ends, at, count = self._data, self._ends, self._extras_at, self.count
+            fixed: list[Sequence[Buffer]] = [_cells(data[: _LENGTH_BYTES * count], _LENGTH_BYTES)]
+            blobs: list[Sequence[Buffer]] = [[data[start:stop] for start, stop in pairwise(ends)]]
+            for flag, width in _SECTION_BYTES:
+                if self.flags & flag:
+                    fixed.append(_cells(data[at : at + width * count], width))
+                    at += width * count
+            blobs += map(self._blobs, range(len(self._blob_ends)))
+            self._made_columns = fixed, blobs
+        return self._made_columns
+
     def picked(self, indexes: Sequence[int], positions: bytes) -> RecordBatch:
         """The messages at these indexes as a batch in memory, in which each has a position of its own."""
-        data, at, ends, ends_of_each = self._data, self._extras_at, self._ends, iter(self._blob_ends)
-        fixed, blobs = list[Buffer](), list[Buffer]()
-        for flag, width in _SECTION_BYTES:
-            if not self.flags & flag:
-                continue
-            cells = bytes(data[at : at + width * self.count])  # slices of bytes cost half of those of a view
-            fixed += [cells[width * index : width * (index + 1)] for index in indexes]
-            if width == _LENGTH_BYTES:
-                stops = next(ends_of_each)
-                blobs += [data[stops[index] : stops[index + 1]] for index in indexes]
-            at += width * self.count
-        payloads = [data[ends[index] : ends[index + 1]] for index in indexes]
-        body = b"".join([struct.pack(f">{len(indexes)}I", *map(len, payloads)), positions, *fixed, *payloads, *blobs])
+        (lengths, *fixed), blobs = self._columns
+        parts = list[Buffer](map(lengths.__getitem__, indexes))
+        parts.append(positions)
+        for column in (*fixed, *blobs):
+            parts += map(column.__getitem__, indexes)
+        body = b"".join(parts)
         return RecordBatch(self.kind, self.flags | BatchSection.POSITIONS, len(indexes), memoryview(body))
 
     def ttls_ms(self) -> tuple[int, ...] | None:
@@ -421,17 +448,16 @@ class RecordBatch:
         ttls: tuple[int, ...] = struct.unpack_from(f">{self.count}Q", self._data, at)
         return ttls
 
-    def keys(self) -> list[bytes | None]:
+    def keys(self) -> Sequence[bytes | None]:
         """The key of each message."""
         if not self.flags & BatchSection.KEYS:
             return [None] * self.count
         widths = [width for flag, width in _SECTION_BYTES if self.flags & flag and flag < BatchSection.KEYS]
         lengths = struct.unpack_from(f">{self.count}I", self._data, self._extras_at + sum(widths) * self.count)
-        has_all = _NO_KEY not in lengths
-        ends = list(accumulate(lengths if has_all else [0 if each == _NO_KEY else each for each in lengths], initial=0))
-        blob = bytes(self._data[self.payloads_stop : self.payloads_stop + ends[-1]])
-        keys: list[bytes | None] = [blob[start:stop] for start, stop in pairwise(ends)]
-        return keys if has_all else [None if each == _NO_KEY else key for each, key in zip(lengths, keys, strict=True)]
+        keys = self._blobs(0)
+        if _NO_KEY not in lengths:
+            return keys
+        return [None if each == _NO_KEY else key for each, key in zip(lengths, keys, strict=True)]
 
     def extras(self) -> list[Extras]:
         """The optional fields of each message, in order; decoded at the first call."""

@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, compress, islice, repeat
-from operator import and_, eq, le, lt, not_, xor
+from operator import and_, eq, getitem, le, lt, ne, not_, xor
 from typing import Any, Generic, TypeVar
 
 from basalt_engine.errors import CorruptionError
@@ -29,7 +29,10 @@ _Columns = tuple[list[bytes], list[bytes]]  # the begins and the ends of spans
 ZERO_ID = bytes(MESSAGE_ID_BYTES)  # before every message
 _ID_BITS = 8 * MESSAGE_ID_BYTES
 _LENGTHS = {MESSAGE_ID_BYTES}
-_HEADS = [[bytes((shared, length)) for length in range(MESSAGE_ID_BYTES + 1)] for shared in range(MESSAGE_ID_BYTES + 1)]
+# By the bits from the first one on in which an id differs from the one before it: which bytes are its own, and what stands before
+# so many of them.
+_RESTS = [slice(MESSAGE_ID_BYTES - (bits + 7) // 8, None) for bits in range(_ID_BITS + 1)]
+_HEADS = [[bytes((rest.start, length)) for length in range(MESSAGE_ID_BYTES + 1)] for rest in _RESTS]
 _ENCODED_SPAN_BYTES_MIN = 4  # two ids without bytes of their own
 BLOCK_SPANS_MAX = 512  # of which half are moved for one that comes between them, in a tenth of a microsecond
 _FEW = 16  # so many times fewer spans than there are: each is searched for, instead of going through all of them
@@ -180,22 +183,45 @@ class Spans(SpanBlocks):
                     _check(after, through)
             self._splice((0, 0), (0, 0), *_joined(afters, throughs))
 
+    @classmethod
+    def ascending(cls, afters: list[bytes], throughs: list[bytes]) -> Spans:
+        """The spans of these begins and ends, which are ids, ascend and do not overlap; some may touch."""
+        spans = cls()
+        if afters:
+            behind = afters[1:]
+            ends = list(map(ne, throughs, behind))
+            if not all(ends):
+                afters, throughs = [afters[0], *compress(behind, ends)], [*compress(throughs, ends), throughs[-1]]
+            spans._splice((0, 0), (0, 0), afters, throughs)
+        return spans
+
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return zip(chain.from_iterable(self._afters), chain.from_iterable(self._throughs), strict=True)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spans):
             return NotImplemented
-        return self._count == other._count and all(map(eq, self, other))
+        if self._count != other._count:
+            return False
+        # Most are copies, in the same blocks: then nothing is made for each span.
+        return (self._throughs == other._throughs and self._afters == other._afters) or all(map(eq, self, other))
 
     def __repr__(self) -> str:
         return "Spans([" + ", ".join(f"({after.hex()}, {through.hex()}]" for after, through in self) + "])"
 
     def copy(self) -> Spans:
         made = Spans()
-        made._afters, made._throughs = list(map(list.copy, self._afters)), list(map(list.copy, self._throughs))
-        made._ends, made._count = self._ends.copy(), self._count
+        made._be(self)
         return made
+
+    def _be(self, other: Spans) -> None:
+        self._afters, self._throughs = list(map(list.copy, other._afters)), list(map(list.copy, other._throughs))
+        self._ends, self._count = other._ends.copy(), other._count
+
+    @property
+    def begin(self) -> bytes:
+        """The id behind which the first span begins; `ZERO_ID` where there is none."""
+        return self._afters[0][0] if self._ends else ZERO_ID
 
     @property
     def floor(self) -> bytes:
@@ -317,6 +343,9 @@ class Spans(SpanBlocks):
         """Cover what the other covers."""
         if not other._count:
             return
+        if not self._count:
+            self._be(other)
+            return
         if other._count * _FEW <= self._count:
             for after, through in other:
                 self._add(after, through)
@@ -377,14 +406,15 @@ class Spans(SpanBlocks):
 
     def encode(self) -> bytes:
         parts = [encode_varint(len(self))]
-        ids = [message_id for pair in self for message_id in pair]
+        ids = list(chain.from_iterable(self))
         numbers = list(map(int.from_bytes, ids))
         differing = list(map(int.bit_length, map(xor, numbers, [0, *numbers])))
         differing[:1] = [_ID_BITS] * len(ids[:1])  # the first id stands there as a whole
-        for message_id, bits in zip(ids, differing, strict=True):
-            shared = MESSAGE_ID_BYTES - (bits + 7) // 8
-            rest = message_id[shared:].rstrip(b"\0")
-            parts += (_HEADS[shared][len(rest)], rest)
+        # Column by column: of messages that are dealt by their keys, nearly each has a span of its own.
+        own: Iterable[bytes] = map(bytes.__getitem__, ids, map(_RESTS.__getitem__, differing))
+        rests = [each.rstrip(b"\0") for each in own]
+        heads = map(getitem, map(_HEADS.__getitem__, differing), map(len, rests))
+        parts += chain.from_iterable(zip(heads, rests, strict=True))
         return b"".join(parts)
 
     @classmethod

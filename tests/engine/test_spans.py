@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -59,6 +60,18 @@ def test_spans_cover_what_was_added_and_not_removed(steps: list[tuple[bool, tupl
     assert numbers_of(spans) == model
     asked = [number for number in range(NUMBERS + 1) for _ in range(2)]
     assert spans.covered(map(message_id, asked)) == 2 * len(model)
+
+
+@relaxed
+@given(st.sets(st.integers(0, NUMBERS), min_size=2), st.data())
+def test_begins_and_ends_in_order_are_the_spans_that_they_would_be_in_any(
+    places: set[int], data: st.DataObject
+) -> None:
+    pairs = list(pairwise(map(message_id, sorted(places))))
+    some = [pair for pair in pairs if data.draw(st.booleans())]
+    made = Spans.ascending([after for after, _ in some], [through for _, through in some])
+    assert list(made) == list(Spans(some))
+    assert (made.begin, made.end) == ((some[0][0], some[-1][1]) if some else (ZERO_ID, ZERO_ID))
 
 
 @relaxed

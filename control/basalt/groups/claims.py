@@ -47,8 +47,7 @@ class Claim:
         transaction_id: int | None = None, round_: int = 0, attempt: int = 1, request_id: str | None = None,
     ) -> None:  # fmt: skip
         self.number = number
-        pairs = list(spans)
-        self.after, self.through = pairs[0][0], pairs[-1][1]
+        self.after, self.through = spans.begin, spans.end
         self.spans, self.left = spans, spans.copy()
         self.messages = self.messages_left = messages
         self.member = member
@@ -299,6 +298,10 @@ class Claims:
     def most(self) -> str:
         """The member that holds the most messages; empty when nobody has a name."""
         return max(self._messages_of, key=self._messages_of.__getitem__, default="")
+
+    def overlap(self, after: bytes, through: bytes) -> bool:
+        """True when a claim covers some of (after, through]. Behind all claims that is known without their spans."""
+        return any(claim.through > after for claim in self._by_number.values()) and self.taken.overlaps(after, through)
 
     @property
     def taken(self) -> Spans:

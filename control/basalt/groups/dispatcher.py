@@ -379,7 +379,7 @@ class Dispatcher:
 
     def _nothing_keyed(self, lanes: Lanes, member: str) -> Dealt:
         """Tell what a member waits for that has been dealt all that it may be."""
-        if lanes.is_draining(member):
+        if lanes.window.is_draining(member):
             return Dealt(None, NOTHING, DRAINING)
         if lanes.due_ms is not None:
             return Dealt(None, NOTHING, f"delayed {max(lanes.due_ms - self._clock.now_ms(), 0)}")

@@ -26,8 +26,8 @@ from crc32c import crc32c
 from basalt.groups.claims import Claims
 from basalt.groups.companies import Companies
 from basalt.groups.members import Members
-from basalt.groups.slots import SLOTS, Slots
-from basalt.groups.window import WINDOW_BYTES_MAX, Ahead, Picked, Sheet, Window, picked_parts
+from basalt.groups.slots import SLOTS, Ahead, Sheet, Slots
+from basalt.groups.window import WINDOW_BYTES_MAX, Picked, Window, picked_parts
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.messages import Messages
 from basalt.messaging.read.log_reader import Fetch, Slice, SliceLimits, Stopped
@@ -431,7 +431,7 @@ class Lanes:
         sheets = list[Sheet]()
         for each in slices:
             ids = each.ids()
-            values: list[bytes | None]
+            values: Sequence[bytes | None]
             if self._header is not None:
                 header = self._header
                 values = [
@@ -439,9 +439,8 @@ class Lanes:
                 ]
             else:
                 values = each.batch.keys()[each.start : each.stop]
-            lanes = [
-                crc32c(message_id if value is None else value) for value, message_id in zip(values, ids, strict=True)
-            ]
+            hashed = [message_id if value is None else value for value, message_id in zip(values, ids, strict=True)]
+            lanes = list(map(crc32c, hashed))
             sheets.append(Sheet(ids, [last, *ids[:-1]], lanes, each.batch.lengths()[each.start : each.stop], each))
             last = ids[-1]
         return sheets
@@ -454,7 +453,7 @@ class Lanes:
         return not (
             state.acknowledged.overlaps(after, through)
             or (self._pending and self._pending.overlaps(after, through))
-            or self._claims.taken.overlaps(after, through)
+            or self._claims.overlap(after, through)
             or any(True for _ in state.returns.within(after, through))
             or (self.flight and any(not self.flight.keys().isdisjoint(sheet.ids) for sheet in sheets))
             or any(sheet.source.batch.flags & BatchSection.TTLS for sheet in sheets)
@@ -580,7 +579,8 @@ class Lanes:
             cuts = window.deal_cuts(member, messages_max, bytes_max) if through is None else []
             if cuts:
                 return self._dealt(Picked.of_cuts(cuts), member)
-            dealt = window.deal(member, messages_max, bytes_max, through)
+            is_packed = through is not None or window.is_packed(member)
+            dealt = window.deal(member, messages_max, bytes_max, through) if is_packed else []
             if dealt:
                 return self._dealt(Picked.of_messages(dealt, 0), member)
             if not more and (through is not None or not window.count(member)):
@@ -589,10 +589,6 @@ class Lanes:
                 return None
             await asyncio.sleep(0)
         return None
-
-    def is_draining(self, member: str) -> bool:
-        """True when messages of this member wait for others who had its slots before."""
-        return any(self.window.is_aside(slot) for slot in self.slots.draining_of(member))
 
     async def cut_out(self, log: TopicLog, picked: Picked, oldest: bytes) -> Fetch:
         """The messages themselves, ascending, but for those that have expired; none lives before `oldest`."""

@@ -3,7 +3,8 @@
 A *lane* is all messages of one hash. Each owner of slots has a queue in reading order, so that dealing is a pop; what may not
 be dealt now is set aside when its turn comes: with its slot while that drains, with its lane while an earlier message of the
 lane has come back. 48 bytes a message, in one array for each queue; what was just read lies behind that as cuts of the batches
-that it came in (`Cut`), and is dealt as such, batch by batch: then nobody reads those again.
+that it came in (`Cut`), and is dealt as such, batch by batch: then nobody reads those again. Of cuts, what may not be dealt now
+stays where it is.
 
 The window is bounded, and nobody fills it for the others: an owner has a share, and what is set aside has one. What finds no
 room is left out, and the first place left out is remembered, of its slot or of its lane: everything of them behind that place
@@ -15,14 +16,25 @@ is read again once there is room (`refill`).
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from basalt.groups.slots import SLOTS, Move, Slots
+from basalt.groups.slots import (
+    ENTRY,
+    ENTRY_BYTES,
+    SLOTS,
+    Ahead,
+    Aside,
+    Cut,
+    Move,
+    Queue,
+    Sheet,
+    Slots,
+    lane_of,
+    message_of,
+)
 from basalt.messaging.read.log_reader import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.spans import ZERO_ID, Spans
@@ -31,70 +43,10 @@ WINDOW_BYTES_MAX = 64 << 20  # of one group, unless the settings say otherwise
 SHEETS_PART = (
     4  # of the window's bytes one in so many may be batches that messages lie in; then those messages are packed
 )
-SHEET_MESSAGE_BYTES = 150  # of the columns of a sheet, for each message
 LANE_ASIDE_MAX = 1_000  # messages set aside with one lane: the rest of a hot key is read again when it goes on
+HELD_MESSAGES_MAX = 4_096  # that one deal passes over where they lie; beyond that they are set aside
 LOOKS_MAX = 20_000  # messages looked at for one deal, some 10 ms: then others get their turn
 FORGOTTEN_SPANS_MAX = 1_000  # acknowledged without having been dealt; with so many the queues are cleaned of them
-
-_ENTRY = struct.Struct(f">{MESSAGE_ID_BYTES}s{MESSAGE_ID_BYTES}sII")
-ENTRY_BYTES = _ENTRY.size
-_LANE_BYTES = slice(2 * MESSAGE_ID_BYTES, 2 * MESSAGE_ID_BYTES + 4)
-
-
-class Ahead(NamedTuple):
-    """A message that was read ahead. `after` is the message before it that a committed reader sees."""
-
-    id: bytes
-    after: bytes
-    lane: int
-    size_bytes: int
-
-    @property
-    def slot(self) -> int:
-        return self.lane % SLOTS
-
-
-class Sheet(NamedTuple):
-    """The messages of a stored batch that were read ahead, by columns: their ids, the ones before, lanes, sizes; and the batch itself."""
-
-    ids: Sequence[bytes]
-    afters: Sequence[bytes]
-    lanes: Sequence[int]
-    sizes: Sequence[int]
-    source: Slice
-
-    @property
-    def size_bytes(self) -> int:
-        return self.source.batch.body_bytes + SHEET_MESSAGE_BYTES * len(self.ids)
-
-
-class Cut(NamedTuple):
-    """Some messages of a sheet, by their ascending indexes."""
-
-    sheet: Sheet
-    indexes: list[int]
-
-    def lanes(self) -> list[int]:
-        lanes = self.sheet.lanes
-        return [lanes[index] for index in self.indexes]
-
-    def spans(self) -> list[tuple[bytes, bytes]]:
-        ids, afters = self.sheet.ids, self.sheet.afters
-        return [(afters[index], ids[index]) for index in self.indexes]
-
-    def messages(self) -> list[Ahead]:
-        ids, afters, lanes, sizes, _ = self.sheet
-        return [Ahead(ids[index], afters[index], lanes[index], sizes[index]) for index in self.indexes]
-
-    def slices(self) -> list[Slice]:
-        """The messages themselves."""
-        source = self.sheet.source
-        if len(self.indexes) == source.count:
-            return [source]
-        return source.picked([source.start + index for index in self.indexes])
-
-    def split(self, at: int) -> tuple[Cut, Cut]:
-        return Cut(self.sheet, self.indexes[:at]), Cut(self.sheet, self.indexes[at:])
 
 
 class Picked(NamedTuple):
@@ -118,171 +70,11 @@ class Picked(NamedTuple):
 
     @classmethod
     def of_cuts(cls, cuts: list[Cut]) -> Picked:
-        pairs = [pair for cut in cuts for pair in cut.spans()]
-        return cls(Spans(pairs), len(pairs), pairs[-1][1], [], cuts, 0)
-
-
-class _Queue:
-    """Messages in the order in which they are to be dealt: one array of entries, and behind them cuts.
-
-    Its beginning is sorted: there is what was dealt and came back, or was set aside. Of one lane, all of that comes before
-    what was only ever added. Whoever looks at messages one by one has the cuts packed first.
-    """
-
-    __slots__ = ("_at", "_data", "_in_cuts", "_sorted", "cuts")
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._at = 0  # what lies before was taken
-        self._sorted = 0  # so many entries at the beginning
-        self.cuts: deque[Cut] = deque()
-        self._in_cuts = 0  # messages
-
-    def __len__(self) -> int:
-        return self.packed + self._in_cuts
-
-    @property
-    def packed(self) -> int:
-        """The messages that lie before the cuts."""
-        return (len(self._data) - self._at) // ENTRY_BYTES
-
-    def __iter__(self) -> Iterator[bytes]:
-        self.pack()
-        return self._entries()
-
-    def _entries(self) -> Iterator[bytes]:
-        data = bytes(memoryview(self._data)[self._at :])
-        return (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
-
-    def pack(self) -> None:
-        """Keep no cuts."""
-        while self.cuts:
-            self._pack_first()
-
-    def _pack_first(self) -> None:
-        for message in self.pop_cut().messages():
-            self._data += _ENTRY.pack(*message)
-
-    def add(self, entry: bytes) -> None:
-        self.pack()
-        self._data += entry
-
-    def add_cut(self, cut: Cut) -> None:
-        self.cuts.append(cut)
-        self._in_cuts += len(cut.indexes)
-
-    def pop_cut(self) -> Cut:
-        cut = self.cuts.popleft()
-        self._in_cuts -= len(cut.indexes)
-        return cut
-
-    def put_back_cut(self, cut: Cut) -> None:
-        self.cuts.appendleft(cut)
-        self._in_cuts += len(cut.indexes)
-
-    def pop_cuts(self) -> list[Cut]:
-        cuts = list(self.cuts)
-        self.cuts.clear()
-        self._in_cuts = 0
-        return cuts
-
-    def merge_cuts(self, cuts: list[Cut]) -> None:
-        """Add these, and put all cuts in ascending order; those of one sheet become one."""
-        of_sheet: dict[int, list[Cut]] = defaultdict(list)
-        for cut in (*self.pop_cuts(), *cuts):
-            of_sheet[id(cut.sheet)].append(cut)
-        for same in sorted(of_sheet.values(), key=lambda same: same[0].sheet.ids[0]):
-            indexes = same[0].indexes if len(same) == 1 else sorted([index for cut in same for index in cut.indexes])
-            self.add_cut(Cut(same[0].sheet, indexes))
-
-    def put_first(self, entries: list[bytes]) -> None:
-        """Put these before what was only added, in their places in the sorted beginning."""
-        last, data, at = max(entries), self._data, self._at
-        before = bisect_left(
-            range(self._sorted),
-            last,
-            key=lambda place: bytes(data[at + place * ENTRY_BYTES : at + (place + 1) * ENTRY_BYTES]),
-        )
-        first = self.first(before)
-        merged = [first[start : start + ENTRY_BYTES] for start in range(0, len(first), ENTRY_BYTES)] + entries
-        data[: at + len(first)] = b"".join(sorted(merged))
-        self._at = 0
-        self._sorted += len(entries)
-
-    def first(self, limit: int) -> bytes:
-        """At most so many entries, and at least one if there is one; `drop` takes them out."""
-        if limit and self.cuts and not self.packed:
-            self._pack_first()
-        return bytes(memoryview(self._data)[self._at : self._at + limit * ENTRY_BYTES])
-
-    def drop(self, count: int) -> None:
-        self._at += count * ENTRY_BYTES
-        self._sorted = max(0, self._sorted - count)
-        if self._at * 2 > len(self._data):
-            del self._data[: self._at]
-            self._at = 0
-
-    def take(self, wanted: Callable[[bytes], bool]) -> list[bytes]:
-        """Take out the entries that are wanted."""
-        taken, kept, in_order = list[bytes](), list[bytes](), 0
-        for place, entry in enumerate(self):
-            if wanted(entry):
-                taken.append(entry)
-            else:
-                kept.append(entry)
-                in_order += place < self._sorted
-        if taken:
-            self._data, self._at, self._sorted = bytearray(b"".join(kept)), 0, in_order
-        return taken
-
-    def merge(self, entries: list[bytes]) -> None:
-        """Add these to what lies before the cuts, and put all of that in ascending order."""
-        self._data, self._at = bytearray(b"".join(sorted([*self._entries(), *entries]))), 0
-        self._sorted = self.packed
-
-
-class _Aside:
-    """Messages that are set aside, by slot or by lane."""
-
-    __slots__ = ("messages", "queues")
-
-    def __init__(self) -> None:
-        self.queues: dict[int, _Queue] = {}
-        self.messages = 0
-
-    def __contains__(self, number: int) -> bool:
-        return number in self.queues
-
-    def count(self, number: int) -> int:
-        return len(self.queues[number]) if number in self.queues else 0
-
-    def add(self, number: int, entry: bytes) -> None:
-        self.queues.setdefault(number, _Queue()).add(entry)
-        self.messages += 1
-
-    def put_first(self, number: int, entries: list[bytes]) -> None:
-        self.queues.setdefault(number, _Queue()).put_first(entries)
-        self.messages += len(entries)
-
-    def pop(self, number: int) -> list[bytes]:
-        entries = list(self.queues.pop(number, ()))
-        self.messages -= len(entries)
-        return entries
-
-    def take(self, number: int, wanted: Callable[[bytes], bool]) -> list[bytes]:
-        taken = self.queues[number].take(wanted) if number in self.queues else []
-        self.messages -= len(taken)
-        if number in self.queues and not len(self.queues[number]):
-            del self.queues[number]
-        return taken
-
-
-def _lane_of(entry: bytes) -> int:
-    return int.from_bytes(entry[_LANE_BYTES], "big")
-
-
-def _message(entry: bytes) -> Ahead:
-    return Ahead._make(_ENTRY.unpack(entry))
+        afters, throughs = list[bytes](), list[bytes]()
+        for cut in cuts:
+            afters += map(cut.sheet.afters.__getitem__, cut.indexes)
+            throughs += map(cut.sheet.ids.__getitem__, cut.indexes)
+        return cls(Spans.ascending(afters, throughs), len(throughs), throughs[-1], [], cuts, 0)
 
 
 class Window:
@@ -293,9 +85,9 @@ class Window:
         self._slots = slots
         self._messages_max = bytes_max // ENTRY_BYTES
         self._sheets_bytes_max = bytes_max // SHEETS_PART
-        self._queues: dict[str | None, _Queue] = {}  # by the owner of the slot
+        self._queues: dict[str | None, Queue] = {}  # by the owner of the slot
         self._blocked: set[int] = set()  # lanes that wait for an earlier message
-        self._slots_aside, self._lanes_aside = _Aside(), _Aside()
+        self._slots_aside, self._lanes_aside = Aside(), Aside()
         self._slot_marks: dict[int, bytes] = {}
         self._lane_marks: dict[int, bytes] = {}
         self._forgotten = Spans()
@@ -304,9 +96,14 @@ class Window:
         return sum(map(len, self._queues.values())) + self._slots_aside.messages + self._lanes_aside.messages
 
     def count(self, member: str) -> int:
-        """The messages in the queue of this member, but for those set aside."""
+        """The messages in the queue of this member, but for those set aside, and those that the last deal passed over."""
         queue = self._queues.get(member)
-        return 0 if queue is None else len(queue)
+        return 0 if queue is None else len(queue) - queue.held
+
+    def is_packed(self, member: str) -> bool:
+        """True when `deal` is to be asked for this member's next messages: they are no cuts."""
+        queue = self._queues.get(member)
+        return queue is not None and queue.packed > 0
 
     # Reading
 
@@ -325,7 +122,7 @@ class Window:
     def add(self, after: bytes, messages: Iterable[Sequence[Any]], through: bytes) -> None:
         """Add the messages of (after, through], ascending, that are available now; each its id, the one before it, lane, size in bytes."""
         assert after == self.place, (after, self.place)
-        owners, queues, pack = self._slots.owners, self._queues, _ENTRY.pack
+        owners, queues, pack = self._slots.owners, self._queues, ENTRY.pack
         slot_marks, lane_marks = self._slot_marks, self._lane_marks
         room = {owner: self._room(owner) for owner in set(owners)}
         for message in messages:
@@ -340,7 +137,7 @@ class Window:
             room[owner] -= 1
             queue = queues.get(owner)
             if queue is None:
-                queue = queues[owner] = _Queue()
+                queue = queues[owner] = Queue()
             queue.add(pack(*message))
         self.place = through
 
@@ -370,7 +167,7 @@ class Window:
             bytes_left -= sheet.size_bytes
             for owner, part in parts.items():
                 room[owner] -= len(part)
-                self._queues.setdefault(owner, _Queue()).add_cut(Cut(sheet, part))
+                self._queues.setdefault(owner, Queue()).add_cut(Cut(sheet, part))
             self.place = sheet.ids[-1]
         self.place = through
 
@@ -425,7 +222,7 @@ class Window:
             owner = self._slots.owners[slot]
             if room[owner] > 0:
                 room[owner] -= 1
-                self._queues.setdefault(owner, _Queue()).add(_ENTRY.pack(*message))
+                self._queues.setdefault(owner, Queue()).add(ENTRY.pack(*message))
             elif by_slot:
                 full_slots[slot] = before
             else:
@@ -453,11 +250,11 @@ class Window:
         blocked, draining, forgotten = self._blocked, self._slots.draining, self._forgotten
         is_full = False
         while len(dealt) < messages_max and looks < LOOKS_MAX and queue:
-            if dealt and not queue.packed and not self._holds_back(queue.cuts[0]):
+            if looks and not queue.packed and through is None:
                 break  # the rest is dealt as cuts: were some of them packed for this deal, all after it would be, too
             seen = 0
             wanted = min(messages_max - len(dealt), LOOKS_MAX - looks)
-            for message in map(Ahead._make, _ENTRY.iter_unpack(queue.first(wanted))):
+            for message in map(Ahead._make, ENTRY.iter_unpack(queue.first(wanted))):
                 if through is not None and message.id > through:
                     messages_max = 0
                     break
@@ -478,57 +275,75 @@ class Window:
         return dealt
 
     def deal_cuts(self, member: str, messages_max: int, bytes_max: int) -> list[Cut]:
-        """Take what `deal` would, as cuts, while none of the messages must be looked at; nothing where `deal` is to be asked."""
+        """Take what `deal` would, as cuts; nothing where `deal` is to be asked (`is_packed`).
+
+        What waits for others stays where it is: it comes before what follows it in its lane.
+        """
         self._end_draining()
         queue, cuts = self._queues.get(member), list[Cut]()
-        if queue is None:
+        if queue is None or queue.packed:
             return cuts
-        while messages_max > 0 and queue.cuts and not queue.packed and not self._holds_back(queue.cuts[0]):
-            cut = queue.pop_cut()
-            if len(cut.indexes) > messages_max:
-                cut, rest = cut.split(messages_max)
-                queue.put_back_cut(rest)
-            size_bytes = sum([cut.sheet.sizes[index] for index in cut.indexes])
-            if size_bytes > bytes_max:
-                cut, rest = cut.split(self._fitting(cut, bytes_max, least=0 if cuts else 1))
-                if rest.indexes:
-                    queue.put_back_cut(rest)
+        passed, held, is_draining = list[Cut](), 0, False
+        while messages_max > 0 and queue.cuts and held <= HELD_MESSAGES_MAX:
+            whole = queue.pop_cut()
+            cut, staying = self._parted(whole)
+            if staying:
+                is_draining = is_draining or not self._slots.draining.isdisjoint(
+                    [whole.sheet.lanes[index] % SLOTS for index in staying]
+                )
+            held += len(staying)
+            size_bytes = sum(map(cut.sheet.sizes.__getitem__, cut.indexes))
+            if len(cut.indexes) > messages_max or size_bytes > bytes_max:
+                cut, rest = cut.split(self._fitting(cut, messages_max, bytes_max, least=0 if cuts else 1))
+                staying = sorted(staying + rest.indexes)
                 messages_max = 0
+            if staying:
+                passed.append(Cut(whole.sheet, staying))
             if cut.indexes:
                 cuts.append(cut)
             messages_max -= len(cut.indexes)
             bytes_max -= size_bytes
+        for cut in reversed(passed):
+            queue.put_back_cut(cut)
+        if held > HELD_MESSAGES_MAX and not cuts:
+            queue.pack()
+        else:
+            queue.hold(held, is_draining=is_draining)
         return cuts
 
+    def _parted(self, cut: Cut) -> tuple[Cut, list[int]]:
+        """The part of a cut that may be dealt now, and the indexes of what waits for others; neither has what is forgotten."""
+        (ids, afters, lanes, *_), indexes = cut.sheet, cut.indexes
+        blocked, draining = self._blocked, self._slots.draining
+        if self._forgotten and self._forgotten.overlaps(afters[indexes[0]], ids[indexes[-1]]):
+            indexes = [index for index in indexes if not self._forgotten.covers(ids[index])]
+        if not blocked and not draining:
+            return Cut(cut.sheet, indexes), []
+        free = [index for index in indexes if lanes[index] % SLOTS not in draining and lanes[index] not in blocked]
+        if len(free) == len(indexes):
+            return Cut(cut.sheet, free), []
+        return Cut(cut.sheet, free), sorted({*indexes}.difference(free))
+
     @staticmethod
-    def _fitting(cut: Cut, bytes_max: int, least: int) -> int:
-        for count, index in enumerate(cut.indexes):
+    def _fitting(cut: Cut, messages_max: int, bytes_max: int, least: int) -> int:
+        for count, index in enumerate(cut.indexes[:messages_max]):
             bytes_max -= cut.sheet.sizes[index]
             if bytes_max < 0 and count >= least:
                 return count
-        return len(cut.indexes)
-
-    def _holds_back(self, cut: Cut) -> bool:
-        """True when some of the cut's messages wait for others, or are not to be dealt at all."""
-        ids, afters, indexes = cut.sheet.ids, cut.sheet.afters, cut.indexes
-        if self._forgotten and self._forgotten.overlaps(afters[indexes[0]], ids[indexes[-1]]):
-            return True
-        if not self._blocked and not self._slots.draining:
-            return False
-        lanes = cut.lanes()
-        if not self._blocked.isdisjoint(lanes):
-            return True
-        return bool(self._slots.draining) and not self._slots.draining.isdisjoint([lane % SLOTS for lane in lanes])
+        return min(len(cut.indexes), messages_max)
 
     def _end_draining(self) -> None:
         """Put what was set aside with slots that drain no more before what follows it."""
-        for slot in [slot for slot in self._slots_aside.queues if not self._slots.drains(slot)]:
-            self._put_first(self._slots.owners[slot], self._slots_aside.pop(slot))
+        entries: dict[str | None, list[bytes]] = defaultdict(list)
+        for slot in self._slots_aside.queues.keys() - self._slots.draining:
+            entries[self._slots.owners[slot]] += self._slots_aside.pop(slot)
+        for owner, some in entries.items():
+            self._put_first(owner, some)
 
     def put_back(self, messages: Iterable[Ahead]) -> None:
         """Take dealt messages back as if they had not been: each comes before what follows it in its lane."""
         for message in messages:
-            entry, slot = _ENTRY.pack(*message), message.slot
+            entry, slot = ENTRY.pack(*message), message.slot
             if self._is_left_out(entry):
                 continue  # it is read again
             if message.lane in self._lanes_aside:
@@ -539,11 +354,11 @@ class Window:
                 self._put_first(self._slots.owners[slot], [entry])
 
     def _put_first(self, owner: str | None, entries: list[bytes]) -> None:
-        self._queues.setdefault(owner, _Queue()).put_first(entries)
+        self._queues.setdefault(owner, Queue()).put_first(entries)
 
     def _set_aside(self, message: Ahead) -> bool:
         """Keep the message with its lane, or with its slot; or leave it out, mark from where, and return False."""
-        entry, slot, lane = _ENTRY.pack(*message), message.slot, message.lane
+        entry, slot, lane = ENTRY.pack(*message), message.slot, message.lane
         if self._is_left_out(entry):
             return True
         if lane in self._blocked:
@@ -566,7 +381,7 @@ class Window:
         """True for a message behind the mark of its slot or of its lane."""
         if not self._slot_marks and not self._lane_marks:
             return False
-        place, lane = entry[:MESSAGE_ID_BYTES], _lane_of(entry)
+        place, lane = entry[:MESSAGE_ID_BYTES], lane_of(entry)
         return place > self._slot_marks.get(lane % SLOTS, place) or place > self._lane_marks.get(lane, place)
 
     # Lanes and slots
@@ -577,7 +392,7 @@ class Window:
             return
         self._blocked.add(lane)
         # What follows with the slot would be overtaken by what comes to lie with the lane.
-        entries = self._slots_aside.take(lane % SLOTS, lambda entry: _lane_of(entry) == lane)
+        entries = self._slots_aside.take(lane % SLOTS, lambda entry: lane_of(entry) == lane)
         if entries:
             self._lanes_aside.put_first(lane, entries)
 
@@ -602,17 +417,17 @@ class Window:
                 for owner, part in parts.items():
                     cuts[owner].append(Cut(cut.sheet, part))
             for entry in queue.take(partial(self._is_of_another, before)):
-                moved[owners[_lane_of(entry) % SLOTS]].append(entry)
+                moved[owners[lane_of(entry) % SLOTS]].append(entry)
             if not len(queue):
                 del self._queues[before]
         for owner, entries in moved.items():
             if entries:
-                self._queues.setdefault(owner, _Queue()).merge(entries)
+                self._queues.setdefault(owner, Queue()).merge(entries)
         for owner, some in cuts.items():
-            self._queues.setdefault(owner, _Queue()).merge_cuts(some)
+            self._queues.setdefault(owner, Queue()).merge_cuts(some)
 
     def _is_of_another(self, owner: str | None, entry: bytes) -> bool:
-        return self._slots.owners[_lane_of(entry) % SLOTS] != owner
+        return self._slots.owners[lane_of(entry) % SLOTS] != owner
 
     def forget(self, after: bytes, through: bytes) -> None:
         """Deal nothing of (after, through] that was not dealt: it is acknowledged, or pending."""
@@ -641,12 +456,12 @@ class Window:
         """Take out what `before` would tell."""
 
         def wanted(entry: bytes) -> bool:
-            return entry[:MESSAGE_ID_BYTES] < places.get(_lane_of(entry), b"")
+            return entry[:MESSAGE_ID_BYTES] < places.get(lane_of(entry), b"")
 
         taken = [entry for queue in self._queues.values() for entry in queue.take(wanted)]
         for aside in (self._slots_aside, self._lanes_aside):
             taken += [entry for number in list(aside.queues) for entry in aside.take(number, wanted)]
-        return sorted(message for message in map(_message, taken) if not self._forgotten.covers(message.id))
+        return sorted(message for message in map(message_of, taken) if not self._forgotten.covers(message.id))
 
     def known_through(self) -> bytes:
         """The place up to which every available message is here."""
@@ -656,10 +471,15 @@ class Window:
         """True when messages of this slot are set aside while it drains."""
         return slot in self._slots_aside
 
+    def is_draining(self, member: str) -> bool:
+        """True when messages of this member wait for others who had its slots before."""
+        queue = self._queues.get(member)
+        return (queue is not None and queue.is_draining) or any(map(self.is_aside, self._slots.draining_of(member)))
+
     def _all(self) -> Iterator[Ahead]:
         parts = (self._queues, self._slots_aside.queues, self._lanes_aside.queues)
         for entry in (entry for part in parts for queue in part.values() for entry in queue):
-            message = _message(entry)
+            message = message_of(entry)
             if not self._forgotten.covers(message.id):
                 yield message
 

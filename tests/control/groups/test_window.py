@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
+from basalt.groups import slots as slots_module
 from basalt.groups import window as window_module
-from basalt.groups.slots import SLOTS, Slots
-from basalt.groups.window import ENTRY_BYTES, Ahead, Cut, Sheet, Window
+from basalt.groups.slots import ENTRY_BYTES, SLOTS, Ahead, Cut, Sheet, Slots
+from basalt.groups.window import Window
 from basalt_engine.spans import ZERO_ID, Spans
 
 HUGE = 1 << 40
@@ -251,7 +252,7 @@ def read_batches(window: Window, *batches: Iterable[int], size_bytes: int = 1) -
 
 
 def test_whole_batches_are_dealt_as_cuts_to_the_owners_of_their_slots():
-    slots, window = opened("ann", "bob", messages=40_000)
+    slots, window = opened("ann", "bob", messages=100_000)
     read_batches(window, range(SLOTS), range(SLOTS))
     mine = [slot + 1 for slot in slots.of("ann")]
     cuts = window.deal_cuts("ann", len(mine) + 10, HUGE)
@@ -272,20 +273,57 @@ def test_cuts_keep_to_the_bytes_of_a_deal_but_for_a_first_large_message():
     assert cut_numbers(window.deal_cuts("ann", 100, 5)) == [6]
 
 
-def test_messages_that_must_be_looked_at_are_no_cuts_and_behind_them_there_are_cuts_again():
+def test_cuts_of_lanes_that_wait_are_passed_over_and_dealt_first_when_these_go_on():
     _, window = opened("ann")
-    read_batches(window, [1, 2], [3, 4])
+    read_batches(window, [1, 2], [3, 2, 4])
     window.block(2)
-    assert window.deal_cuts("ann", 9, HUGE) == []
-    assert numbers(window.deal("ann", 9, HUGE)) == [1]
-    assert cut_numbers(window.deal_cuts("ann", 9, HUGE)) == [3, 4]
+    assert cut_numbers(window.deal_cuts("ann", 2, HUGE)) == [1, 3]
+    assert cut_numbers(window.deal_cuts("ann", 9, HUGE)) == [5]
+    assert (window.deal_cuts("ann", 9, HUGE), window.count("ann"), window.is_draining("ann")) == ([], 0, False)
     window.unblock(2)
-    assert window.deal_cuts("ann", 9, HUGE) == []
-    assert numbers(window.deal("ann", 9, HUGE)) == [2]
+    assert cut_numbers(window.deal_cuts("ann", 9, HUGE)) == [2, 4]
+
+
+def test_cuts_of_draining_slots_are_passed_over_and_dealt_first_when_these_are_drained():
+    slots, window = opened("ann")
+    read_batches(window, [1, 2, 1], [2, 1, 3])
+    slots.claim([1, 2], "ann")
+    window.rearrange(slots.assign(["bob"]))
+    assert cut_numbers(window.deal_cuts("bob", 9, HUGE)) == [6]
+    assert (window.count("bob"), window.is_draining("bob"), window.is_packed("bob")) == (0, True, False)
+    slots.end([1])
+    assert cut_numbers(window.deal_cuts("bob", 1, HUGE)) == [1]
+    assert cut_numbers(window.deal_cuts("bob", 9, HUGE)) == [3, 5]
+    slots.end([2])
+    assert cut_numbers(window.deal_cuts("bob", 9, HUGE)) == [2, 4]
+    assert not window.is_draining("bob")
+
+
+def test_what_is_forgotten_is_cut_out():
+    _, window = opened("ann")
+    read_batches(window, range(5))
+    window.forget(place(1), place(3))
+    assert cut_numbers(window.deal_cuts("ann", 9, HUGE)) == [1, 4, 5]
+
+
+def test_where_too_many_wait_they_are_set_aside(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(window_module, "HELD_MESSAGES_MAX", 3)
+    slots, window = opened("ann")
+    read_batches(window, [1, 1], [1, 1, 2])
+    slots.claim([1], "ann")
+    window.rearrange(slots.assign(["bob"]))
+    assert cut_numbers(window.deal_cuts("bob", 9, HUGE)) == [5]
+    assert window.deal_cuts("bob", 9, HUGE) == []
+    assert window.is_packed("bob")
+    assert window.deal("bob", 9, HUGE) == []
+    assert window.is_aside(1)
+    slots.end([1])
+    assert window.deal_cuts("bob", 9, HUGE) == []
+    assert numbers(window.deal("bob", 9, HUGE)) == [1, 2, 3, 4]
 
 
 def test_batches_beyond_their_share_of_the_window_are_packed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(window_module, "SHEET_MESSAGE_BYTES", 40)
+    monkeypatch.setattr(slots_module, "SHEET_MESSAGE_BYTES", 40)
     _, window = opened("ann", messages=100)  # 4,800 bytes, of which 1,200 may be batches
     read_batches(window, range(20))
     assert window._sheets_bytes() == 800
@@ -431,7 +469,8 @@ def test_whatever_happens_each_message_is_dealt_in_the_order_of_its_lane(seed: i
     monkeypatch.setattr(window_module, "LANE_ASIDE_MAX", 2)
     monkeypatch.setattr(window_module, "LOOKS_MAX", 3)
     monkeypatch.setattr(window_module, "FORGOTTEN_SPANS_MAX", 1)
-    monkeypatch.setattr(window_module, "SHEET_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(slots_module, "SHEET_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(window_module, "HELD_MESSAGES_MAX", seed % 4)
     world = _World(Random(seed))
     for _ in range(120):
         world.step()

@@ -210,7 +210,9 @@ class Slice:
         if self._stored_ms is not None:
             return [self._part(index, index + 1) for index in indexes]
         part = self._part(0, len(indexes))
-        part.batch = self.batch.picked(indexes, b"".join([self.id_at(index)[:POSITION_BYTES] for index in indexes]))
+        head, first, known, counts_up = self._head, self._first_sequence, numbers(), self._positions is None
+        places = [head + known[first + at] if counts_up else self.id_at(at)[:POSITION_BYTES] for at in indexes]
+        part.batch = self.batch.picked(indexes, b"".join(places))
         part._first_sequence, part._head, part._positions = 0, b"", part.batch.positions
         return [part]
 
