@@ -114,8 +114,8 @@ def second_act(server: ServerProcess, lines: Sequence[bytes]) -> list[str]:
     wrong = differences_of_counts(visits, act.counts)
     if not wrong:
         print(
-            f"{len(visits):,} visits counted in {time.monotonic() - began:.1f} s and {len(act.counts):,} entries, through"
-            f" {act.kills} SIGKILLs.\nChecked against a direct count: each visit once, and those of each client in order."
+            f"{len(visits):,} visits counted in {time.monotonic() - began:.1f} s and {len(act.counts):,} messages of topic"
+            f" visit-counts, through {act.kills} SIGKILLs.\nChecked against a direct count: each visit once, and those of each client in order."
         )
     return wrong
 
