@@ -19,7 +19,7 @@ from crc32c import crc32c
 from basalt.messaging.read.log_reader import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
 
-SHEET_MESSAGE_BYTES = 500  # of the columns of a sheet and of its batch, for each message
+SHEET_MESSAGE_BYTES = 150  # of the columns of a sheet, for each message
 SLOTS = 1_024  # a power of two; members beyond it stand by
 
 
