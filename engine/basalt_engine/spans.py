@@ -14,7 +14,7 @@ before it, 0 for the first; `bytes` is what follows, without the zero bytes at i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, compress, islice, repeat
 from operator import and_, eq, getitem, le, lt, ne, not_, xor
@@ -618,6 +618,25 @@ class SpanMap(SpanBlocks, Generic[V]):
 
     def _replace(self, first: tuple[int, int], stop: tuple[int, int], spans: list[tuple[bytes, bytes, V]]) -> None:
         self._splice(first, stop, [each[0] for each in spans], [each[1] for each in spans], [each[2] for each in spans])
+
+
+def first_gap(taken: Sequence[Spans], place: bytes, through: bytes, steps: int) -> tuple[bytes, bytes | None, int]:
+    """The first place up to `through` that none of these covers, and where one begins again; and the steps that are left of so many.
+
+    Without any left, the search goes on at that place.
+    """
+    while steps and place < through:
+        stop, steps = None, steps - 1
+        for spans in taken:
+            behind, following = spans.gap_after(place)
+            if behind != place:
+                place = behind
+                break
+            if following is not None and (stop is None or following < stop):
+                stop = following
+        else:
+            return place, stop, steps + 1
+    return place, None, steps
 
 
 def _common(afters: list[bytes], throughs: list[bytes], begins: list[bytes], ends: list[bytes]) -> _Columns:

@@ -7,6 +7,8 @@ here is durable: what is said of a message for good is in the transaction log.
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -26,11 +28,14 @@ from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans import ZERO_ID, Spans, first_gap
 
 SPARED_LOOKS_MAX = 16  # stretches behind a message that failed alone of which it is asked whether they were its company
 LOOKS_MAX = 64  # gaps without a living message that one fetch passes; the next one goes on behind them
-READY_MAX = 1_000  # returned messages that are found in advance: each search goes through all that were returned
+READY_MAX = 1_000  # stretches of what came back that are sorted by their time without a pause: some milliseconds
+STEPS_MAX = 1_000  # spans that a search for the first gap passes without a pause: likewise
+STALE_DELAYS = 4  # times as many delays as there are stretches that came back: then they are found anew
+COUNTS_TURN = 100  # stretches that came back whose messages are counted without a pause
 LAST_ID = b"\xff" * MESSAGE_ID_BYTES  # behind every message
 RECOUNT_MS = 60_000  # between two counts of what came back, in a group that has too much unacknowledged
 NOTHING = Fetch([], None, None, 0, 0)
@@ -46,6 +51,7 @@ CLAIMED = "claimed"
 STOPPING = "stopping"
 DRAINING = "draining"
 PARKED = "parked"
+_SEARCHING = "searching"  # no answer to anybody: the search goes on after a pause
 SPANS = "spans"
 
 
@@ -111,12 +117,15 @@ class Dispatcher:
         self._messages = messages
         self._next_number = next_number
         self._pending_messages: dict[int, int] = {}  # that were dealt, by transaction
-        self._cursor = ZERO_ID  # nothing is free before this place
+        self._cursor = ZERO_ID  # nothing is free before this place, but in `_freed`
+        self._freed = Spans()
         self._passed = ZERO_ID  # nothing lives from the cursor's gap on to this place
-        self._ready: deque[tuple[bytes, bytes]] = (
-            deque()
-        )  # (after, through] in which something was returned, and was due
-        self._search_ms = 0  # when there may be more of them
+        # What came back waits here until it is dealt: in stretches of which nobody knows when they are due, which are delayed (a
+        # heap: due time, after, through), or which were due when they were looked at. Some may be acknowledged, or dealt, since.
+        self._unsorted = Spans()
+        self._delayed: list[tuple[int, bytes, bytes]] = []
+        self._ready: deque[tuple[bytes, bytes]] = deque()
+        self._due_ms = NEVER_MS  # when the next of them is due, as far as a fetch has found out
         self._recount_ms = 0.0  # not before, on the monotonic clock
         self._window_bytes_max = window_bytes_max
         self._known: GroupState | None = None  # the state that all this was made of
@@ -154,7 +163,7 @@ class Dispatcher:
             self._pending_messages.clear()
         # As after a restart: what came back, or was to be written and was not, is not counted, or it would be once more.
         self.unacked = self.claims.messages + sum(self._pending_messages.values())
-        self.look_again(ZERO_ID)
+        self._start_over()
         if self.lanes is not None:
             self.lanes.clear(self.pending)
 
@@ -163,21 +172,34 @@ class Dispatcher:
         self.pending, self.returned, self.spared, self.dead = Spans(), Spans(), Spans(), Spans()
         self.unacked = 0
         self._pending_messages.clear()
-        self._ready.clear()
-        self.look_again(ZERO_ID)
+        self._start_over()
         if self.lanes is not None:
             self.lanes.clear(self.pending)
         return self.claims.revoke_all()
 
-    def look_again(self, place: bytes) -> None:
-        """Something behind this place may be free again, or due."""
-        self._cursor = min(self._cursor, place)
-        self._passed = ZERO_ID
-        self._search_ms = 0
+    def _start_over(self) -> None:
+        """Find anew what is free, and what is due."""
+        self._cursor = self._passed = ZERO_ID
+        self._freed = Spans()
+        self._sort_anew()
+
+    def _sort_anew(self) -> None:
+        """Find anew what is due."""
+        self._unsorted = Spans([(ZERO_ID, LAST_ID)])
+        self._delayed.clear()
+        self._ready.clear()
+        self._due_ms = NEVER_MS
+
+    def _look_again(self, spans: Spans, *, returned: bool) -> None:
+        """Nobody has these any more: they are free again, or due at some time if they were `returned`."""
+        if not returned:
+            self._freed.update(spans)
+        if self.returned:
+            self._unsorted.update(spans)
+            self._due_ms = NEVER_MS
 
     def end_claim(self, claim: Claim, returned: Spans | None = None) -> None:
         """A claim ends without acknowledgement; `returned` of its messages count as failed, the others are free."""
-        places = [after for after, _ in claim.left]
         if returned is not None:
             self._came_back(returned)
         elif claim.attempt == 1:
@@ -185,7 +207,7 @@ class Dispatcher:
         if self.lanes is not None:
             self.lanes.given_back(claim.left, failed=returned is not None, came_back=claim.attempt > 1)
         self.claims.end(claim)
-        self.look_again(min(places, default=ZERO_ID))
+        self._look_again(claim.left, returned=returned is not None)
         self._reckon()
 
     def free(self, spans: Spans, messages: int, *, returned: bool) -> None:
@@ -198,17 +220,16 @@ class Dispatcher:
             if holder is not None and not returned and holder.attempt == 1:
                 self.unacked -= messages
             self.claims.cut(after, through, acknowledged=False, messages=messages)
-            self.look_again(after)
             messages = 0
         if returned:
             self._came_back(spans)
+        self._look_again(spans, returned=returned)
         self._reckon()
 
     def unparked(self, spans: Spans, messages: int) -> None:
         """So many messages that were parked are as free as if they had never been dealt."""
-        for after, through in spans:
-            self.returned.remove(after, through)
-            self.look_again(after)
+        self.returned.subtract(spans)
+        self._freed.update(spans)
         self.unacked -= messages
         if self.lanes is not None:
             self.lanes.look_again()
@@ -252,7 +273,7 @@ class Dispatcher:
             else:
                 self.unacked -= messages
             self.claims.forget_acknowledged(spans)
-            self.look_again(min((after for after, _ in spans), default=ZERO_ID))
+            self._look_again(spans, returned=returned)
         self._reckon()
         return messages
 
@@ -261,7 +282,7 @@ class Dispatcher:
         self.spared.subtract(spans)
 
     def _forget(self, spans: Spans) -> None:
-        for kept in (self.returned, self.spared, self.dead):
+        for kept in (self.returned, self.spared, self.dead, self._freed):
             kept.subtract(spans)
 
     def _reckon(self) -> None:
@@ -277,13 +298,17 @@ class Dispatcher:
         self._recount_ms = now_ms + RECOUNT_MS
         limits, before = self._messages.limits, self.unacked
         known = self.claims.messages + sum(self._pending_messages.values())
-        for begin, through in [part for each in list(self.returned) for part in self._unheld(*each)]:
-            place: bytes = begin
+        place, parts = ZERO_ID, 0
+        while known < self.options.unacked_max and (part := next(self._unheld_of_returned(place, LAST_ID), None)):
+            place, through = part
             while place < through and known < self.options.unacked_max:
                 wanted = SliceLimits(limits.messages_max, limits.bytes_max, 1, through)
                 found = await self._messages.read_committed(log, place, wanted)
                 known += found.messages
                 place = found.slices[-1].last_id() if found.slices else through
+            parts += 1
+            if parts % COUNTS_TURN == 0:
+                await asyncio.sleep(0)
         self.unacked += known - before  # and what happened meanwhile
         self._reckon()
         return self.unacked < self.options.unacked_max
@@ -307,8 +332,8 @@ class Dispatcher:
         if self.lanes is not None:
             return await self._deal_keyed(self.lanes, log, state, ask, epoch, in_gaps=in_gaps)
         for _ in range(LOOKS_MAX):
+            piece = await self._find_piece(state, ask, in_gaps=in_gaps)
             round_ = state.round
-            piece = self._next_piece(state, ask, in_gaps=in_gaps)
             if isinstance(piece, str):
                 if piece.startswith(UNACKED) and await self._has_room(log):
                     continue
@@ -327,6 +352,7 @@ class Dispatcher:
                     return Dealt(claim, found)
                 self._put_back(piece)
             elif found.held_by is not None:
+                self._put_back(piece)
                 self._passed = max(self._passed, found.next_id or piece.start)
                 return Dealt(None, found, f"held {found.held_by}")
             elif piece.through is None:
@@ -418,6 +444,14 @@ class Dispatcher:
                 self._close(message.after, message.id)
                 self.unacked -= 1
 
+    async def _find_piece(self, state: GroupState, ask: FetchAsk, *, in_gaps: bool) -> Piece | str:
+        """Ask `_next_piece` until its search is over, with a pause after each part."""
+        piece = self._next_piece(state, ask, in_gaps=in_gaps)
+        while piece == _SEARCHING:
+            await asyncio.sleep(0)
+            piece = self._next_piece(state, ask, in_gaps=in_gaps)
+        return piece
+
     def _next_piece(self, state: GroupState, ask: FetchAsk, *, in_gaps: bool) -> Piece | str:
         """The range to read for the next claim; or what there is to wait for."""
         if not self.is_of(state):
@@ -427,41 +461,47 @@ class Dispatcher:
         limits, options = self._messages.limits, self.options
         messages_max = min(ask.limit or limits.messages_max, limits.messages_max)
         in_lane = options.mode == "stream"
-        piece = self._first_returned(state, messages_max) if in_lane else self._next_returned(state, messages_max)
-        if piece is not None:
-            return piece
+        returned = self._first_returned(state, messages_max) if in_lane else self._next_returned(state, messages_max)
+        if returned is not None:
+            return returned
         room = options.unacked_max - self.unacked
         if room <= 0 and self.unacked:
             most = self.claims.most()
             return f"{UNACKED} {most}" if most else UNACKED
         piece = self._next_fresh(state, min(messages_max, room))
-        return SPANS if in_gaps and piece.after >= self._acknowledged_through(state) else piece
+        if isinstance(piece, Piece) and in_gaps and piece.after >= self._acknowledged_through(state):
+            return SPANS
+        return piece
 
     def _acknowledged_through(self, state: GroupState) -> bytes:
         """The end of all that is acknowledged, now or by a transaction: what lies before it lies in a gap."""
         return max(state.acknowledged.end, self.pending.end)
 
-    def _next_fresh(self, state: GroupState, messages_max: int) -> Piece:
-        """The first gap, of all that was not dealt yet."""
-        place, stop = self._cursor, None
+    def _next_fresh(self, state: GroupState, messages_max: int, before: bytes = LAST_ID) -> Piece | str:
+        """The first gap, of all that was not dealt yet; any piece behind `before` where there is none up to there."""
         taken = [spans for spans in (self.claims.taken, self.pending, self.returned, self.dead) if spans]
         taken.append(state.acknowledged)
-        settled = False
-        while not settled:  # until none of them covers the place
-            settled, stop = True, None
-            for spans in taken:
-                behind, next_after = spans.gap_after(place)
-                if behind != place:
-                    place, settled = behind, False
-                    break
-                if next_after is not None and (stop is None or next_after < stop):
-                    stop = next_after
-        if place != self._cursor:
-            self._cursor = place
+        steps = STEPS_MAX
+        while self._freed and steps:
+            after, through = next(iter(self._freed))
+            if through >= self._cursor:  # it is one with the gap that the cursor is in
+                self._freed.remove(after, LAST_ID)
+                self._cursor, self._passed = min(self._cursor, after), ZERO_ID
+                continue
+            place, stop, steps = first_gap(taken, after, through, steps)
+            if place > after:
+                self._freed.remove(after, place)
+            if place < through and steps:
+                return Piece(place, stop, place, messages_max)
+        if steps:
+            self._cursor, stop, steps = first_gap(taken, self._cursor, before, steps)
+        if not steps:
+            return _SEARCHING
+        place = self._cursor
         start = place if self._passed <= place or (stop is not None and self._passed > stop) else self._passed
         return Piece(place, stop, start, messages_max)
 
-    def _next_returned(self, state: GroupState, messages_max: int) -> Piece | None:
+    def _next_returned(self, state: GroupState, messages_max: int) -> Piece | str | None:
         """The first piece that was returned and is due."""
         if not len(state.returns):
             return None
@@ -475,10 +515,8 @@ class Dispatcher:
                     if before is not None and before.attempts > max(attempts, ALONE_ATTEMPTS):  # since it was found
                         self._spare(state, begin, before.attempts)
                     return self._returned_piece(begin, end, attempts, messages_max)
-            now_ms = self._clock.now_ms()
-            if now_ms < self._search_ms:
-                return None
-            self._search(state, now_ms)
+            if not self._sort(state, self._clock.now_ms()):
+                return _SEARCHING
             if not self._ready:
                 return None
 
@@ -486,47 +524,70 @@ class Dispatcher:
         """The parts of the range that came back, are due, and nobody has, with their attempts: some of it may be acknowledged since it was found."""
         now_ms = self._clock.now_ms()
         for begin, end, attempt in state.returns.within(after, through):
-            if attempt.not_before_ms <= now_ms:
-                for part in self._unheld_of_returned(begin, end):
-                    yield *part, attempt.attempts
+            if attempt.not_before_ms > now_ms:  # it came back once more, or the clock stepped back
+                self._unsorted.add(begin, end)
+                continue
+            for part in self._unheld_of_returned(begin, end):
+                yield *part, attempt.attempts
 
     def _put_back(self, piece: Piece) -> None:
         """Nobody was dealt this piece: what was returned is found again by the next search."""
-        if piece.returned:
-            self._search_ms = 0
+        if piece.returned and piece.through is not None:
+            self._unsorted.add(piece.after, piece.through)
 
-    def _search(self, state: GroupState, now_ms: int) -> None:
-        """Find what was returned and is due, or when something will be."""
-        self._search_ms = NEVER_MS
-        for after, through, attempt in state.returns:
-            if attempt.attempts > ALONE_ATTEMPTS:
-                self._spare(state, through, attempt.attempts)
-            if attempt.not_before_ms > now_ms:
-                self._search_ms = min(self._search_ms, attempt.not_before_ms)
-                continue
-            self._ready += self._unheld_of_returned(after, through)
-            if len(self._ready) >= READY_MAX:
-                self._search_ms = 0  # at once, whatever the clock says then
-                return
+    def _sort(self, state: GroupState, now_ms: int) -> bool:
+        """Find what was returned and is due, or when something will be; False: there is more to look at, after a pause."""
+        if len(self._delayed) > STALE_DELAYS * len(state.returns) + READY_MAX:
+            self._sort_anew()
+        looks = READY_MAX
+        while self._delayed and looks:
+            at_ms, after, through = self._delayed[0]
+            if at_ms <= now_ms:
+                self._unsorted.add(after, through)
+            elif any(attempt.not_before_ms == at_ms for _, _, attempt in state.returns.within(after, through)):
+                break
+            heapq.heappop(self._delayed)
+            looks -= 1
+        while self._unsorted and looks:
+            after, through = next(iter(self._unsorted))
+            seen = after
+            for begin, end, attempt in islice(state.returns.within(after, through), looks):
+                looks -= 1
+                seen = end
+                if attempt.attempts > ALONE_ATTEMPTS:
+                    self._spare(state, end, attempt.attempts)
+                if attempt.not_before_ms <= now_ms:
+                    self._ready.append((begin, end))
+                elif attempt.not_before_ms != NEVER_MS:
+                    heapq.heappush(self._delayed, (attempt.not_before_ms, begin, end))
+            looks -= seen == after
+            self._unsorted.remove(ZERO_ID, through if looks or seen == after else seen)
+        self._due_ms = self._delayed[0][0] if self._delayed else NEVER_MS
+        return looks > 0 or bool(self._ready)
 
     def _first_returned(self, state: GroupState, messages_max: int) -> Piece | str | None:
         """The first piece that was returned, of a lane in which it holds back all that follows; what is free before it goes first."""
-        for after, through, attempt in state.returns:
-            free = next(iter(self._unheld_of_returned(after, through)), None)
-            if free is None:
+        self._due_ms = NEVER_MS
+        if not self.returned:
+            return None
+        for free in self._unheld_of_returned(ZERO_ID, LAST_ID):
+            found = next(state.returns.within(*free), None)
+            if found is None:
                 continue
-            earlier = self._next_fresh(state, messages_max)  # given back uncounted, or forgotten by a restart
-            if earlier.after < free[0]:
+            after, through, attempt = found
+            earlier = self._next_fresh(state, messages_max, after)  # given back uncounted, or forgotten by a restart
+            if isinstance(earlier, str) or earlier.after < after:
                 return earlier
             if attempt.attempts > ALONE_ATTEMPTS:
-                self._spare(state, through, attempt.attempts)
-            self._search_ms = attempt.not_before_ms
+                whole = state.returns.span_of(through)
+                self._spare(state, through if whole is None else whole[1], attempt.attempts)
             left_ms = attempt.not_before_ms - self._clock.now_ms()
             if attempt.not_before_ms == NEVER_MS:
                 return PARKED
+            self._due_ms = attempt.not_before_ms
             if left_ms > 0:
                 return f"delayed {left_ms}"
-            return self._returned_piece(*free, attempt.attempts, messages_max)
+            return self._returned_piece(after, through, attempt.attempts, messages_max)
         return None
 
     def _spare(self, state: GroupState, through: bytes, attempts: int) -> None:
@@ -543,23 +604,20 @@ class Dispatcher:
         alone = is_last or (attempts >= ALONE_ATTEMPTS and not self.spared.contains(after, through))
         return Piece(after, through, after, 1 if alone else messages_max, attempts + 1, True)
 
-    def _unheld(self, after: bytes, through: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """The parts of the range that are neither claimed nor pending."""
-        for begin, end in list(self.claims.taken.gaps(after, through)):
-            yield from list(self.pending.gaps(begin, end)) if self.pending else ((begin, end),)
+    def _unheld(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The parts of the range that are neither claimed nor pending. Do not change anything while they are asked."""
+        for free in self.claims.taken.gaps(after, through):
+            yield from self.pending.gaps(*free)
 
-    def _unheld_of_returned(self, after: bytes, through: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Those of them that came back and live, as far as is known."""
+    def _unheld_of_returned(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Those of them that came back and live, as far as is known. Do not change anything while they are asked."""
         for free in self._unheld(after, through):
-            yield from list(self.returned.within(*free))
+            yield from self.returned.within(*free)
 
-    def living(self, state: GroupState, before: bytes) -> Spans:
-        """The gaps up to this place that are not acknowledged, and that nobody has."""
-        gaps = Spans()
+    def living(self, state: GroupState, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The gaps up to this place that are not acknowledged, and that nobody has, in order."""
         for gap in state.acknowledged.gaps(ZERO_ID, before):
-            for free in self._unheld(*gap):
-                gaps.add(*free)
-        return gaps
+            yield from self._unheld(*gap)
 
     def dead_ends(self) -> Spans:
         """The gaps in which nothing lives any more, but for what a transaction will acknowledge together with a message behind them."""
@@ -597,8 +655,8 @@ class Dispatcher:
 
     def _reason(self) -> str:
         """The reason why a group waits that has dealt all that there is."""
-        if self._search_ms not in (0, NEVER_MS) and self.returned:
-            return f"delayed {max(self._search_ms - self._clock.now_ms(), 0)}"
+        if self._due_ms != NEVER_MS and self.returned:
+            return f"delayed {max(self._due_ms - self._clock.now_ms(), 0)}"
         return CLAIMED if len(self.claims) or self.pending else NO_MESSAGES
 
     @property
@@ -606,7 +664,7 @@ class Dispatcher:
         """When the next of what was returned is due, by the wall clock; None when nothing is."""
         if self.lanes is not None:
             return self.lanes.due_ms
-        return None if self._search_ms in (0, NEVER_MS) or not self.returned else self._search_ms
+        return None if self._due_ms == NEVER_MS or not self.returned else self._due_ms
 
     # Reading.
 

@@ -596,7 +596,7 @@ class Groups:
             if state.number not in table.by_number or self._manager.state.groups is not table:
                 return 0
             owner = self._live_of(state, title)
-            gaps = owner.dispatcher.living(owner.state, expired)
+            gaps = Spans(islice(owner.dispatcher.living(owner.state, expired), GAPS_MAX))
             gaps.update(owner.dispatcher.dead_ends())
             chosen = Spans(islice(gaps, GAPS_MAX))
             if not chosen or (len(chosen) == 1 and len(state.acknowledged) < 2 and not state.returns and not dead):

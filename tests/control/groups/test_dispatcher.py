@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,13 @@ from basalt.api.bodies.groups import GroupMode, GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import TopicName
 from basalt.groups import dispatcher, live_group
+from basalt.groups.live_group import GroupFetch
 from basalt.messaging.read.log_reader import Fetch
 from basalt.transactions.rules import acknowledgements
+from basalt.transactions.rules.edits import ReturnReason
+from basalt.transactions.rules.groups import Attempt, Returns
 from basalt_engine.records import Extras
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans import ZERO_ID, Spans
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
 
@@ -385,6 +389,20 @@ async def test_what_is_due_is_dealt_though_the_clock_steps_back(shop: Wired, mon
     assert await billing.handled() == ["c", "e"]
 
 
+async def test_what_was_due_until_the_clock_stepped_back_is_dealt_once_it_is_due_again(shop: Wired) -> None:
+    await shop.publish(A, *"abcde")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=60_000))
+    claims = [await billing.fetch(limit=1) for _ in range(5)]
+    for page in claims[::2]:
+        await billing.release(page.claim)
+    shop.clock.advance(60_000)
+    assert await billing.read() == ["a"]
+    shop.clock.step(shop.clock.now_ms() - 30_000)
+    assert (await billing.fetch()).waiting_for == "delayed 30000"
+    shop.clock.step(shop.clock.now_ms() + 30_000)
+    assert await billing.handled() == ["c", "e"]
+
+
 @pytest.mark.parametrize("mode", ["shared", "keyed"])
 async def test_what_expires_before_it_is_dealt_again_is_unacknowledged_no_more(shop: Wired, mode: GroupMode) -> None:
     """Or messages that failed and expired would stop a group for good in which another one is parked."""
@@ -434,3 +452,106 @@ async def test_a_request_id_that_two_members_give_is_two_requests(shop: Wired) -
     billing = await Billing.made(shop)
     assert await billing.read("mary", 1, request_id="r1") == ["a"]
     assert await billing.read("john", 1, request_id="r1") == ["b"]
+
+
+class _Steps:
+    """The spans that were looked at in one turn of the event loop: in the longest one, and in all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.longest = self.all = self._of_turn = 0
+        within, gap_after = Returns.within, Spans.gap_after
+
+        def counted_within(returns: Returns, *asked: bytes) -> Iterator[tuple[bytes, bytes, Attempt]]:
+            for part in within(returns, *asked):
+                self._count()
+                yield part
+
+        def counted_gap_after(spans: Spans, place: bytes) -> tuple[bytes, bytes | None]:
+            self._count()
+            return gap_after(spans, place)
+
+        monkeypatch.setattr(Returns, "within", counted_within)
+        monkeypatch.setattr(Spans, "gap_after", counted_gap_after)
+
+    def _count(self) -> None:
+        self.all += 1
+        self._of_turn += 1
+        self.longest = max(self.longest, self._of_turn)
+
+    async def of(self, call: Awaitable[GroupFetch]) -> GroupFetch:
+        """Count those of this call, turn by turn."""
+        self.longest = self.all = self._of_turn = 0
+        running = asyncio.ensure_future(call)
+        while not running.done():
+            self._of_turn = 0
+            await asyncio.sleep(0)
+        return running.result()
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(12, "big").ljust(20, b"\0")
+
+
+@pytest.mark.parametrize("mode", ["shared", "stream"])
+async def test_twenty_thousand_stretches_that_are_delayed_are_looked_at_once_and_in_parts(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
+) -> None:
+    await shop.publish(A, *(f"m{number}" for number in range(20)))
+    billing = await Billing.made(shop, GroupOptions(mode, unacked_max=100_000))
+    state, live = billing.live.state, billing.live
+    later = Spans([(_id(3 * number), _id(3 * number + 1)) for number in range(20_000)])
+    due_ms = shop.clock.now_ms() + 60_000
+    state.returns.fill([(later, Attempt(1, due_ms, ReturnReason.RELEASED))])
+    state.acknowledged.update(Spans([(_id(3 * number + 1), _id(3 * number + 3)) for number in range(20_000)]))
+    live.dispatcher.rebuild(state, ())
+    steps = _Steps(monkeypatch)
+    page = await steps.of(billing.fetch("mary", 1))
+    if mode == "stream":
+        assert page.waiting_for == "delayed 60000", "it holds back all that follows"
+        assert steps.all <= 20
+        return
+    assert texts(page.fetch) == ["m0"]
+    assert steps.all > 20_000, "each of them was sorted"
+    assert steps.longest <= 5_000, "others had their turn meanwhile"
+    for number in range(1, 20):
+        page = await steps.of(billing.fetch("mary", 1, epoch=page.member_epoch))
+        assert texts(page.fetch) == [f"m{number}"]
+        assert steps.all <= 20, "and none of them again"
+    shop.clock.advance(60_000)
+    page = await steps.of(billing.fetch("mary", 1, epoch=page.member_epoch))
+    assert steps.longest <= 5_000, "now they are due, and nothing lives there any more"
+
+
+async def test_what_was_given_back_amid_many_gaps_is_found_without_a_walk_past_them(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shop.publish(A, *(f"m{number:03}" for number in range(200)))
+    billing = await Billing.made(shop)
+    pages = [await billing.fetch("mary", 1)]
+    pages += [await billing.fetch("mary", 1, epoch=pages[0].member_epoch) for _ in range(199)]
+    for page in pages[1::2]:
+        await billing.acknowledge(page.claim, member="mary")
+    await billing.release(pages[0].claim, member="mary", counts=False)
+    await billing.release(pages[100].claim, member="mary", counts=False)
+    steps, epoch = _Steps(monkeypatch), pages[0].member_epoch
+    assert texts((await steps.of(billing.fetch("mary", 1, epoch=epoch))).fetch) == ["m000"]
+    assert texts((await steps.of(billing.fetch("mary", 1, epoch=epoch))).fetch) == ["m100"]
+    assert steps.all <= 20, "of two hundred spans before it"
+    assert (await steps.of(billing.fetch("mary", 1, epoch=epoch))).claim is None
+    assert steps.all <= 20
+
+
+async def test_a_walk_past_many_spans_lets_others_have_their_turn(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "STEPS_MAX", 10)
+    await shop.publish(A, *(f"m{number:03}" for number in range(101)))
+    billing = await Billing.made(shop)
+    pages = [await billing.fetch(limit=1) for _ in range(100)]
+    for page in pages[1::2]:
+        await billing.acknowledge(page.claim)
+    billing.live.dispatcher.rebuild(
+        billing.live.state, ()
+    )  # as when the log was read again: nobody knows where to begin
+    steps = _Steps(monkeypatch)
+    assert texts((await steps.of(billing.fetch())).fetch) == ["m100"]
+    assert steps.all > 100, "of a hundred spans before it"
+    assert steps.longest <= 30, "of two sets in ten steps, and what is asked of a claim that is made"
