@@ -246,7 +246,7 @@ def test_groups_end_with_their_topic(shop: GroupClient) -> None:
     assert shop.call("POST", f"{GROUP}/fetch").code == "topic_not_found"
     shop.call("PUT", ORDERS, {})
     assert shop.call("POST", f"{GROUP}/fetch").code == "group_not_found"
-    assert shop.call("GET", f"{ORDERS}/groups").json() == {"groups": []}
+    assert shop.call("GET", f"{ORDERS}/groups").json() == {"groups": [], "next": None}
 
 
 def test_a_group_far_out_of_order_fills_its_gaps_first(shop: GroupClient, monkeypatch: pytest.MonkeyPatch) -> None:
