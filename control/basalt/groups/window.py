@@ -40,9 +40,7 @@ from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.spans import ZERO_ID, Spans
 
 WINDOW_BYTES_MAX = 64 << 20  # of one group, unless the settings say otherwise
-SHEETS_PART = (
-    4  # of the window's bytes one in so many may be batches that messages lie in; then those messages are packed
-)
+SHEETS_PART = 2  # of the window's bytes one in so many may be batches that messages lie in; then they are packed
 LANE_ASIDE_MAX = 1_000  # messages set aside with one lane: the rest of a hot key is read again when it goes on
 HELD_MESSAGES_MAX = 4_096  # that one deal passes over where they lie; beyond that they are set aside
 LOOKS_MAX = 20_000  # messages looked at for one deal, some 10 ms: then others get their turn

@@ -324,7 +324,7 @@ def test_where_too_many_wait_they_are_set_aside(monkeypatch: pytest.MonkeyPatch)
 
 def test_batches_beyond_their_share_of_the_window_are_packed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slots_module, "SHEET_MESSAGE_BYTES", 40)
-    _, window = opened("ann", messages=100)  # 4,800 bytes, of which 1,200 may be batches
+    _, window = opened("ann", messages=100)  # 4,800 bytes, of which 2,400 may be batches
     read_batches(window, range(20))
     assert window._sheets_bytes() == 800
     read_batches(window, range(20), range(31))
