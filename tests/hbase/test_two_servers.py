@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -296,8 +297,14 @@ def registered(zookeeper: KazooClient) -> set[str]:
 
 
 def committed_through(ensemble: str) -> int:
-    """The id of a transaction that Tephra's own client committed, knowing nothing but ZooKeeper."""
-    command = java_command("Discovering", ensemble)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False)
-    assert done.returncode == 0, f"{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
-    return int(done.stdout.split()[-1])
+    """The id of a transaction that Tephra's own client committed, knowing nothing but ZooKeeper.
+
+    ZooKeeper may still name one that is dead: a client that is sent there tries again.
+    """
+    command, give_up_s = java_command("Discovering", ensemble), time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False)
+        if done.returncode == 0:
+            return int(done.stdout.split()[-1])
+        refused = "Connection refused" in done.stderr and time.monotonic() < give_up_s
+        assert refused, f"{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
