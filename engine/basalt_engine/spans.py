@@ -67,7 +67,7 @@ class SpanBlocks:
         return (block, bisect_right(self._throughs[block], place)) if block < len(self._ends) else (block, 0)
 
     def _splice(self, first: tuple[int, int], stop: tuple[int, int], *columns: list[Any]) -> None:
-        """Put spans, as many as there are in each of the columns, in the place of those from `first` to before `stop`."""
+        """Put spans, as many as there are in each of the columns, in the place of those from `first` to before `stop`. It keeps the columns."""
         (block, index), (stop_block, stop_index) = first, stop
         if stop_index == 0 and stop_block > block:  # the end of the block before it
             stop_block -= 1
@@ -77,18 +77,14 @@ class SpanBlocks:
             index = len(self._afters[block])
             stop_block, stop_index = block, index
         mine = (self._afters, self._throughs) if self._values is None else (self._afters, self._throughs, self._values)
+        whole: list[list[Any]] = []
         if not self._ends:
-            whole: list[list[Any]] = list(columns)
+            whole += columns
         elif block == stop_block:
-            whole = [blocks[block] for blocks in mine]
-            before = len(whole[0])
-            for own, new in zip(whole, columns, strict=True):
-                own[index:stop_index] = new
-            if 0 < len(whole[0]) <= BLOCK_SPANS_MAX:
-                self._count += len(whole[0]) - before
-                self._ends[block] = whole[1][-1]
-                return
-            self._count -= before
+            self._count -= len(self._afters[block])
+            for blocks, new in zip(mine, columns, strict=True):
+                blocks[block][index:stop_index] = new
+                whole.append(blocks[block])
         else:
             self._count -= sum(map(len, self._afters[block : stop_block + 1]))
             whole = [
@@ -96,6 +92,11 @@ class SpanBlocks:
                 for blocks, new in zip(mine, columns, strict=True)
             ]
         self._count += len(whole[0])
+        if len(whole[0]) <= BLOCK_SPANS_MAX:
+            for blocks, own in zip(mine, whole, strict=True):
+                blocks[block : stop_block + 1] = [own] if own else []
+            self._ends[block : stop_block + 1] = whole[1][-1:]
+            return
         # Half full, unless more comes at the end.
         step = BLOCK_SPANS_MAX if stop_block >= len(self._ends) - 1 else BLOCK_SPANS_MAX // 2
         cuts = range(0, len(whole[0]), step)
@@ -127,17 +128,19 @@ class SpanBlocks:
 
     def overlaps(self, after: bytes, through: bytes) -> bool:
         """True when some of (after, through] is inside a span."""
-        block, index = self._behind(after)
-        return block < len(self._ends) and self._afters[block][index] < through
+        block = bisect_right(self._ends, after)
+        return block < len(self._ends) and self._afters[block][bisect_right(self._throughs[block], after)] < through
 
     def meets(self, other: SpanBlocks) -> bool:
         """True when some id is inside a span of both."""
         if not self._count or not other._count:
             return False
-        if other._count * _FEW <= self._count:
-            return any(self.overlaps(*pair) for pair in other._from(0, 0))
-        if self._count * _FEW <= other._count:
-            return any(other.overlaps(*pair) for pair in self._from(0, 0))
+        if self._ends[-1] <= other._afters[0][0] or other._ends[-1] <= self._afters[0][0]:
+            return False
+        if other._count == 1 or other._count * _FEW <= self._count:
+            return any(map(self.overlaps, chain.from_iterable(other._afters), chain.from_iterable(other._throughs)))
+        if self._count == 1 or self._count * _FEW <= other._count:
+            return any(map(other.overlaps, chain.from_iterable(self._afters), chain.from_iterable(self._throughs)))
         afters, throughs = self._columns_within(other._afters[0][0], other._ends[-1])
         afters += chain.from_iterable(other._afters)
         throughs += chain.from_iterable(other._throughs)
@@ -172,7 +175,11 @@ class Spans(SpanBlocks):
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         super().__init__()
         given = pairs if isinstance(pairs, list) else list(pairs)
-        if given:
+        if len(given) == 1:
+            _check(*given[0])
+            (after, through), self._count = given[0], 1
+            self._afters, self._throughs, self._ends = [[after]], [[through]], [through]
+        elif given:
             afters, throughs = [after for after, _ in given], [through for _, through in given]
             if (
                 set(map(len, afters)) != _LENGTHS
@@ -185,7 +192,7 @@ class Spans(SpanBlocks):
 
     @classmethod
     def ascending(cls, afters: list[bytes], throughs: list[bytes]) -> Spans:
-        """The spans of these begins and ends, which are ids, ascend and do not overlap; some may touch."""
+        """The spans of these begins and ends, which are ids, ascend and do not overlap; some may touch. It keeps the lists."""
         spans = cls()
         if afters:
             behind = afters[1:]
@@ -308,20 +315,24 @@ class Spans(SpanBlocks):
         self._add(after, through)
 
     def _add(self, after: bytes, through: bytes) -> None:
-        block, index = first = self._at_or_behind(after)
+        block = bisect_left(self._ends, after)
         if block == len(self._ends):
-            self._splice(first, first, [after], [through])
+            self._splice((block, 0), (block, 0), [after], [through])
             return
         afters, throughs = self._afters[block], self._throughs[block]
+        index = bisect_left(throughs, after)
         if through < afters[index]:
             afters.insert(index, after)
             throughs.insert(index, through)
             self._count += 1
             if len(afters) > BLOCK_SPANS_MAX:
-                self._splice(first, first, [], [])
+                self._splice((block, index), (block, index), [], [])
             return
         if through > throughs[index]:
             following = index + 1
+            if following == len(afters) and block == len(self._ends) - 1:  # the last one goes on
+                afters[index], throughs[index], self._ends[block] = min(after, afters[index]), through, through
+                return
             if following < len(afters) and through <= throughs[following]:  # most do not go beyond the next one
                 after = min(after, afters[index])
                 if through < afters[following]:
@@ -335,7 +346,7 @@ class Spans(SpanBlocks):
             if stop_block < len(self._ends) and self._afters[stop_block][stop_index] <= through:
                 through = self._throughs[stop_block][stop_index]
                 stop_index += 1
-            self._splice(first, (stop_block, stop_index), [min(after, afters[index])], [through])
+            self._splice((block, index), (stop_block, stop_index), [min(after, afters[index])], [through])
         elif after < afters[index]:
             afters[index] = after
 
@@ -346,7 +357,7 @@ class Spans(SpanBlocks):
         if not self._count:
             self._be(other)
             return
-        if other._count * _FEW <= self._count:
+        if other._count == 1 or other._count * _FEW <= self._count:
             for after, through in other:
                 self._add(after, through)
             return
@@ -371,20 +382,20 @@ class Spans(SpanBlocks):
             del afters[index], throughs[index]
             self._count -= 1
             return
-        stop_block, stop_index = self._at_or_behind(through)
-        kept: list[tuple[bytes, bytes]] = [(begin, after)] if begin < after else []
+        stop_block, stop_index = first if through <= throughs[index] else self._at_or_behind(through)
+        begins, ends = ([begin], [after]) if begin < after else ([], [])
         if stop_block < len(self._ends) and self._afters[stop_block][stop_index] < through:
-            end = self._throughs[stop_block][stop_index]
+            if through < self._throughs[stop_block][stop_index]:
+                begins.append(through)
+                ends.append(self._throughs[stop_block][stop_index])
             stop_index += 1
-            if through < end:
-                kept.append((through, end))
-        self._splice(first, (stop_block, stop_index), [each for each, _ in kept], [each for _, each in kept])
+        self._splice(first, (stop_block, stop_index), begins, ends)
 
     def subtract(self, other: SpanBlocks) -> None:
         """Cover nothing any more that the other covers."""
         if not self._count or not other._count:
             return
-        if other._count * _FEW <= self._count:
+        if other._count == 1 or other._count * _FEW <= self._count:
             for after, through in other._from(0, 0):
                 self.remove(after, through)
             return
@@ -508,33 +519,28 @@ class SpanMap(SpanBlocks, Generic[V]):
 
     def put(self, after: bytes, through: bytes, value: V) -> None:
         """(after, through] has this value, whatever it had."""
-        first, kept = self._at_or_behind(after), list[tuple[bytes, bytes, V]]()
-        if (found := self._at(first)) is not None:
-            begin, end, known = found
-            if known == value and begin < after:
-                after = begin
-            elif end == after:
-                first = self._next(first)
-            elif begin < after:
-                kept.append((begin, after, known))
-        stop, behind = self._at_or_behind(through), list[tuple[bytes, bytes, V]]()
-        if (found := self._at(stop)) is not None and found[0] < through:
-            _, end, known = found
-            stop = self._next(stop)
-            if end > through and known == value:
-                through = end
-            elif end > through:
-                behind.append((through, end, known))
-        if not behind and (found := self._at(stop)) is not None and found[0] == through and found[2] == value:
+        self.remove(after, through)
+        first = stop = self._at_or_behind(after)
+        if (found := self._at(first)) is not None and found[1] == after:
+            stop = self._next(first)
+            if found[2] == value:
+                after = found[0]
+            else:
+                first = stop
+        if (found := self._at(stop)) is not None and found[0] == through and found[2] == value:
             through, stop = found[1], self._next(stop)
-        self._replace(first, stop, [*kept, (after, through, value), *behind])
+        self._splice(first, stop, [after], [through], [value])
 
     def remove(self, after: bytes, through: bytes) -> None:
         """Nothing of (after, through] has a value any more."""
-        first, stop = self._behind(after), self._at_or_behind(through)
+        block, index = first = self._behind(after)
         found = self._at(first)
         if found is None or found[0] >= through:
             return
+        if after <= found[0] and found[1] == through:
+            self._splice(first, (block, index + 1), [], [], [])
+            return
+        stop = self._at_or_behind(through)
         kept = [(found[0], after, found[2])] if found[0] < after else []
         last = self._at(stop)
         if last is not None and last[0] < through:

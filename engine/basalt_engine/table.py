@@ -226,8 +226,9 @@ def check_mutation(mutation: Mutation) -> None:
     if isinstance(mutation, DeleteRange):
         return
     check_key(mutation.key)
-    if isinstance(mutation, Put | Insert):
-        check_columns(mutation.columns)
+    if isinstance(mutation, Delete):
+        return
+    check_columns(mutation.columns)
     if isinstance(mutation, Insert) and not (mutation.columns and mutation.columns[mutation.first]):
         raise InputError(f"row {mutation.key.hex()} is to be inserted with nothing, or nothing in its first column")
 

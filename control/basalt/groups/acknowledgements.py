@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.groups import ReleaseRequest
 from basalt.api.bodies.messages import WorkAcknowledge
-from basalt.errors import AcknowledgeOrderError, ClaimLostError
+from basalt.errors import AcknowledgeConflictError, AcknowledgeOrderError, ClaimLostError
 from basalt.groups.claims import Caller, Claim, ClaimEnd
 from basalt.groups.live_group import LiveGroup, options_of
 from basalt.groups.places import MessagePlaces, Place
@@ -82,13 +82,13 @@ class Acknowledging:
 
         `counting`: somebody wants to know how many messages these are.
         """
-        ids = list(dict.fromkeys([bytes(each) for each in asked.ids]))  # named twice, it is one message
-        assert {bytes(each.id) for each in asked.reject} <= {*ids}, "a coordinator makes dead letters of these first"
         if asked.member:
             live.touch(asked.member, asked.epoch)
+        if not (asked.ids or asked.except_ids or asked.reject or asked.up_to is not None):
+            return PlannedAcknowledgement(live, asked, (), ())  # claims alone, as most are: there is nothing to look up
+        ids = list(dict.fromkeys([bytes(each) for each in asked.ids]))  # named twice, it is one message
+        assert {bytes(each.id) for each in asked.reject} <= {*ids}, "a coordinator makes dead letters of these first"
         left_out = [bytes(each) for each in asked.except_ids]
-        if not ids and not left_out and asked.up_to is None:
-            return PlannedAcknowledgement(live, asked, (), ())
         log, state = await live.open()
         last = max([*ids, *left_out, bytes(asked.up_to or b"")])
         if last > max(live.dispatcher.dealt_through, state.acknowledged.floor):
@@ -149,11 +149,14 @@ class Acknowledging:
             state = each.live.state
             each.live = self._live_of(state)  # as it is now: an idle one may have been dropped and made anew since
             totals = each.live.totals
-            with totals.counting_conflicts():
+            try:
                 self._resolve(each, state, transaction_id)
                 if transaction_id is None:
                     each.edits = table.propose_acknowledge(state.number, each.spans, now_ms, writer).proposal.edits
                     continue
+            except (ClaimLostError, AcknowledgeConflictError):
+                totals.conflicts += 1
+                raise
             proposal = self._manager.state.acknowledge_in(transaction_id, state.number, each.spans, now_ms)
             each.edits = proposal.edits
             if proposal.refusal is not None:

@@ -626,11 +626,10 @@ class Dispatcher:
     def _claim(self, state: GroupState, piece: Piece, found: Fetch, ask: FetchAsk, epoch: int) -> Claim | None:
         """Claim what was found; None where some of it was taken while it was read."""
         last = (found.slices or found.encoded)[-1].last_id()
-        held = [self.claims.taken, self.pending, state.acknowledged]
-        if not piece.returned:
-            held.append(self.returned)
-        if any(spans.overlaps(piece.after, last) for spans in held):
-            return None
+        held = (self.claims.taken, self.pending, state.acknowledged, Spans() if piece.returned else self.returned)
+        for spans in held:
+            if spans.overlaps(piece.after, last):
+                return None
         now_ms, options = self._clock.monotonic_ms(), self.options
         claim = Claim(
             self._next_number(), Spans([(piece.after, last)]), found.messages,

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
-from basalt.errors import AcknowledgeConflictError, ClaimLostError
 from basalt.messaging.index import FOREVER_MS, Recent
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, STRETCHES_TURN, Ranges
@@ -74,15 +72,6 @@ class GroupTotals:
     def were_dead_lettered(self, messages: int) -> None:
         """Messages became dead letters: they had failed too often, or were rejected."""
         self.dead_lettered += messages
-
-    @contextmanager
-    def counting_conflicts(self) -> Iterator[None]:
-        """Count the block when it is refused because another has the messages."""
-        try:
-            yield
-        except (ClaimLostError, AcknowledgeConflictError):
-            self.conflicts += 1
-            raise
 
 
 def reason_text(reason: ReturnReason) -> str:

@@ -209,7 +209,6 @@ class LiveGroup:
 
     async def fetch(self, ask: FetchAsk) -> GroupFetch:
         """The next messages, as a claim; waits for some as long as is asked. One that nobody waits for any more is given back."""
-        await self._desk.manager.ensure_known()
         member = self.join(ask.member, ask.epoch or self._epoch_of(ask))
         epoch = 0 if member is None else member.epoch
         dealt: Dealt | None = None

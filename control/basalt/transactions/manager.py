@@ -264,7 +264,8 @@ class TransactionManager:
 
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run a stage of the group commit over a state that is known; read it from the log first if need be."""
-        await self.ensure_known()
+        if self._state is None:
+            await self._recover()
         return await self._writer.run(stage, size_bytes)
 
     async def flush(self) -> None:

@@ -173,7 +173,7 @@ async def fetch(request: Request) -> Response:
     if work is None:
         fetched = await _fetch(request, title, name, ask)
     else:
-        fetched = await _carry_out_and_fetch(request, work, headers, live, ask)
+        fetched = await _carry_out_and_fetch(request, work, headers, live, name, ask)
     headers += _fetch_headers(request, fetched)
     request.metrics.topics.fetched(title, fetched.fetch.messages, fetched.fetch.payload_bytes)
     return messages_answer(request, fetched.fetch, shape, headers)
@@ -246,10 +246,10 @@ class _NextClaim:
 
 
 async def _carry_out_and_fetch(
-    request: Request, work: Work, headers: Headers, live: LiveGroup, ask: FetchAsk
+    request: Request, work: Work, headers: Headers, live: LiveGroup, name: str, ask: FetchAsk
 ) -> GroupFetch:
     """Carry the Work out and fetch; once it is done, what the fetch failed of is in its answer."""
-    title, name, groups = live.title, live.state.name, request.services.groups
+    title, groups = live.title, request.services.groups
     ahead = _NextClaim(live, lambda: groups.fetch(title, name, ask._replace(wait_ms=0)))
     try:
         done = await _carry_out(request, work, headers, ahead.staged)

@@ -116,7 +116,7 @@ class GroupRules(GroupTable):
         return Proposal((edits.GroupsForgotten(tuple(gone)),) if gone else ())
 
     def propose_acknowledge(self, number: int, spans: Spans, now_ms: int, writer: int = 0) -> Acknowledging:
-        """Acknowledge at once; for a one-shot transaction, `writer`, only if none of it is acknowledged.
+        """Acknowledge at once; for a one-shot transaction, `writer`, only if none of it is acknowledged. The edit may keep the spans.
 
         `AcknowledgeConflictError` when some of it is pending in a transaction; of a one-shot `TransactionConflictError`
         in both cases.
@@ -133,7 +133,7 @@ class GroupRules(GroupTable):
                 if writer and group.acknowledged.overlaps(after, through):
                     raise refusals.acknowledged_before(through, group.name)
         contained = group.acknowledged.contains
-        fresh = spans.copy() if is_new else Spans([each for each in spans if not contained(*each)])
+        fresh = spans if is_new else Spans([each for each in spans if not contained(*each)])
         if not fresh:
             return Acknowledging(Proposal(()), len(spans))
         self._check_room(group, fresh, group.acknowledged)

@@ -160,8 +160,8 @@ class StagedWrite:
         elif isinstance(mutation, Delete):
             self._delete(table, mutation)
         elif isinstance(mutation, Insert):
-            found = self._row(table, mutation.key)
-            if mutation.first in found.row.inline or mutation.first in found.row.large:
+            found, first = self._row(table, mutation.key), mutation.first
+            if first in found.row.inline or first in found.row.large:
                 raise RowExistsError(f"row {mutation.key.hex()} of table {table} is there already")
             self._put(table, mutation.key, mutation.columns, found)
         else:
