@@ -284,6 +284,7 @@ MEMBER = "mary"
 GROUP_FETCHES = 200
 GROUP_ROW_MESSAGES = 1_000
 LEASE_MS = 2_000  # of a member that is lost while somebody watches
+NAMED_MAX = 1_000  # claims that one call may name
 
 
 class _Group(NamedTuple):
@@ -304,19 +305,40 @@ class _Group(NamedTuple):
             raise RuntimeError(read[:500].decode(errors="replace"))
         return json.loads(read) if read else None
 
+    def claims(self) -> list[int]:
+        """The member's claims, in the order in which they were dealt."""
+        return sorted(self.ask(f"/{GROUP}/members/{MEMBER}", {"epoch": self.epoch})["claims"])
+
+    def name(self, verb: str, claims: Sequence[int], **asked: object) -> str:
+        """Acknowledge or release claims by their names, in as few calls as can be."""
+        told = [
+            self.ask(f"/{GROUP}/{verb}", {"claims": claims[at : at + NAMED_MAX], "member": MEMBER, **asked})
+            for at in range(0, len(claims), NAMED_MAX)
+        ]
+        return f"{len(claims)} claims in {len(told)} calls"
+
+    def ids(self, count: int) -> list[str]:
+        """The ids of the topic's first messages, of which each claim is one."""
+        found: list[bytes] = []
+        while len(found) < count:
+            start = found[-1] if found else None
+            found += self.server.client.topic(TOPIC).poll(start=start, inclusive=not found).ids()
+        return [each.hex() for each in found[:count]]
+
     def fetch(self, count: int) -> None:
         path = f"{GROUPS_PATH}/{GROUP}/fetch?member={MEMBER}&epoch={self.epoch}&limit=1"
         self.server.send(request(path, b""), count)
 
 
 @contextmanager
-def _claimed(folder: Path, claims: int, lease_ms: int = OPEN_MS) -> Iterator[_Group]:
+def _claimed(folder: Path, claims: int, lease_ms: int = OPEN_MS, **options: object) -> Iterator[_Group]:
     with _served(folder) as server:
         server.client.topics.create(TOPIC)
         for _ in range(-(-2 * claims // GROUP_ROW_MESSAGES)):
             server.client.topic(TOPIC).publish([b"message"] * GROUP_ROW_MESSAGES)
         group = _Group(server, 0)
-        group.ask(f"/{GROUP}", {"unackedMax": 2 * claims, "memberMs": lease_ms, "retryDelayMs": 0}, "PUT")
+        given = {"unackedMax": 2 * claims, "memberMs": lease_ms, "retryDelayMs": 0, **options}
+        group.ask(f"/{GROUP}", given, "PUT")
         group = _Group(server, group.ask(f"/{GROUP}/members/{MEMBER}")["epoch"])
         group.fetch(claims)
         yield group
@@ -373,13 +395,53 @@ def _group_abort(folder: Path, claims: int) -> Stalled:
     """The abort of a transaction that acknowledges all claims, and so all of them come back."""
     with _claimed(folder, claims) as group:
         begun = group.server.client.transactions.begin(timeout_ms=OPEN_MS)
-        held = [each["claim"] for each in group.ask(f"/{GROUP}/claims", method="GET")["claims"]]
-        asked = {"claims": held[::2], "member": MEMBER, "transaction": begun.id}
-        group.ask(f"/{GROUP}/acknowledge", asked)
+        group.name("acknowledge", group.claims()[::2], transaction=begun.id)
         return group.server.during("group-abort", claims, lambda: group.server.client.transactions.abort(begun.id))
 
 
-# Each with its size: rows, transactions, topics, bytes, MiB, checkpoints and topics, or claims.
+def _group_acknowledge(folder: Path, claims: int) -> Stalled:
+    with _claimed(folder, claims) as group:
+        return group.server.during("group-acknowledge", claims, lambda: group.name("acknowledge", group.claims()))
+
+
+def _group_acknowledge_ids(folder: Path, messages: int) -> Stalled:
+    """Every second message of those that nobody has claimed, by one call: each is a span of its own."""
+    with _claimed(folder, messages) as group:
+        group.ask("/others", {}, "PUT")
+        ids = group.ids(2 * messages)[::2]
+        return group.server.during(
+            "group-acknowledge-ids", messages, lambda: group.ask("/others/acknowledge", {"ids": ids})["acknowledged"]
+        )
+
+
+def _group_up_to(folder: Path, gaps: int) -> Stalled:
+    """Everything up to a message, every second one before which is acknowledged, and the others claimed."""
+    with _claimed(folder, 2 * gaps) as group:
+        group.name("acknowledge", group.claims()[::2])
+        asked = {"upTo": group.ids(2 * gaps)[-1], "member": MEMBER}
+        return group.server.during(
+            "group-up-to", gaps, lambda: group.ask(f"/{GROUP}/acknowledge", asked)["acknowledged"]
+        )
+
+
+def _group_release(folder: Path, claims: int) -> Stalled:
+    with _claimed(folder, claims) as group:
+        return group.server.during("group-release", claims, lambda: group.name("release", group.claims()))
+
+
+def _group_unpark(folder: Path, messages: int) -> Stalled:
+    """Every second message is parked, and the others acknowledged."""
+    with _claimed(folder, 2 * messages, attemptsMax=1) as group:
+        held = group.claims()
+        group.name("acknowledge", held[1::2])
+        group.name("release", held[::2])
+        ids = group.ids(2 * messages)[::2]
+        return group.server.during(
+            "group-unpark", messages, lambda: group.ask(f"/{GROUP}/unpark", {"ids": ids})["unparked"]
+        )
+
+
+# Each with its size: rows, transactions, topics, bytes, MiB, checkpoints and topics, claims or messages.
 SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
     "retention-expired": (_retention_expired, 1_000_000),
     "retention-rolled-back": (_retention_rolled_back, 1_000_000),
@@ -398,6 +460,11 @@ SCENARIOS: dict[str, tuple[Callable[[Path, int], Stalled], int]] = {
     "group-leave": (_group_leave, 10_000),
     "group-member-lost": (_group_member_lost, 10_000),
     "group-abort": (_group_abort, 10_000),
+    "group-acknowledge": (_group_acknowledge, 5_000),
+    "group-acknowledge-ids": (_group_acknowledge_ids, 5_000),
+    "group-up-to": (_group_up_to, 5_000),
+    "group-release": (_group_release, 5_000),
+    "group-unpark": (_group_unpark, 5_000),
 }
 
 

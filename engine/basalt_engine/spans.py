@@ -14,7 +14,7 @@ before it, 0 for the first; `bytes` is what follows, without the zero bytes at i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, compress, islice, repeat
 from operator import and_, eq, getitem, le, lt, ne, not_, xor
@@ -112,6 +112,12 @@ class SpanBlocks:
             )
             block, index = block + 1, 0
 
+    def _parts(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for begin, end in self._from(*self._behind(after)):
+            if begin >= through:
+                return
+            yield max(after, begin), min(through, end)
+
     def gaps(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The parts of (after, through] that no span covers, in order. Do not change the spans while they are asked."""
         if after >= through:
@@ -202,6 +208,18 @@ class Spans(SpanBlocks):
             spans._splice((0, 0), (0, 0), afters, throughs)
         return spans
 
+    @classmethod
+    def union(cls, sets: Iterable[Spans]) -> Spans:
+        """All that any of these sets covers, as a set of its own."""
+        given, made = list(sets), cls()
+        if len(given) == 1:
+            return given[0].copy()
+        afters = list(chain.from_iterable(chain.from_iterable([each._afters for each in given])))
+        if afters:
+            throughs = list(chain.from_iterable(chain.from_iterable([each._throughs for each in given])))
+            made._splice((0, 0), (0, 0), *_joined(afters, throughs))
+        return made
+
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return zip(chain.from_iterable(self._afters), chain.from_iterable(self._throughs), strict=True)
 
@@ -279,10 +297,7 @@ class Spans(SpanBlocks):
 
     def within(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The parts of (after, through] that spans cover, in order. Do not change the spans while they are asked."""
-        for begin, end in self._from(*self._behind(after)):
-            if begin >= through:
-                return
-            yield max(after, begin), min(through, end)
+        return self._parts(after, through)
 
     def beyond(self, other: Spans) -> Iterator[tuple[bytes, bytes]]:
         """The parts that this set covers and the other does not, in order. Do not change either of them while it is asked.
@@ -414,6 +429,17 @@ class Spans(SpanBlocks):
         made = self.copy()
         made.subtract(other)
         return made
+
+    def common(self, other: SpanBlocks) -> Spans:
+        """The parts that both cover, as a set of its own."""
+        if not self._count or not other._count:
+            return Spans()
+        if self._count * _FEW <= other._count:
+            return Spans([part for each in self for part in other._parts(*each)])
+        if other._count * _FEW <= self._count:
+            return Spans([part for each in other._from(0, 0) for part in self._parts(*each)])
+        mine, others = self._columns(0, len(self._ends)), other._columns(0, len(other._ends))
+        return Spans.ascending(*_common(*mine, *others))
 
     def encode(self) -> bytes:
         parts = [encode_varint(len(self))]
@@ -624,25 +650,6 @@ class SpanMap(SpanBlocks, Generic[V]):
 
     def _replace(self, first: tuple[int, int], stop: tuple[int, int], spans: list[tuple[bytes, bytes, V]]) -> None:
         self._splice(first, stop, [each[0] for each in spans], [each[1] for each in spans], [each[2] for each in spans])
-
-
-def first_gap(taken: Sequence[Spans], place: bytes, through: bytes, steps: int) -> tuple[bytes, bytes | None, int]:
-    """The first place up to `through` that none of these covers, and where one begins again; and the steps that are left of so many.
-
-    Without any left, the search goes on at that place.
-    """
-    while steps and place < through:
-        stop, steps = None, steps - 1
-        for spans in taken:
-            behind, following = spans.gap_after(place)
-            if behind != place:
-                place = behind
-                break
-            if following is not None and (stop is None or following < stop):
-                stop = following
-        else:
-            return place, stop, steps + 1
-    return place, None, steps
 
 
 def _common(afters: list[bytes], throughs: list[bytes], begins: list[bytes], ends: list[bytes]) -> _Columns:

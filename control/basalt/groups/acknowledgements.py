@@ -6,26 +6,28 @@ rounds and transactions say is asked in the stage. What is acknowledged by ids w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from basalt.api.bodies.groups import ReleaseRequest
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import AcknowledgeConflictError, AcknowledgeOrderError, ClaimLostError
-from basalt.groups.claims import Caller, Claim, ClaimEnd
+from basalt.groups.claims import Caller, Claim, ClaimEnd, ClaimPart, Claims, parts_of
 from basalt.groups.live_group import LiveGroup, options_of
-from basalt.groups.places import MessagePlaces, Place
+from basalt.groups.places import PLACES_TURN, MessagePlaces, Place
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, Ranges
+from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, STRETCHES_TURN, Ranges
 from basalt.messaging.read.log_reader import ReadBudget
-from basalt.runtime.group_commit import NotLoadedError
+from basalt.runtime.group_commit import Group, NotLoadedError
 from basalt.transactions.manager import TransactionManager
-from basalt.transactions.rules.acknowledgements import retry_at_ms
 from basalt.transactions.rules.edits import Doomed, Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.spans import ZERO_ID, Spans
 
+UNPARKED_TOGETHER = 1_000  # stretches of parked messages that are freed by one entry of the log: a few milliseconds
 COUNTED_MAX = 1_000  # stretches of what `upTo` covers whose messages are counted
 
 
@@ -45,7 +47,7 @@ class PlannedAcknowledgement:
         self.places = places  # of its ids
         self.left_out = left_out  # of `except_ids`
         self.spans = Spans()
-        self.claims: list[tuple[Claim, Spans, int]] = []  # what of each is acknowledged, and how many messages that is
+        self.claims: list[ClaimPart] = []  # what of each is acknowledged
         self.by_id: list[tuple[bytes, bytes]] = []  # the spans of single messages
         self.acknowledged = self.already = 0  # messages
         # Of what `upTo` covers: stretches that were counted, the messages in them, and whether these are all.
@@ -104,9 +106,8 @@ class Acknowledging:
                 self._places.refuse_unknown(log, place)
         planned = PlannedAcknowledgement(live, asked, found[: len(ids)], found[len(ids) :])
         if asked.up_to is not None:
-            for number in asked.claims:
-                claim = live.dispatcher.claims.find(number, asked.member)
-                planned.spans.update(Spans() if claim is None else claim.spans)
+            named = [live.dispatcher.claims.find(number, asked.member) for number in asked.claims]
+            planned.spans = Spans.union([claim.spans for claim in named if claim is not None])
             await self._count(planned, log, self._reach(planned, live.state, transaction_id), counting=counting)
         return planned
 
@@ -129,7 +130,9 @@ class Acknowledging:
         if not stretches:
             return
         settled, budget = await self._ranges.settled(log), ReadBudget(SCAN_ROWS_MAX, SCAN_BYTES_MAX)
-        for stretch in stretches[:COUNTED_MAX]:
+        for number, stretch in enumerate(stretches[:COUNTED_MAX], 1):
+            if number % STRETCHES_TURN == 0:
+                await asyncio.sleep(0)
             found = await self._ranges.count(log, settled, [stretch], budget)
             planned.counted[stretch] = found.messages, found.exact
             if not found.exact:
@@ -186,32 +189,59 @@ class Acknowledging:
         state, made = planned.live.state, list[Edit]()
         live = planned.live = self._live_of(state)
         self._resolve(planned, state, None, releasing=True)
-        table = self._manager.state.groups
-        given = [(claim, spans, messages) for claim, spans, messages in planned.claims if claim.end is None and spans]
-        for claim, _, _ in planned.claims:
-            if claim.end is ClaimEnd.ACKNOWLEDGED and live.dispatcher.pending:  # refused where some of it is pending
-                table.propose_return(live.number, claim.spans, ReturnReason.RELEASED, now_ms, now_ms)
-        for pair in planned.unclaimed:
-            if live.dispatcher.pending.overlaps(*pair):  # refused
-                table.propose_return(live.number, Spans([pair]), ReturnReason.RELEASED, now_ms, now_ms)
-        for after, through in planned.by_id:
-            holder = live.dispatcher.claims.holder(through)
-            if holder is not None:
-                part = Spans(_within(holder.left, after, through))
-                given.append((holder, part, 1))
-            elif live.dispatcher.pending.covers(through):  # refused
-                table.propose_return(live.number, Spans([(after, through)]), ReturnReason.RELEASED, now_ms, now_ms)
-        for claim, spans, _ in given if asked.counts else ():
-            again_ms = retry_at_ms(state.options, claim.attempt, now_ms)
-            if asked.delay_ms is not None and again_ms != NEVER_MS:
-                again_ms = now_ms + asked.delay_ms
-            made += table.propose_return(live.number, spans, ReturnReason.RELEASED, again_ms, now_ms).edits
-        for _, spans, messages in given:
-            live.totals.was_returned(ReturnReason.RELEASED, messages if asked.counts else 0)
-            live.dispatcher.free(spans, messages, returned=asked.counts)
+        claims, pending, refused = live.dispatcher.claims, live.dispatcher.pending, list[Spans]()
+        given = [part for part in planned.claims if part.claim.end is None and part.spans]
+        by_id, unheld = _by_claim(claims, planned.by_id)
+        given += [part for part in by_id if part.messages]
+        if pending:  # what of it is meant is refused
+            refused = [part.claim.spans for part in planned.claims if part.claim.end is ClaimEnd.ACKNOWLEDGED]
+            met = [pair for pair in planned.unclaimed if pending.overlaps(*pair)]
+            held = {message_id for message_id in unheld if pending.covers(message_id)}
+            refused.append(Spans(met + [pair for pair in planned.by_id if pair[1] in held]))
+        self._manager.state.groups.propose_return(
+            live.number, Spans.union(refused), ReturnReason.RELEASED, now_ms, now_ms
+        )
+        if asked.counts:
+            made = live.failed(state, given, ReturnReason.RELEASED, now_ms, asked.delay_ms)
+        else:
+            live.dispatcher.give_back(given, returned=False)
         for claim, _, _ in given:
             claim.released = claim.end is not None
-        return made, sum(messages for _, _, messages in given)
+        return made, sum([messages for _, _, messages in given])
+
+    async def unpark(self, live: LiveGroup, ids: Sequence[bytes] | None) -> int:
+        """Free parked messages, as if they had never been dealt: these, or all (None), a part at a time; how many."""
+        log, state = await live.open()
+        round_ = state.round
+        parked = [(after, through) for after, through, attempt in state.returns if attempt.not_before_ms == NEVER_MS]
+        if ids is not None:
+            known, parked = Spans(parked), []
+            for number, place in enumerate(await self._places.find(log, ids), 1):
+                if known.covers(place.id):
+                    parked.append((place.after, place.id))
+                if number % PLACES_TURN == 0:
+                    await asyncio.sleep(0)
+        total = 0
+        for first in range(0, len(parked), UNPARKED_TOGETHER):
+            spans, messages = Spans(parked[first : first + UNPARKED_TOGETHER]), 0
+            for number, span in enumerate(spans, 1):
+                if number % STRETCHES_TURN == 0:
+                    await asyncio.sleep(0)
+                messages += await live.count(log, *span)
+            total += await self._manager.run(partial(self._unparked, live, round_, spans, messages))
+        return total
+
+    def _unparked(self, live: LiveGroup, round_: int, spans: Spans, messages: int, group: Group) -> int:
+        """In a stage: free these, which were parked, unless the group was sought since."""
+        live = self._live_of(live.state)
+        if live.state.round != round_:
+            return 0
+        table = self._manager.state.groups
+        made = table.propose_return(live.number, spans, ReturnReason.UNPARKED, 0, group.now_ms).edits
+        self._manager.apply(group, made)
+        live.dispatcher.unparked(spans, messages)
+        group.when_durable(live.wake)
+        return messages
 
     def close(self, live: LiveGroup, spans: Spans, now_ms: int) -> list[Edit]:
         """In a stage: cover gaps in which nothing lives any more."""
@@ -232,17 +262,33 @@ class Acknowledging:
         if asked.member:
             planned.live.members.check(asked.member, asked.epoch)
         caller = Caller(asked.member, asked.epoch, frozenset(asked.claims), transaction_id)
-        left_out = Spans([(place.after, place.id) for place in planned.left_out])
         planned.spans, planned.claims, planned.by_id, planned.unclaimed = Spans(), [], [], []
         planned.acknowledged = planned.already = planned.came_back = 0
-        for number in dict.fromkeys(asked.claims):
-            claim = self._owned(planned, number, caller, releasing=releasing)
-            held = self._covered(claim, state, transaction_id, releasing=releasing)
-            self._take_claim(planned, claim, held, left_out)
+        if asked.claims:
+            self._resolve_claims(planned, state, caller, releasing=releasing)
         if asked.up_to is not None:
             self._take_reach(planned, state, self._reach(planned, state, transaction_id), caller)
         if planned.places:
             self._resolve_ids(planned, state, caller)
+
+    def _resolve_claims(
+        self, planned: PlannedAcknowledgement, state: GroupState, caller: Caller, *, releasing: bool
+    ) -> None:
+        """The spans of claims, but for those left out."""
+        places = [(place.after, place.id) for place in planned.left_out]
+        left_out, kept = Spans(places), dict[Claim, int]()
+        if places:
+            kept = {claim: messages for claim, _, messages in _by_claim(planned.live.dispatcher.claims, places)[0]}
+        for number in dict.fromkeys(planned.asked.claims):
+            claim = self._owned(planned, number, caller, releasing=releasing)
+            spans = self._covered(claim, state, caller.transaction_id, releasing=releasing)
+            if places:
+                spans = spans.minus(left_out)
+            messages = max(claim.messages_left - kept.get(claim, 0), 0)
+            planned.claims.append(ClaimPart(claim, spans, messages))
+            planned.acknowledged += messages
+            planned.already += claim.messages - claim.messages_left
+        planned.spans = Spans.union([spans for _, spans, _ in planned.claims])
 
     def _resolve_ids(self, planned: PlannedAcknowledgement, state: GroupState, caller: Caller) -> None:
         """The spans of single messages, but for those that claims or `upTo` cover."""
@@ -250,13 +296,15 @@ class Acknowledging:
         named = planned.spans
         places = [each for each in planned.places if not named.covers(each.id)] if named else planned.places
         found = [(place.after, place.id) for place in places]
-        for index, place in enumerate(places) if len(claims) or pending else ():
-            held_in = claims.span_of(place.id)
-            if held_in is not None and not caller.owns(held_in[2]):
-                raise _held(state, place.id, held_in[2])
-            if held_in is None or held_in[0] > place.after:
-                found[index] = (self._trimmed(planned, place, caller), place.id)
         spans = Spans(found)
+        touched = {holder for _, _, holder in claims.common(spans)} if len(claims) else ()
+        if pending.meets(spans) or not all(map(caller.owns, touched)):
+            for index, place in enumerate(places):
+                holder = claims.holder(place.id)
+                if holder is not None and not caller.owns(holder):
+                    raise _held(state, place.id, holder)
+                found[index] = (self._trimmed(planned, place, caller), place.id)
+            spans = Spans(found)
         if state.acknowledged.meets(spans):  # begin where that ends: what was between was removed since, with its rows
             found = [(_behind(state.acknowledged, *pair), pair[1]) for pair in found]
             spans = Spans(found)
@@ -272,29 +320,25 @@ class Acknowledging:
         others.update(planned.spans)
         if transaction_id is not None:
             others.update(self._manager.state.groups.pending_of(transaction_id).get(state.number, Spans()))
-        held, reach = dict[int, tuple[Claim, Spans]](), _Reach([], [], [])
-        for gap in state.acknowledged.gaps(ZERO_ID, bytes(planned.asked.up_to or ZERO_ID)):
-            for begin, end in others.gaps(*gap):
-                for first, last, claim in dispatcher.claims.holders(begin, end):
-                    held.setdefault(claim.number, (claim, Spans()))[1].add(first, last)
-                for unclaimed in dispatcher.claims.taken.gaps(begin, end):
-                    reach.returned.extend(dispatcher.returned.within(*unclaimed))
-                    reach.free.extend(dispatcher.returned.gaps(*unclaimed))
-        reach.claimed.extend(held.values())
-        return reach
+        open_ = Spans([(ZERO_ID, bytes(planned.asked.up_to or ZERO_ID))])
+        open_.subtract(state.acknowledged)
+        open_.subtract(others)
+        held = parts_of(dispatcher.claims.common(open_))
+        unclaimed = open_.minus(dispatcher.claims.taken)
+        returned = unclaimed.common(dispatcher.returned)
+        return _Reach([(claim, spans) for claim, spans, _ in held], list(returned), list(unclaimed.minus(returned)))
 
     def _take_reach(self, planned: PlannedAcknowledgement, state: GroupState, reach: _Reach, caller: Caller) -> None:
         for claim, spans in reach.claimed:
             if not caller.owns(claim):
                 raise _held(state, next(iter(spans))[1], claim)
             messages = claim.messages_left if spans == claim.left else self._number(planned, spans)
-            planned.claims.append((claim, spans, messages))
-            planned.spans.update(spans)
+            planned.claims.append(ClaimPart(claim, spans, messages))
             planned.acknowledged += messages
         planned.came_back = self._number(planned, reach.returned)
         planned.acknowledged += planned.came_back + self._number(planned, reach.free)
         planned.unclaimed = [*reach.returned, *reach.free]
-        planned.spans.update(Spans(planned.unclaimed))
+        planned.spans = Spans.union([planned.spans, Spans(planned.unclaimed), *(spans for _, spans in reach.claimed)])
 
     @staticmethod
     def _number(planned: PlannedAcknowledgement, stretches: Iterable[tuple[bytes, bytes]]) -> int:
@@ -330,17 +374,6 @@ class Acknowledging:
         return claim.spans.minus(state.acknowledged)
 
     @staticmethod
-    def _take_claim(planned: PlannedAcknowledgement, claim: Claim, held: Spans, left_out: Spans) -> None:
-        """These spans of a claim, but for those left out."""
-        spans = held.minus(left_out)
-        planned.spans.update(spans)
-        kept = sum(claim.left.covers(place.id) for place in planned.left_out)
-        messages = max(claim.messages_left - kept, 0)
-        planned.claims.append((claim, spans, messages))
-        planned.acknowledged += messages
-        planned.already += claim.messages - claim.messages_left
-
-    @staticmethod
     def _trimmed(planned: PlannedAcknowledgement, place: Place, caller: Caller) -> bytes:
         """The begin of a single message's span: not before the end of what another holds, for that one may have expired."""
         dispatcher, begin = planned.live.dispatcher, place.after
@@ -351,20 +384,14 @@ class Acknowledging:
 
     def _settle(self, planned: PlannedAcknowledgement, transaction_id: int | None) -> None:
         dispatcher = planned.live.dispatcher
-        before = dispatcher.claims.messages
+        claims, before = dispatcher.claims, dispatcher.claims.messages
         unclaimed = planned.came_back  # and claimed by nobody since
-        for claim, spans, messages in planned.claims:
-            if claim.end is None and spans == claim.left:
-                dispatcher.claims.acknowledge(claim)
-            elif claim.end is None:
-                dispatcher.take(spans, messages)
-        returned = dispatcher.returned
-        for after, through in planned.by_id if returned or len(dispatcher.claims) else ():
-            if returned and returned.covers(through) and dispatcher.claims.holder(through) is None:
-                unclaimed += 1
-            else:
-                dispatcher.claims.cut(after, through, acknowledged=True, messages=1)
-        taken = before - dispatcher.claims.messages
+        claims.take([part for part in planned.claims if part.claim.end is None and part.spans], acknowledged=True)
+        if planned.by_id and (dispatcher.returned or len(claims)):
+            parts, unheld = _by_claim(claims, planned.by_id)
+            claims.take([part._replace(messages=max(part.messages, 1)) for part in parts], acknowledged=True)
+            unclaimed += dispatcher.returned.covered(unheld)
+        taken = before - claims.messages
         dispatcher.settle(planned.spans, transaction_id, taken + unclaimed)
         if transaction_id is None and planned.live.waiting:
             planned.live.wake()
@@ -445,11 +472,20 @@ def _behind(spans: Spans, after: bytes, message_id: bytes) -> bytes:
     return begin
 
 
-def _within(spans: Spans, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The parts of spans that lie in (after, through]."""
-    for begin, end in spans:
-        if end > after and begin < through:
-            yield max(begin, after), min(end, through)
+def _by_claim(claims: Claims, by_id: Sequence[tuple[bytes, bytes]]) -> tuple[list[ClaimPart], list[bytes]]:
+    """The parts of claims in which these single messages lie, with the number of them; and the ids that nobody has claimed.
+
+    Of a claim that only has what lives no more before such a message there are none.
+    """
+    found, ids = claims.common(Spans(by_id)), sorted([through for _, through in by_id])
+    numbers, unheld, at = dict[Claim, int](), list[bytes](), 0
+    for begin, end, claim in found:
+        first = bisect_right(ids, begin, at)
+        stop = bisect_right(ids, end, first)
+        unheld += ids[at:first]
+        numbers[claim] = numbers.get(claim, 0) + stop - first
+        at = stop
+    return parts_of(found, numbers), unheld + ids[at:]
 
 
 def _refuse_disorder(state: GroupState, done: Spans, live: LiveGroup | None) -> None:

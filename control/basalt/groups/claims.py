@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from basalt_engine.spans import SpanMap, Spans
@@ -21,6 +22,7 @@ DUE_PASSED_OVER = 16  # entries of the heap of due times for each claim that has
 ENDED_MAX = 64  # claims that have ended, remembered of each member
 ENDED_SPANS_MAX = 2_000  # of them all, in which a keyed group's claims are as many as messages: some 250 KB
 REMEMBERED_MEMBERS_MAX = 1_000  # whose ended claims are remembered; who ended none for the longest time goes first
+_NOTHING = Spans()  # left of a claim that has ended; never changed
 
 
 class ClaimEnd(Enum):
@@ -48,7 +50,7 @@ class Claim:
     ) -> None:  # fmt: skip
         self.number = number
         self.after, self.through = spans.begin, spans.end
-        self.spans, self.left = spans, spans.copy()
+        self.spans = self.left = spans  # one set, until something of it is acknowledged
         self.messages = self.messages_left = messages
         self.member = member
         self.epoch = epoch
@@ -63,6 +65,40 @@ class Claim:
         self.torn = (
             False  # some of it was acknowledged by a transaction that did not commit, and may be another's by now
         )
+
+
+class ClaimPart(NamedTuple):
+    """Some of what a claim has left, and how many messages that is where it is not all."""
+
+    claim: Claim
+    spans: Spans
+    messages: int
+
+    @classmethod
+    def whole(cls, claim: Claim) -> ClaimPart:
+        """All that it has left."""
+        return cls(claim, claim.left, claim.messages_left)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when the claim has nothing else left."""
+        return self.spans is self.claim.left or self.spans == self.claim.left
+
+
+def parts_of(
+    found: Iterable[tuple[bytes, bytes, Claim]], messages: Mapping[Claim, int] = MappingProxyType({})
+) -> list[ClaimPart]:
+    """The spans of each claim among these, as parts of so many messages; 0 where it is not said."""
+    spans: dict[Claim, list[tuple[bytes, bytes]]] = {}
+    for begin, end, claim in found:
+        spans.setdefault(claim, []).append((begin, end))
+    return [ClaimPart(claim, _of_left(claim, pairs), messages.get(claim, 0)) for claim, pairs in spans.items()]
+
+
+def _of_left(claim: Claim, pairs: list[tuple[bytes, bytes]]) -> Spans:
+    """These spans, of what the claim has left; most claims have one span, and all of it is meant."""
+    left = claim.left
+    return left if len(pairs) == len(left) == 1 and pairs[0] == (left.begin, left.end) else Spans(pairs)
 
 
 class Caller(NamedTuple):
@@ -92,11 +128,12 @@ class _Remembered:
         self.order: deque[int] = deque()
         self.spans = 0  # of them all
 
-    def add(self, claim: Claim) -> None:
-        """Remember one more, and forget the oldest where they are too many."""
-        self.by_number[claim.number] = claim
-        self.order.append(claim.number)
-        self.spans += len(claim.spans)
+    def add(self, claims: Sequence[Claim]) -> None:
+        """Remember these, too, and forget the oldest where they are too many."""
+        for claim in claims[-ENDED_MAX:]:
+            self.by_number[claim.number] = claim
+            self.order.append(claim.number)
+            self.spans += len(claim.spans)
         while len(self.order) > ENDED_MAX or (self.spans > ENDED_SPANS_MAX and len(self.order) > 1):
             self.spans -= len(self.by_number.pop(self.order.popleft()).spans)
 
@@ -179,40 +216,52 @@ class Claims:
         self._place()
         return self._held.within(after, through)
 
-    def cut(self, after: bytes, through: bytes, *, acknowledged: bool, messages: int | None = None) -> list[Claim]:
-        """Take (after, through] out of the claims that cover it: it is acknowledged, or given back.
+    def common(self, spans: Spans) -> list[tuple[bytes, bytes, Claim]]:
+        """The parts of these spans that claims cover, in order: each part, and whose it is."""
+        self._place()
+        return self._held.common(spans)
 
-        `messages` says how many these are, where it is not all that a claim has left. Returns the claims that ended by it.
+    def take(self, parts: Sequence[ClaimPart], *, acknowledged: bool) -> list[Claim]:
+        """Take these parts, which do not overlap, out of their claims, all at once: they are acknowledged, or given back.
+
+        Returns the claims that ended by it.
         """
-        if not self.taken.overlaps(after, through):
-            return []
-        ended: list[Claim] = []
-        for begin, end, claim in list(self.holders(after, through)):
-            self._held.remove(begin, end)
-            self._taken.remove(begin, end)
-            claim.left.remove(begin, end)
+        whole = [part for part in parts if part.is_whole]
+        some = [part for part in parts if not part.is_whole] if len(whole) < len(parts) else []
+        if some:
+            self._place()
+        placed = [part.spans for part in parts if self._unplaced.pop(part.claim.number, None) is None]
+        if placed:
+            spans = Spans.union(placed)
+            self._held.subtract(spans)
+            self._taken.subtract(spans)
+        ended = [part.claim for part in whole]
+        for claim in ended:
+            claim.left = _NOTHING
             if not acknowledged:
-                claim.spans.remove(begin, end)
-            gone = claim.messages_left if not claim.left else min(claim.messages_left, messages or 0)
-            claim.messages_left -= gone
-            self._count(claim, -gone)
-            if not claim.left:
-                self._finish(claim, ClaimEnd.ACKNOWLEDGED if acknowledged else ClaimEnd.LOST)
-                ended.append(claim)
-            elif acknowledged:
-                self._begun[claim.number] = claim
+                claim.spans = _NOTHING
+        ended += [part.claim for part in some if not self._has_kept(part, acknowledged=acknowledged)]
+        self._finish(ended, ClaimEnd.ACKNOWLEDGED if acknowledged else ClaimEnd.LOST)
         return ended
 
-    def acknowledge(self, claim: Claim) -> None:
-        """End a claim of which all that is left is acknowledged."""
-        self._free(claim)
-        claim.left = Spans()
-        self._finish(claim, ClaimEnd.ACKNOWLEDGED)
-
-    def end(self, claim: Claim) -> None:
-        """End a claim before its messages are acknowledged: nobody has them now."""
-        self._free(claim)
-        self._finish(claim, ClaimEnd.LOST)
+    def _has_kept(self, part: ClaimPart, *, acknowledged: bool) -> bool:
+        """Note that the claim does not have this part any more; True where something is left of it."""
+        claim = part.claim
+        if acknowledged and claim.spans is claim.left:
+            claim.left = claim.left.minus(part.spans)
+        elif acknowledged or claim.spans is claim.left:
+            claim.left.subtract(part.spans)
+        else:
+            claim.left.subtract(part.spans)
+            claim.spans.subtract(part.spans)
+        if not claim.left:
+            return False
+        gone = min(claim.messages_left, part.messages)
+        claim.messages_left -= gone
+        self._count(claim, -gone)
+        if acknowledged:
+            self._begun[claim.number] = claim
+        return True
 
     def forget_acknowledged(self, spans: Spans) -> None:
         """A transaction that had acknowledged these spans did not commit: claims that ended by that are lost, others are torn."""
@@ -240,7 +289,7 @@ class Claims:
                     self._go_on(claim)
 
     def _go_on(self, claim: Claim) -> None:
-        claim.end, claim.left, claim.messages_left = None, claim.spans.copy(), claim.messages
+        claim.end, claim.left, claim.messages_left = None, claim.spans, claim.messages
         self.add(claim)
 
     def revoke_all(self) -> list[Claim]:
@@ -318,36 +367,42 @@ class Claims:
         self._held.fill([(claim.left, claim) for claim in placed])
         self._taken.update(Spans([pair for claim in placed for pair in claim.left]))
 
-    def _free(self, claim: Claim) -> None:
-        """Nobody claims any more what this claim has left."""
-        if self._unplaced.pop(claim.number, None) is None:
-            self._held.remove_of(claim, claim.left)
-            self._taken.subtract(claim.left)
-        self._count(claim, -claim.messages_left)
-
     def _count(self, claim: Claim, messages: int) -> None:
         self.messages += messages
         self._messages_of[claim.member] = self._messages_of.get(claim.member, 0) + messages
 
-    def _finish(self, claim: Claim, end: ClaimEnd) -> None:
-        claim.end = end
-        claim.messages_left = 0
-        del self._by_number[claim.number]
-        self._begun.pop(claim.number, None)
-        _take(self._of_member, claim.member, claim.number)
-        if claim.member not in self._of_member:
-            del self._messages_of[claim.member]
-        if claim.transaction_id is not None:
-            _take(self._of_transaction, claim.transaction_id, claim.number)
-        if claim.request_id is not None and self._by_request.get(claim.request_id) is claim:
-            del self._by_request[claim.request_id]
-        remembered = self._ended.get(claim.member)
+    def _finish(self, claims: Sequence[Claim], end: ClaimEnd) -> None:
+        """These claims have ended: of each member the last are remembered."""
+        by_member: dict[str, list[Claim]] = {}
+        for claim in claims:
+            del self._by_number[claim.number]
+            by_member.setdefault(claim.member, []).append(claim)
+            if claim.transaction_id is not None:
+                _take(self._of_transaction, claim.transaction_id, claim.number)
+            if claim.request_id is not None and self._by_request.get(claim.request_id) is claim:
+                del self._by_request[claim.request_id]
+            if self._begun:
+                self._begun.pop(claim.number, None)
+        for member, some in by_member.items():
+            messages = sum([claim.messages_left for claim in some])
+            self.messages -= messages
+            self._messages_of[member] -= messages
+            for claim in some:
+                claim.end = end
+                claim.messages_left = 0
+                _take(self._of_member, member, claim.number)
+            if member not in self._of_member:
+                del self._messages_of[member]
+            self._remember(member, some)
+
+    def _remember(self, member: str, claims: Sequence[Claim]) -> None:
+        remembered = self._ended.get(member)
         if remembered is None:
-            remembered = self._ended[claim.member] = _Remembered()
+            remembered = self._ended[member] = _Remembered()
             if len(self._ended) > REMEMBERED_MEMBERS_MAX:
                 self._ended.popitem(last=False)
-        self._ended.move_to_end(claim.member)
-        remembered.add(claim)
+        self._ended.move_to_end(member)
+        remembered.add(claims)
 
 
 def _take(claims: dict[K, dict[int, Claim]], key: K, number: int) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.codecs.encoded import Encoding
-from basalt.groups.claims import Claim, Claims
+from basalt.groups.claims import Claim, ClaimPart, Claims, parts_of
 from basalt.groups.companies import ALONE_ATTEMPTS
 from basalt.groups.figures import GroupTotals
 from basalt.groups.lanes import Lanes
@@ -28,7 +28,7 @@ from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
-from basalt_engine.spans import ZERO_ID, Spans, first_gap
+from basalt_engine.spans import ZERO_ID, Spans
 
 SPARED_LOOKS_MAX = 16  # stretches behind a message that failed alone of which it is asked whether they were its company
 LOOKS_MAX = 64  # gaps without a living message that one fetch passes; the next one goes on behind them
@@ -155,9 +155,7 @@ class Dispatcher:
         self.returned = Spans([(after, through) for after, through, _ in state.returns])
         done = state.acknowledged.copy()
         done.update(self.pending)
-        for claim in self.claims:
-            for after, through in [part for each in claim.left for part in done.within(*each)]:
-                self.claims.cut(after, through, acknowledged=True)
+        self.claims.take(parts_of(self.claims.common(done)), acknowledged=True)
         self.claims.forget_undone(done)
         if not self.pending:
             self._pending_messages.clear()
@@ -198,31 +196,17 @@ class Dispatcher:
             self._unsorted.update(spans)
             self._due_ms = NEVER_MS
 
-    def end_claim(self, claim: Claim, returned: Spans | None = None) -> None:
-        """A claim ends without acknowledgement; `returned` of its messages count as failed, the others are free."""
-        if returned is not None:
-            self._came_back(returned)
-        elif claim.attempt == 1:
-            self.unacked -= claim.messages_left
+    def give_back(self, parts: Sequence[ClaimPart], *, returned: bool) -> None:
+        """These parts of claims are not claimed any more; `returned`: they count as failed, else they are as free as if never dealt."""
+        spans = Spans.union([part.spans for part in parts])
         if self.lanes is not None:
-            self.lanes.given_back(claim.left, failed=returned is not None, came_back=claim.attempt > 1)
-        self.claims.end(claim)
-        self._look_again(claim.left, returned=returned is not None)
-        self._reckon()
-
-    def free(self, spans: Spans, messages: int, *, returned: bool) -> None:
-        """So many messages of one claim were given back, the others are kept; `returned`: they count as failed."""
-        if self.lanes is not None:
-            holder = self.claims.holder(next(iter(spans), (b"", b""))[1])
-            self.lanes.given_back(spans, failed=returned, came_back=holder is not None and holder.attempt > 1)
-        for after, through in spans:
-            holder = self.claims.holder(through)
-            if holder is not None and not returned and holder.attempt == 1:
-                self.unacked -= messages
-            self.claims.cut(after, through, acknowledged=False, messages=messages)
-            messages = 0
+            for claim, given, _ in parts:
+                self.lanes.given_back(given, failed=returned, came_back=claim.attempt > 1)
         if returned:
             self._came_back(spans)
+        else:
+            self.unacked -= sum([messages for claim, _, messages in parts if claim.attempt == 1])
+        self.claims.take(parts, acknowledged=False)
         self._look_again(spans, returned=returned)
         self._reckon()
 
@@ -234,12 +218,6 @@ class Dispatcher:
         if self.lanes is not None:
             self.lanes.look_again()
         self._reckon()
-
-    def take(self, spans: Iterable[tuple[bytes, bytes]], messages: int) -> None:
-        """So many messages of claims are acknowledged, or pending."""
-        for after, through in spans:
-            self.claims.cut(after, through, acknowledged=True, messages=messages)
-            messages = 0
 
     def settle(self, spans: Spans, transaction_id: int | None, messages: int) -> None:
         """These are acknowledged now, or pending in a transaction; so many messages of them had been dealt."""
@@ -396,7 +374,7 @@ class Dispatcher:
             try:
                 found = await lanes.cut_out(log, picked, oldest_of(log, clock.now_ms()))
             except BaseException:
-                self.end_claim(claim)
+                self.give_back([ClaimPart.whole(claim)], returned=False)
                 raise
             self._drop_expired(lanes, claim, picked, found)
             if claim.end is None:
@@ -439,7 +417,7 @@ class Dispatcher:
         living = {message_id for each in found.slices for message_id in each.ids()}
         for message in picked.ahead():
             if message.id not in living:
-                self.claims.cut(message.after, message.id, acknowledged=True, messages=1)
+                self.claims.take([ClaimPart(claim, Spans([(message.after, message.id)]), 1)], acknowledged=True)
                 lanes.acknowledged([(message.after, message.id)])
                 self._close(message.after, message.id)
                 self.unacked -= 1
@@ -488,13 +466,13 @@ class Dispatcher:
                 self._freed.remove(after, LAST_ID)
                 self._cursor, self._passed = min(self._cursor, after), ZERO_ID
                 continue
-            place, stop, steps = first_gap(taken, after, through, steps)
+            place, stop, steps = _first_gap(taken, after, through, steps)
             if place > after:
                 self._freed.remove(after, place)
             if place < through and steps:
                 return Piece(place, stop, place, messages_max)
         if steps:
-            self._cursor, stop, steps = first_gap(taken, self._cursor, before, steps)
+            self._cursor, stop, steps = _first_gap(taken, self._cursor, before, steps)
         if not steps:
             return _SEARCHING
         place = self._cursor
@@ -691,3 +669,22 @@ class Dispatcher:
                 messages=whole.messages + part.messages, payload_bytes=whole.payload_bytes + part.payload_bytes,
             )  # fmt: skip
         return whole
+
+
+def _first_gap(taken: Sequence[Spans], place: bytes, through: bytes, steps: int) -> tuple[bytes, bytes | None, int]:
+    """The first place up to `through` that none of these covers, and where one begins again; and the steps that are left of so many.
+
+    Without any left, the search goes on at that place.
+    """
+    while steps and place < through:
+        stop, steps = None, steps - 1
+        for spans in taken:
+            behind, following = spans.gap_after(place)
+            if behind != place:
+                place = behind
+                break
+            if following is not None and (stop is None or following < stop):
+                stop = following
+        else:
+            return place, stop, steps + 1
+    return place, None, steps

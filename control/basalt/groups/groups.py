@@ -43,7 +43,7 @@ from basalt.errors import (
     TopicNotFoundError,
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
-from basalt.groups.claims import Claim
+from basalt.groups.claims import Claim, ClaimPart
 from basalt.groups.dispatcher import KEYED, FetchAsk
 from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of
 from basalt.groups.members import FormerMembers
@@ -54,12 +54,12 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reader import NO_LIMIT, SliceLimits, before, end_of
+from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
-from basalt.transactions.rules.groups import NEVER_MS, GroupState
+from basalt.transactions.rules.groups import GroupState
 from basalt.transactions.rules.transaction import Transaction, TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -396,33 +396,9 @@ class Groups:
         return Released(await self._manager.run(stage))
 
     async def unpark(self, title: TopicName, name: str, ids: Sequence[bytes] | None) -> int:
-        """Deal parked messages again, as if they had never failed: these, or all (None); how many."""
+        """Deal parked messages again, as if they had never failed: these, or all (None), a part at a time; how many."""
         live = await self.find(title, name)
-        log, state = await live.open()
-        round_ = state.round
-        parked = Spans([
-            (after, through) for after, through, attempt in state.returns if attempt.not_before_ms == NEVER_MS
-        ])  # fmt: skip
-        if ids is not None:
-            places = await self._places.find(log, ids)
-            parked = Spans([(place.after, place.id) for place in places if parked.covers(place.id)])
-        number = 0
-        for after, through in parked:
-            page = await self.desk.messages.read_committed(
-                log, after, SliceLimits(NO_LIMIT, NO_LIMIT, 1, through), whole=True
-            )
-            number += page.messages
-
-        def stage(group: Group) -> None:
-            table, present = self._manager.state.groups, self._present(live.state)
-            if present.state.round == round_ and parked:
-                made = table.propose_return(live.number, parked, ReturnReason.UNPARKED, 0, group.now_ms).edits
-                self._manager.apply(group, made)
-                present.dispatcher.unparked(parked, number)
-                group.when_durable(present.wake)
-
-        await self._manager.run(stage)
-        return number
+        return await self._acknowledging.unpark(live, ids)
 
     # For commits, which acknowledge in the same decision.
 
@@ -480,11 +456,11 @@ class Groups:
         for live, claims in self._dealt(transaction_id):
             if live.number not in table.by_number:
                 continue
+            parts = list(map(ClaimPart.whole, claims))
             if reason is not None and counts:
-                made += live.returned(live.state, claims, reason, group.now_ms)
+                made += live.failed(live.state, parts, reason, group.now_ms)
             else:
-                for claim in claims:
-                    live.dispatcher.end_claim(claim)
+                live.dispatcher.give_back(parts, returned=False)
             group.when_durable(live.wake)
         return made
 

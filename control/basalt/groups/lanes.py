@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -315,8 +315,9 @@ class Lanes:
     def _wait(self, message: Ahead) -> None:
         self._take_off(message)
         ids = self._waiting.setdefault(message.lane, [])
-        if message.id not in ids:
-            insort(ids, message.id)
+        index = bisect_left(ids, message.id)
+        if index == len(ids) or ids[index] != message.id:
+            ids.insert(index, message.id)
         self._ready.pop(message.lane, None)
         self._unsorted.add(message.lane)
         self.window.block(message.lane)

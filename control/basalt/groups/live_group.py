@@ -7,8 +7,8 @@ when messages arrive, a transaction ends, claims come back, delays are over, or 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import msgspec
 from basalt.api.bodies.groups import GroupOptions
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, GroupNotFoundError, TopicNotFoundError
-from basalt.groups.claims import Claim
+from basalt.groups.claims import Claim, ClaimPart
 from basalt.groups.dispatcher import NO_MESSAGES, NOTHING, SPANS, STANDBY, STOPPING, Dealt, Dispatcher, FetchAsk
 from basalt.groups.figures import GroupTotals
 from basalt.groups.members import FormerMembers, Member, Members
@@ -26,7 +26,7 @@ from basalt.groups.places import oldest_of
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
-from basalt.messaging.read.log_reader import Fetch, SliceLimits
+from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.acknowledgements import GroupRules, retry_at_ms
@@ -180,6 +180,11 @@ class LiveGroup:
         found = await self._desk.messages.read_committed(log, after, SliceLimits(1, 1, 1, through))
         return bool(found.messages)
 
+    async def count(self, log: TopicLog, after: bytes, through: bytes) -> int:
+        """The messages that readers of committed messages find in (after, through]."""
+        limits = SliceLimits(NO_LIMIT, NO_LIMIT, 1, through)
+        return (await self._desk.messages.read_committed(log, after, limits, whole=True)).messages
+
     def oldest(self) -> bytes:
         """The place before which none of the topic's messages lives any more."""
         log = self._desk.logs.find(self.title)
@@ -279,7 +284,7 @@ class LiveGroup:
     def give_back(self, claim: Claim | None) -> None:
         """Nobody was told of this claim: its messages are free, as if they had never been dealt."""
         if claim is not None and claim.end is None:
-            self.dispatcher.end_claim(claim)
+            self.dispatcher.give_back([ClaimPart.whole(claim)], returned=False)
             self.wake()
 
     async def give_all_back(self, member: Member) -> None:
@@ -292,10 +297,12 @@ class LiveGroup:
 
     async def _give_all_back(self, member: Member) -> None:
         try:
-            for number, claim in enumerate(self.dispatcher.claims.of_member(member.name, member.epoch), 1):
-                self.give_back(claim)
-                if number % TOGETHER_MAX == 0:
-                    await asyncio.sleep(0)
+            claims = self.dispatcher.claims.of_member(member.name, member.epoch)
+            for first in range(0, len(claims), TOGETHER_MAX):
+                some = [claim for claim in claims[first : first + TOGETHER_MAX] if claim.end is None]
+                self.dispatcher.give_back(list(map(ClaimPart.whole, some)), returned=False)
+                self.wake()
+                await asyncio.sleep(0)
         finally:
             self._leaving.discard((member.name, member.epoch))
 
@@ -478,8 +485,8 @@ class LiveGroup:
                 if each.number not in known and (each.member, each.epoch) not in self._leaving
             )
             run_out = list(islice(over, TOGETHER_MAX - len(lost)))
-            made = self.returned(state, lost, ReturnReason.MEMBER_LOST, group.now_ms)
-            made += self.returned(state, run_out, ReturnReason.CLAIM_EXPIRED, group.now_ms)
+            made = self.failed(state, list(map(ClaimPart.whole, lost)), ReturnReason.MEMBER_LOST, group.now_ms)
+            made += self.failed(state, list(map(ClaimPart.whole, run_out)), ReturnReason.CLAIM_EXPIRED, group.now_ms)
             manager.apply(group, made)
             return len(lost) + len(run_out)
 
@@ -503,21 +510,26 @@ class LiveGroup:
         member = self.members.get(claim.member)
         return bool(claim.member) and (member is None or member.epoch != claim.epoch)
 
-    def returned(
-        self, state: GroupState, claims: Iterable[Claim], reason: ReturnReason, now_ms: int, delay_ms: int | None = None
+    def failed(
+        self,
+        state: GroupState,
+        parts: Sequence[ClaimPart],
+        reason: ReturnReason,
+        now_ms: int,
+        delay_ms: int | None = None,
     ) -> list[Edit]:
-        """In a stage: these claims end, and what they have left counts as failed. The edits that say so, to be applied."""
-        made: list[Edit] = []
-        table, by_attempt = self._desk.manager.state.groups, dict[int, Spans]()
-        for claim in claims:
-            by_attempt.setdefault(claim.attempt, Spans()).update(claim.left)
-            self.totals.was_returned(reason, claim.messages_left)
-            self.dispatcher.end_claim(claim, claim.left)
-        for attempt, spans in sorted(by_attempt.items()):
+        """In a stage: these parts of claims come back, and count as failed. The edits that say so, to be applied."""
+        by_attempt: dict[int, list[Spans]] = defaultdict(list)
+        for claim, spans, _ in parts:
+            by_attempt[claim.attempt].append(spans)
+        made, table = list[Edit](), self._desk.manager.state.groups
+        for attempt, sets in sorted(by_attempt.items()):
             again_ms = retry_at_ms(state.options, attempt, now_ms)
             if delay_ms is not None and again_ms != NEVER_MS:
                 again_ms = now_ms + delay_ms
-            made += table.propose_return(self.number, spans, reason, again_ms, now_ms).edits
+            made += table.propose_return(self.number, Spans.union(sets), reason, again_ms, now_ms).edits
+        self.totals.was_returned(reason, sum([messages for _, _, messages in parts]))
+        self.dispatcher.give_back(parts, returned=True)
         return made
 
     def _watch(self) -> None:

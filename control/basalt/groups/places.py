@@ -6,8 +6,10 @@ among a few rows before it, the span begins later: it is as true, and only longe
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -40,6 +42,7 @@ from basalt_engine.spans import ZERO_ID
 from basalt_engine.table import Store
 
 _HEAD_BYTES = 8  # of a position: the time, before the number
+PLACES_TURN = 1_000  # ids that are looked up without a pause: a few milliseconds
 ROWS_BEFORE_MAX = 8  # that are looked through for the message before another
 
 
@@ -126,15 +129,15 @@ class MessagePlaces:
         while first < len(ordered):  # row by row
             run = None if log.tail is None else _run_at(log.tail, ordered[first], snapshot)
             if run is not None:
-                stop = max(bisect_right(ordered, run.last, first), first + 1)
-                for message_id in ordered[first:stop]:
-                    places[message_id] = run.place(message_id) or await self._first_of_row(log, message_id, snapshot)
-                first = stop
-                continue
-            among = await self._slice_of(log, ordered[first], snapshot)
-            stop = first + 1 if among is None else max(bisect_right(ordered, among.last_id(), first), first + 1)
-            for message_id in ordered[first:stop]:
-                places[message_id] = _place_in(among, message_id) or await self._first_of_row(log, message_id, snapshot)
+                last, place_of = run.last, run.place
+            else:
+                among = await self._slice_of(log, ordered[first], snapshot)
+                last, place_of = b"" if among is None else among.last_id(), partial(_place_in, among)
+            stop = max(bisect_right(ordered, last, first), first + 1)
+            for number, message_id in enumerate(ordered[first:stop], first + 1):
+                places[message_id] = place_of(message_id) or await self._first_of_row(log, message_id, snapshot)
+                if number % PLACES_TURN == 0:
+                    await asyncio.sleep(0)
             first = stop
         return [places[message_id] for message_id in ids]
 

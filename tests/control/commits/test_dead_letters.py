@@ -15,6 +15,7 @@ from basalt.commits import dead_letters as dead_letters_module
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.dead_letters import TRY_AGAIN_MS, DeadLetters
 from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError, TooLargeError
+from basalt.groups import acknowledgements
 from basalt.groups.live_group import LiveGroup
 from basalt.messaging.read.log_reader import Slice
 from basalt.operations.jobs import end_late
@@ -433,3 +434,24 @@ async def test_no_message_is_tried_while_the_topic_of_dead_letters_is_not_there(
     shop.clock.advance(TRY_AGAIN_MS)
     assert await shop.transactions._dead_letters.move(counted) == 3
     assert await read(shop, dead) == ["a", "b", "c"]
+
+
+async def test_many_are_unparked_in_parts(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledgements, "UNPARKED_TOGETHER", 2)
+    monkeypatch.setattr(acknowledgements, "PLACES_TURN", 1)
+    monkeypatch.setattr(acknowledgements, "STRETCHES_TURN", 1)
+    billing, _ = await made(shop, GroupOptions(attempts_max=1))
+    await shop.publish(A, *"abcdefghij")
+    pages = [await billing.fetch("mary", 1)]
+    while pages[-1].claim is not None:
+        pages.append(await billing.fetch("mary", 1, epoch=pages[0].member_epoch))
+    dealt = pages[:-1]
+    await billing.acknowledge(*[page.claim for page in dealt[1::2]], member="mary")
+    await billing.release(*[page.claim for page in dealt[::2]], member="mary")
+    assert await shop.transactions.move_dead_letters() == 0
+    edits = shop.transactions.state.edits_applied
+    assert await billing.groups.unpark(A, "billing", [message for page in dealt[:6] for message in ids_of(page)]) == 3
+    assert await billing.groups.unpark(A, "billing", None) == 2
+    assert shop.transactions.state.edits_applied - edits == 2 + 1
+    assert await billing.handled("mary") == list("acegi")
+    assert billing.live.dispatcher.unacked == 0

@@ -353,3 +353,22 @@ async def test_what_a_transaction_acknowledged_and_retention_removed_is_no_confl
     await billing.acknowledge(ids=ids_of(page), member="john")
     await shop.transactions.commit(tx.id)
     assert billing.live.state.acknowledged.covers(ids_of(page)[0])
+
+
+@pytest.mark.parametrize("by_ids", [False, True])
+async def test_what_one_call_gives_back_is_one_edit_of_the_log_however_many_claims_it_was(
+    shop: Wired, by_ids: bool
+) -> None:
+    await shop.publish(A, *"abcdefgh")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
+    pages = [await billing.fetch("mary", 2)]
+    pages += [await billing.fetch("mary", 2, epoch=pages[0].member_epoch) for _ in range(3)]
+    named = [[page.claim for page in pages[:3]], [message for page in pages[:3] for message in ids_of(page)]][by_ids]
+    edits = shop.transactions.state.edits_applied
+    asked = {"ids": named} if by_ids else {}
+    released = await billing.release(*([] if by_ids else named), member="mary", **asked)  # type: ignore[arg-type]
+    assert released.released == 6
+    assert shop.transactions.state.edits_applied == edits + 1
+    assert [claim.number for claim in billing.live.dispatcher.claims] == [pages[3].claim]
+    again = await billing.fetch("john")
+    assert (texts(again.fetch), again.attempt) == (list("abcdef"), 2)

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt.groups import claims as claims_module
-from basalt.groups.claims import ENDED_MAX, REMEMBERED_MEMBERS_MAX, Caller, Claim, ClaimEnd, Claims
+from basalt.groups.claims import (
+    ENDED_MAX,
+    REMEMBERED_MEMBERS_MAX,
+    Caller,
+    Claim,
+    ClaimEnd,
+    ClaimPart,
+    Claims,
+    parts_of,
+)
 from basalt_engine.spans import Spans
 
 
@@ -23,8 +32,14 @@ def claim(number: int, *pairs: tuple[int, int], **given: object) -> Claim:
 def cut(
     claims: Claims, after: int, through: int, *, acknowledged: bool = True, messages: int | None = None
 ) -> list[int]:
-    ended = claims.cut(place(after), place(through), acknowledged=acknowledged, messages=messages)
+    parts = parts_of(claims.common(Spans([(place(after), place(through))])))
+    ended = claims.take([part._replace(messages=messages or 0) for part in parts], acknowledged=acknowledged)
     return [each.number for each in ended]
+
+
+def end(claims: Claims, ended: Claim | None, *, acknowledged: bool = False) -> None:
+    assert ended is not None
+    claims.take([ClaimPart.whole(ended)], acknowledged=acknowledged)
 
 
 STEPS = st.lists(
@@ -60,7 +75,7 @@ def know_whose_each_message_is(steps: list[tuple[str, int, int]]) -> None:
         elif what == "end":
             owner = claims.holder(place(start + 1))
             if owner is not None:
-                claims.end(owner)
+                end(claims, owner)
                 holder = {each: held for each, held in holder.items() if held != owner.number}
         else:
             mine = len([each for each in meant if each in holder])
@@ -81,7 +96,7 @@ def test_a_claim_that_was_acknowledged_is_remembered_and_one_that_was_lost_is_kn
     claims.add(claim(2, (3, 6), member="mary"))
     assert cut(claims, 0, 2) == []
     assert cut(claims, 2, 3) == [1]
-    claims.end(claims.find(2, "mary"))  # type: ignore[arg-type]
+    end(claims, claims.find(2, "mary"))
     assert claims.find(1, "mary").end is ClaimEnd.ACKNOWLEDGED  # type: ignore[union-attr]
     assert claims.find(1).end is ClaimEnd.ACKNOWLEDGED  # type: ignore[union-attr]
     assert claims.find(2, "mary").end is ClaimEnd.LOST  # type: ignore[union-attr]
@@ -137,7 +152,7 @@ def test_claims_of_many_spans_are_remembered_in_smaller_number(monkeypatch: pyte
     for number, own in enumerate((pairs[:4], pairs[4:8], pairs[8:12], pairs[12:]), 1):
         added = claim(number, *own, member="mary")
         claims.add(added)
-        claims.acknowledge(added)
+        end(claims, added, acknowledged=True)
         remembered = [each for each in range(1, number + 1) if claims.find(each, "mary") is not None]
         assert remembered == {1: [1], 2: [1, 2], 3: [2, 3], 4: [4]}[number]
 
@@ -149,7 +164,7 @@ def test_claims_run_out_in_their_time_unless_they_are_renewed() -> None:
     claims.renew(claims.find(1), 30)  # type: ignore[arg-type]
     assert claims.due_ms() == 20
     assert [each.number for each in claims.run_out(20)] == [2]
-    claims.end(claims.find(2))  # type: ignore[arg-type]
+    end(claims, claims.find(2))
     assert claims.due_ms() == 30
     assert claims.run_out(29) == []
 
@@ -230,12 +245,12 @@ def test_the_claims_of_a_member_and_of_a_transaction_are_those_that_a_look_at_ea
         elif known:
             chosen = known[which % len(known)]
             if step == "acknowledge":
-                claims.acknowledge(chosen)
+                end(claims, chosen, acknowledged=True)
             elif step == "end":
-                claims.end(chosen)
+                end(claims, chosen)
             else:
                 after, through = next(iter(chosen.left))
-                claims.cut(after, through, acknowledged=step == "cut", messages=4)
+                claims.take([ClaimPart(chosen, Spans([(after, through)]), 4)], acknowledged=step == "cut")
         open_ = list(claims)
         for name in ("", "a", "b"):
             assert claims.of_member(name) == [each for each in open_ if each.member == name]
@@ -258,8 +273,8 @@ def test_many_spans_of_a_claim_come_and_go_as_few_do(spans: int) -> None:
     claims = Claims()
     for number in range(5):
         claims.add(claim(number, *((10 * each + 2 * number, 10 * each + 2 * number + 1) for each in range(spans))))
-    claims.acknowledge(next(each for each in claims if each.number == 2))
-    claims.end(next(each for each in claims if each.number == 3))
+    end(claims, next(each for each in claims if each.number == 2), acknowledged=True)
+    end(claims, next(each for each in claims if each.number == 3))
     owners = {index: claims.holder(place(index)) for index in range(1, 10 * spans + 1)}
     assert {index: each.number for index, each in owners.items() if each is not None} == {
         10 * each + 2 * number + 1: number for each in range(spans) for number in (0, 1, 4)
@@ -284,3 +299,48 @@ def test_an_abort_of_very_many_spans_searches_for_claims_and_not_for_spans(monke
     claims.forget_acknowledged(Spans([(place(2 * number), place(2 * number + 1)) for number in range(65_536)]))
     assert len(searched) <= 2 * 1_000
     assert all(each.torn for each in claims)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=4),
+    st.booleans(),
+    st.sampled_from([1, 16]),
+)
+def test_what_is_taken_at_once_is_as_what_is_taken_one_after_the_other(
+    dealt: list[list[int]], ranges: list[tuple[int, int]], acknowledged: bool, many_spans: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "MANY_SPANS", many_spans)
+        at_once, by_turns = claims_of(dealt), claims_of(dealt)
+        wanted = Spans([(place(start), place(start + length)) for start, length in ranges])
+        ended = at_once.take(parts_of(at_once.common(wanted)), acknowledged=acknowledged)
+        for each in [each for span in wanted for each in by_turns.common(Spans([span]))]:
+            by_turns.take(parts_of([each]), acknowledged=acknowledged)
+    assert looks(at_once) == looks(by_turns)
+    assert {each.number for each in ended} == {
+        each.number for each in (at_once.find(n) for n in range(9)) if each and each.end
+    }
+
+
+def claims_of(dealt: list[list[int]]) -> Claims:
+    """Claims of two members, of spans of these lengths, which lie between each other."""
+    claims, at, spans = Claims(), 0, dict[int, list[tuple[int, int]]]()
+    for turn in range(4):
+        for number, lengths in enumerate(dealt):
+            if turn < len(lengths):
+                spans.setdefault(number, []).append((at, at + lengths[turn]))
+                at += lengths[turn] + turn % 2
+    for number, pairs in spans.items():
+        claims.add(claim(number, *pairs, member="ab"[number % 2], transaction_id=number % 3 or None))
+    return claims
+
+
+def looks(claims: Claims) -> object:
+    """All that can be told of claims, and of those that ended."""
+    found = [claims.find(number) for number in range(9)]
+    told = [(each.number, each.end, each.left, each.spans, each.messages_left) for each in found if each is not None]
+    members = {name: [each.number for each in claims.of_member(name)] for name in "ab"}
+    transactions = [[each.number for each in claims.of_transaction(number)] for number in range(3)]
+    return told, members, transactions, claims.taken, claims.messages, claims.most(), len(claims)

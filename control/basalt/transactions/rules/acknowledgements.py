@@ -177,7 +177,7 @@ class GroupRules(GroupTable):
                     raise refusals.acknowledged_by(self._transactions.by_id[holder], through, group.name)
         left.subtract(held)
         if reason is ReturnReason.UNPARKED:
-            left = Spans([(after, through) for after, through, _ in group.returns.common(left)])
+            left = left.common(group.returns)
         return Proposal((edits.Returned(number, now_ms, reason, not_before_ms, left),) if left else ())
 
     def returns_of(self, pending: Mapping[int, Spans], reason: ReturnReason, now_ms: int) -> Sequence[Edit]:
