@@ -180,6 +180,8 @@ class Spans(SpanBlocks):
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         super().__init__()
+        if not pairs:
+            return
         given = pairs if isinstance(pairs, list) else list(pairs)
         if len(given) == 1:
             _check(*given[0])
@@ -448,7 +450,7 @@ class Spans(SpanBlocks):
         differing = list(map(int.bit_length, map(xor, numbers, [0, *numbers])))
         differing[:1] = [_ID_BITS] * len(ids[:1])  # the first id stands there as a whole
         # Column by column: of messages that are dealt by their keys, nearly each has a span of its own.
-        own: Iterable[bytes] = map(bytes.__getitem__, ids, map(_RESTS.__getitem__, differing))
+        own: Iterable[Any] = map(getitem, ids, map(_RESTS.__getitem__, differing))
         rests = [each.rstrip(b"\0") for each in own]
         heads = map(getitem, map(_HEADS.__getitem__, differing), map(len, rests))
         parts += chain.from_iterable(zip(heads, rests, strict=True))

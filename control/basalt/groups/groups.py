@@ -304,7 +304,7 @@ class Groups:
                 hint="make a tracked one",
             )
         entry = WorkAcknowledge(title.namespace, title.name, name, up_to=asked.up_to)
-        return await self._acknowledge(live, entry, None)
+        return await self.acknowledge_entry(live, entry)
 
     # Members' calls.
 
@@ -335,24 +335,18 @@ class Groups:
         """Acknowledge at once, or with a transaction's commit."""
         live = await self.find(title, name)
         entry = acknowledge_of(title.namespace, title.name, name, asked)
-        return await self._acknowledge(live, entry, transaction_id, counting=True)
+        return await self.acknowledge_entry(live, entry, transaction_id, counting=True)
 
     async def acknowledge_entry(
-        self, entry: WorkAcknowledge, staged: Callable[[Group], None] | None = None
-    ) -> Acknowledged:
-        """As `acknowledge` at once, of an entry of a Work, which names its group. `staged` is called while it is to be written."""
-        live = await self.find(self._logs.title(entry.namespace, entry.topic), entry.group)
-        return await self._acknowledge(live, entry, None, staged)
-
-    async def _acknowledge(
         self,
         live: LiveGroup,
         entry: WorkAcknowledge,
-        transaction_id: int | None,
+        transaction_id: int | None = None,
         staged: Callable[[Group], None] | None = None,
         *,
         counting: bool = False,
     ) -> Acknowledged:
+        """As `acknowledge`, of an entry of a Work. `staged` is called while it is to be written; `counting`: see `Acknowledging.planned`."""
         planned = [await self._acknowledging.planned(live, entry, transaction_id, counting=counting)]
 
         def stage(group: Group) -> BasaltError | None:

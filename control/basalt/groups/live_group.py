@@ -139,6 +139,10 @@ class LiveGroup:
         """False for another group that got the number: the making of this one could not be written."""
         return self._name == (*state.topic, state.name)
 
+    def is_named(self, namespace: str, topic: str, name: str) -> bool:
+        """True for the names of this group."""
+        return (namespace, topic) == self.title and name == self._name[-1]
+
     @property
     def options(self) -> GroupOptions:
         return self.dispatcher.options

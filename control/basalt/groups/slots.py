@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from basalt.messaging.read.log_reader import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.records import taker
 
 SHEET_MESSAGE_BYTES = 150  # of the columns of a sheet, for each message
 SLOTS = 1_024  # a power of two; members beyond it stand by
@@ -168,7 +169,7 @@ class Cut(NamedTuple):
     indexes: list[int]
 
     def lanes(self) -> list[int]:
-        return list(map(self.sheet.lanes.__getitem__, self.indexes))
+        return list(taker(self.indexes)(self.sheet.lanes))
 
     def messages(self) -> list[Ahead]:
         ids, afters, lanes, sizes, _ = self.sheet
@@ -179,7 +180,7 @@ class Cut(NamedTuple):
         source = self.sheet.source
         if len(self.indexes) == source.count:
             return [source]
-        return source.picked([source.start + index for index in self.indexes])
+        return source.picked([source.start + index for index in self.indexes] if source.start else self.indexes)
 
     def split(self, at: int) -> tuple[Cut, Cut]:
         return Cut(self.sheet, self.indexes[:at]), Cut(self.sheet, self.indexes[at:])

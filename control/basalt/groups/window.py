@@ -37,6 +37,7 @@ from basalt.groups.slots import (
 )
 from basalt.messaging.read.log_reader import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.records import taker
 from basalt_engine.spans import ZERO_ID, Spans
 
 WINDOW_BYTES_MAX = 64 << 20  # of one group, unless the settings say otherwise
@@ -70,8 +71,9 @@ class Picked(NamedTuple):
     def of_cuts(cls, cuts: list[Cut]) -> Picked:
         afters, throughs = list[bytes](), list[bytes]()
         for cut in cuts:
-            afters += map(cut.sheet.afters.__getitem__, cut.indexes)
-            throughs += map(cut.sheet.ids.__getitem__, cut.indexes)
+            take = taker(cut.indexes)
+            afters += take(cut.sheet.afters)
+            throughs += take(cut.sheet.ids)
         return cls(Spans.ascending(afters, throughs), len(throughs), throughs[-1], [], cuts, 0)
 
 
@@ -290,7 +292,7 @@ class Window:
                     [whole.sheet.lanes[index] % SLOTS for index in staying]
                 )
             held += len(staying)
-            size_bytes = sum(map(cut.sheet.sizes.__getitem__, cut.indexes))
+            size_bytes = sum(taker(cut.indexes)(cut.sheet.sizes))
             if len(cut.indexes) > messages_max or size_bytes > bytes_max:
                 cut, rest = cut.split(self._fitting(cut, messages_max, bytes_max, least=0 if cuts else 1))
                 staying = sorted(staying + rest.indexes)

@@ -115,6 +115,7 @@ class Group:
         self._done: list[Callable[[], None]] = []
         self._failed: list[Callable[[], None]] = []
         self._writing: list[Callable[[], None]] = []
+        self._lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -148,13 +149,11 @@ class Group:
         """
         self._writing.append(call)
 
-    def _mark(self) -> tuple[int, ...]:
-        intents, rows, outcomes = self._mutations
-        return len(intents), len(rows), len(outcomes), len(self._done), len(self._failed), len(self._writing)
+    def _mark(self) -> list[int]:
+        return list(map(len, self._lists))
 
-    def _undo(self, mark: tuple[int, ...]) -> None:
-        lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
-        for items, length in zip(lists, mark, strict=True):
+    def _undo(self, mark: list[int]) -> None:
+        for items, length in zip(self._lists, mark, strict=True):
             del items[length:]
 
     def _writes(self, atomic: bool) -> list[list[TableWrite]]:
@@ -420,9 +419,10 @@ class GroupCommit:
 
     def _finish(self, group: Group, callers: list[_Caller[Any]], error: BasaltError | None) -> None:
         parts = group._parts.values()
-        calls = [*(part.durable for part in parts), *group._done]
-        if error is not None:
-            calls = [*(part.failed for part in parts), *group._failed]
+        if error is None:
+            calls = [part.durable for part in parts] + group._done
+        else:
+            calls = [part.failed for part in parts] + group._failed
         for call in calls:
             try:
                 call()

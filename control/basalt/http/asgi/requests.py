@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -28,6 +29,7 @@ AVRO = b"avro/binary"
 URI_BYTES_MAX = 8_000  # what RFC 9110 asks servers to take at least; names and parameters together need far less
 BODY_SECONDS_MAX = 60  # for all of a body: 10 MiB need 175 kB/s, and a client that sends less holds memory
 HALF_RECEIVED_BYTES_MAX = 256 << 20  # bodies under way: 25 of the largest size, or thousands of usual ones
+HEADERS_AT_HAND = 64  # different Accept headers that are not taken apart again; clients send a few
 REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in memory and in the log
 
 Value = str | int | bool
@@ -286,7 +288,8 @@ class RequestHead:
             self.bodies.give_back(size)
 
 
-def weights(header: bytes) -> dict[bytes, float]:
+@lru_cache(HEADERS_AT_HAND)
+def weights(header: bytes) -> Mapping[bytes, float]:
     """The items of an Accept or Accept-Encoding header in lower case, and the weight of each, 0 to 1."""
     items = (item.partition(b";") for item in header.lower().split(b","))
     return {name.strip(): _weight(parameters) if parameters else 1.0 for name, _, parameters in items}

@@ -252,7 +252,7 @@ async def _carry_out_and_fetch(
     title, groups = live.title, request.services.groups
     ahead = _NextClaim(live, lambda: groups.fetch(title, name, ask._replace(wait_ms=0)))
     try:
-        done = await _carry_out(request, work, headers, ahead.staged)
+        done = await _carry_out(request, work, headers, live, ahead.staged)
         fetched = await ahead.fetched()
     except BaseException:
         ahead.drop()
@@ -269,7 +269,9 @@ async def _carry_out_and_fetch(
         return _NOT_FETCHED._replace(member_epoch=ask.epoch, waiting_for=error.code)
 
 
-async def _carry_out(request: Request, work: Work, headers: Headers, staged: Callable[[Group], None]) -> bool:
+async def _carry_out(
+    request: Request, work: Work, headers: Headers, live: LiveGroup, staged: Callable[[Group], None]
+) -> bool:
     """Do the work; False when there is none. A transaction that was needed for it is named in the headers."""
     transactional = bool(work.publish or work.markers or work.segments)
     entries = work.acknowledge
@@ -280,7 +282,10 @@ async def _carry_out(request: Request, work: Work, headers: Headers, staged: Cal
         outcome = await services.transactions.one_shot(work, "", request.client_id, staged)
         headers.append((b"basalt-transaction", services.ids.text(outcome.id).encode("ascii")))
     else:
-        await services.groups.acknowledge_entry(entries[0], staged)
+        entry = entries[0]
+        if not live.is_named(entry.namespace, entry.topic, entry.group):
+            live = await services.groups.find(services.topics.title(entry.namespace, entry.topic), entry.group)
+        await services.groups.acknowledge_entry(live, entry, staged=staged)
     return True
 
 

@@ -29,7 +29,7 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow, MessageTable, cut_rows
 from basalt_engine.payloads import PayloadRow, PayloadTable
-from basalt_engine.records import BatchSection, Extras, RecordBatch, RecordKind, decode, uncompressed_bytes
+from basalt_engine.records import BatchSection, Extras, RecordBatch, RecordKind, decode, taker, uncompressed_bytes
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
@@ -210,9 +210,10 @@ class Slice:
         if self._stored_ms is not None:
             return [self._part(index, index + 1) for index in indexes]
         part = self._part(0, len(indexes))
-        head, first, known, counts_up = self._head, self._first_sequence, numbers(), self._positions is None
-        places = [head + known[first + at] if counts_up else self.id_at(at)[:POSITION_BYTES] for at in indexes]
-        part.batch = self.batch.picked(indexes, b"".join(places))
+        head, first, count, merged = self._head, self._first_sequence, self.batch.count, self._positions
+        known: Sequence[bytes] = numbers()[first : first + count]
+        places = known if merged is None else struct.unpack(f"{POSITION_BYTES}s" * count, merged)
+        part.batch = self.batch.picked(indexes, head + head.join(taker(indexes)(places)))
         part._first_sequence, part._head, part._positions = 0, b"", part.batch.positions
         return [part]
 
