@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from basalt.cluster.lease import LOOKS_PER_LEASE, Candidate
 from basalt.server.failover import FailoverServer, Opening, ThriftStart
 from basalt.server.wiring import RunningServices
+from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError
@@ -83,6 +84,7 @@ class LedServer:
             open_store=self._open_store,
             open_services=open_services,
             start_thrift=start_thrift,
+            settings=Settings(),
         )
         self.running = asyncio.ensure_future(self.member.run())
         time.servers.append(self)

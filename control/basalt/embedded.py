@@ -206,7 +206,7 @@ async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[Ru
     loaded = load_settings([f"{key}={value}" for key, value in settings.items()])
     services = await open_services(loaded, directory)
     await services.scheduler.start()
-    return services, build_app(services)
+    return services, build_app(services, internal=True)
 
 
 def _scope(request: Send, headers: Mapping[str, str]) -> _Message:

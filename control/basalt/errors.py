@@ -104,6 +104,14 @@ class RouteNotFoundError(NotFoundError, code="route_not_found"):
     """No call of the API has this path."""
 
 
+class CrossOriginError(InputError, code="cross_origin"):
+    """A web page of another origin asks for something that may change something."""
+
+
+class WrongHostError(InputError, code="wrong_host"):
+    """The request is for a host that this server is not: it goes by another name, or its setting `http.hosts` lacks this one."""
+
+
 class MethodNotAllowedError(InputError, code="method_not_allowed"):
     """The path exists, but not with this method; `allowed` lists the methods that it has."""
 
@@ -253,7 +261,7 @@ BY_CODE: dict[str, type[BasaltError]] = _leaves(BasaltError)
 
 __all__ = [
     "BY_CODE", "AcknowledgeConflictError", "AcknowledgeOrderError", "BackupNotFoundError", "BasaltError", "BusyError",
-    "ChangesLostError", "ClaimLostError", "ConflictError", "CorruptionError", "DataDirectoryError", "DiskFullError",
+    "ChangesLostError", "ClaimLostError", "ConflictError", "CorruptionError", "CrossOriginError", "DataDirectoryError", "DiskFullError",
     "ExternalWritesError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MemberFencedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError",
@@ -262,5 +270,5 @@ __all__ = [
     "SettingNeedsStartError", "StoppingError", "StoreError", "TableExistsError", "TableNotFoundError",
     "TooLargeError", "TopicChangedError", "TopicEndedError", "TopicExistsError", "TopicNotFoundError",
     "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError", "UnavailableError",
-    "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError",
+    "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError", "WrongHostError",
 ]  # fmt: skip

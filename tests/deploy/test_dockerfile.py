@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from basalt.settings import load_settings
 from deploy.hbase.runtime import ROOT
 from tests.docs.test_dependencies import locked, normalised
 
@@ -79,3 +80,5 @@ def test_compose_builds_stages_that_there_are_and_publishes_to_this_machine_alon
     for name, service in compose["services"].items():
         assert service["build"]["target"] in STAGES, name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        if service.get("ports"):
+            assert load_settings((), service["environment"]).http.hosts == (name,), name  # as other containers call it

@@ -93,15 +93,35 @@ def test_a_pod_is_shut_in_and_has_the_time_to_stop(path: Path):
     assert mounted == given | claimed
 
 
+def environment(path: Path) -> dict[str, str]:
+    """The settings in the container's environment, as they are in a pod of the namespace shop."""
+    values = {"status.podIP": "10.0.0.7", "metadata.namespace": "shop"}
+    pod: dict[str, str] = {}
+    given: dict[str, str] = {}
+    for each in container(path).get("env", ()):
+        if "valueFrom" in each:
+            pod[each["name"]] = values[each["valueFrom"]["fieldRef"]["fieldPath"]]
+            continue
+        given[each["name"]] = each["value"]
+        for name, value in pod.items():  # only what stands before it is known
+            given[each["name"]] = given[each["name"]].replace(f"$({name})", value)
+    return given
+
+
 @by_file
 def test_the_server_takes_what_it_is_given(path: Path):
-    environment = {each["name"]: each.get("value", "10.0.0.7") for each in container(path).get("env", ())}
-    ip = environment.pop("POD_IP", "")
-    given = {name: value.replace("$(POD_IP)", ip) for name, value in environment.items()}
+    given = environment(path)
     loaded = load_settings((), given, None)
     assert container(path)["args"][0] == "serve"
     assert loaded.store.kind == ("rocks" if path.stem == "embedded" else "hbase")
     assert loaded.leader.url == (None if path.stem == "embedded" else "http://10.0.0.7:4780")
+
+
+@by_file
+def test_the_server_answers_by_every_name_of_its_service(path: Path):
+    service = documents(path)["Service"]["metadata"]["name"]
+    hosts = load_settings((), environment(path), None).http.hosts
+    assert hosts == tuple(service + rest for rest in ("", ".shop", ".shop.svc", ".shop.svc.cluster.local"))
 
 
 def test_a_store_of_its_own_has_one_process_and_two_servers_of_hbase_are_updated_in_turn():

@@ -133,7 +133,7 @@ def waiting_polls(server: ServerProcess) -> int:
 def open_request(server: ServerProcess, body: bytes, length: int) -> socket.socket:
     """A publish of which this much of the body has come."""
     line = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-    head = f"POST {ORDERS}/publish HTTP/1.1\r\nHost: h\r\nContent-Type: {JSON}\r\nContent-Length: {length}\r\n"
+    head = f"POST {ORDERS}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: {length}\r\n"
     line.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
     assert line.recv(100).startswith(b"HTTP/1.1 100")  # the server has the head, and waits for the body
     line.sendall(body)

@@ -48,7 +48,9 @@ def everything(server: ServerProcess) -> list[str]:
 
 
 def post(body: bytes, length: int) -> bytes:
-    head = f"POST {ORDERS}/publish HTTP/1.1\r\nHost: h\r\nContent-Type: {JSON}\r\nContent-Length: {length}\r\n\r\n"
+    head = (
+        f"POST {ORDERS}/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: {length}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -58,7 +60,7 @@ def test_half_requests_do_not_hold_up_others_and_have_no_effect(server: ServerPr
     halves = [
         b"",
         b"POST ",
-        b"POST /v1 HTTP/1.1\r\nHost: h\r\nX:",
+        b"POST /v1 HTTP/1.1\r\nHost: localhost\r\nX:",
         post(b"", 1_000),
         post(b'{"messages": ["half', 1_000),
     ]
@@ -84,7 +86,7 @@ def test_readers_that_take_nothing_do_not_hold_up_others(server: ServerProcess):
     server.ask_json("PUT", ORDERS)
     for number in range(8):
         server.ask_json("POST", f"{ORDERS}/publish", {"messages": [f"{number}" * 1_000_000]})
-    poll = f"POST {ORDERS}/poll HTTP/1.1\r\nHost: h\r\nContent-Type: {JSON}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    poll = f"POST {ORDERS}/poll HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
     before_bytes = server.peak_memory_bytes()
     lines = [connected(server, poll) for _ in range(30)]
     caller = Caller(server.port)

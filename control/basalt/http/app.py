@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from basalt.errors import BasaltError
 from basalt.http import openapi
+from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head, PromptExchange
@@ -61,15 +62,16 @@ def _document() -> bytes:
     return msgspec.json.encode(openapi.describe(OPERATIONS))
 
 
-def build_app(services: Services) -> Frame:
-    """The application that serves `services`."""
-    return Frame(services, Routes(OPERATIONS))
+def build_app(services: Services, *, internal: bool = False) -> Frame:
+    """The application that serves `services`. `internal`: all its callers are in this process, and use it without a socket."""
+    return Frame(services, Routes(OPERATIONS, Front.of(services.settings)), internal=internal)
 
 
 class Frame:
     """The frame around every request. It is an ASGI application, and one of our own protocol (`begin`)."""
 
-    def __init__(self, services: Services, routes: Routes) -> None:
+    def __init__(self, services: Services, routes: Routes, *, internal: bool) -> None:
+        self._internal = internal
         self._services = services
         self._clock = services.clock
         self._routes = routes
@@ -80,7 +82,7 @@ class Frame:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self.begin(head_of(scope), AsgiExchange(scope, receive, send))
+            await self.begin(head_of(scope), AsgiExchange(scope, receive, send, internal=self._internal))
         else:
             await answer_no_request(scope, receive, send)
 

@@ -33,6 +33,7 @@ _REF = "#/components/schemas/{name}"
 EVERYWHERE: tuple[type[errors.BasaltError], ...] = (
     errors.InputError,
     errors.UriTooLongError,
+    errors.WrongHostError,
     errors.InternalError,
     errors.UnavailableError,
 )
@@ -120,7 +121,8 @@ def _responses(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         if error.code not in codes:
             codes.append(error.code)
     if operation.method != "GET":
-        told[status_of(errors.DiskFullError)] = [errors.DiskFullError.code]
+        for error in (errors.CrossOriginError, errors.DiskFullError):
+            told[status_of(error)] = [error.code]
     problem = {PROBLEM.decode("ascii"): {"schema": by_kind[Problem]}}
     for status, codes in sorted(told.items()):
         if str(status) not in responses:

@@ -26,13 +26,14 @@ from basalt.cluster.led_store import LedStore, Term
 from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.app import Frame, build_app
 from basalt.http.asgi import responses
+from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
 from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.wiring import RunningServices
-from basalt.settings import LogSettings
+from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
@@ -57,10 +58,11 @@ log = logging.getLogger("basalt.failover")
 class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
-    def __init__(self, leadership: Leadership, clock: Clock, access: str) -> None:
+    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings) -> None:
         self._leadership = leadership
         self._clock = clock
-        self._access = access
+        self._access = settings.log.access
+        self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
         self._answers = {
@@ -88,6 +90,7 @@ class StandbyFrame:
     def _answer(self, request: RequestHead) -> responses.Response:
         try:
             request.check()
+            self._front.admit(request)
             answer = self._answers.get(request.head.path)
             if answer is None:
                 raise self._not_leader()
@@ -151,7 +154,7 @@ class FailoverServer:
 
     def __init__(
         self, clock: Clock, candidate: Candidate, *, open_store: Callable[[], Store], open_services: Opening,
-        start_thrift: ThriftStart = _no_thrift, access: str = LogSettings().access,
+        settings: Settings, start_thrift: ThriftStart = _no_thrift,
     ) -> None:  # fmt: skip
         self._open_store = open_store
         self._open_services = open_services
@@ -160,7 +163,7 @@ class FailoverServer:
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self._standby = StandbyFrame(self.leadership, clock, access)
+        self._standby = StandbyFrame(self.leadership, clock, settings)
         self._serving: _Serving | None = None
         self._stopping = False
 

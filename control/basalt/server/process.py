@@ -215,7 +215,7 @@ async def _serve_in_turn(process: _Process) -> None:
         clock, candidate,
         open_store=lambda: open_store(settings, None),
         open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
-        start_thrift=lambda services: services.start_thrift(host), access=settings.log.access,
+        start_thrift=lambda services: services.start_thrift(host), settings=settings,
     )  # fmt: skip
     process.has_store(clock.monotonic_ms() - began_ms)
     server = _http_server(failover_server, failover_server.stop_waiting, lambda: process.answers(listener))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
 from typing import ClassVar
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -18,6 +19,9 @@ _NUMBER = re.compile(r"(-?[0-9]{1,19})[ ]?([A-Za-z]*)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
+_ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9._-]{0,252})(?::([0-9]{1,5}))?")
+_SCHEME_PORTS = {"http": 80, "https": 443}
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -234,6 +238,64 @@ class Url(_Text):
         return text.rstrip("/") if _URL.fullmatch(text) else None
 
 
+class _Several(SettingKind):
+    """Kinds whose values are several strings of some form; "off" where there are none."""
+
+    FORM: ClassVar[str]
+
+    def read(self, value: object) -> tuple[str, ...]:
+        if value == "off":
+            return ()
+        given = value.split(",") if isinstance(value, str) else value
+        if not isinstance(given, list):
+            raise ValueError(f"is {_type_name(value)}, not {self.FORM}")
+        found: dict[str, None] = {}
+        for each in given:
+            if not isinstance(each, str):
+                raise ValueError(f"has {_type_name(each)} in it, not {self.FORM}")
+            found[self.parse(each.strip())] = None
+        return tuple(found)
+
+    def parse(self, text: str) -> str:
+        """The value of one; `ValueError` says what is wrong with it."""
+        raise NotImplementedError
+
+    def write(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(value) or "off"
+
+    def toml(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return f"[{', '.join(f'{chr(34)}{each}{chr(34)}' for each in value)}]"
+
+    def describe(self) -> str:
+        return f"{self.FORM}, several with commas between them; off"
+
+
+class HostNames(_Several):
+    """Names of this server as they stand in a URL, without a port; compared whole, and in any case."""
+
+    FORM = "a host name"
+
+    def parse(self, text: str) -> str:
+        if _HOST_NAME.fullmatch(text) is None:
+            raise ValueError(f"has {text[:60]!r} in it, which is not {self.FORM}: it has no scheme, port or *")
+        return text.lower().removesuffix(".")
+
+
+class Origins(_Several):
+    """Origins of web pages as browsers write them, in lower case and without a port that is the scheme's own."""
+
+    FORM = "http://host:port or https://…"
+
+    def parse(self, text: str) -> str:
+        match = _ORIGIN.fullmatch(text.lower())
+        if match is None or int(match[3] or 0) > 65_535 or not _is_host(match[2]):
+            raise ValueError(f"has {text[:60]!r} in it, which is not {self.FORM}: it has no path, user or *")
+        scheme, host, port = match[1], match[2], int(match[3] or _SCHEME_PORTS[match[1]])
+        return f"{scheme}://{host}" if port == _SCHEME_PORTS[scheme] else f"{scheme}://{host}:{port}"
+
+
 class Port(SettingKind):
     """A TCP port to listen on (0: any free one), or "off"."""
 
@@ -287,6 +349,13 @@ class Window(_Text):
         if window.start_minute == window.stop_minute:
             raise ValueError('is empty; write "off" for the whole day')
         return window
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return not text.startswith("[") or bool(IPv6Address(text[1:-1]))
+    except AddressValueError:
+        return False
 
 
 def _type_name(value: object) -> str:

@@ -28,7 +28,9 @@ from basalt.settings.kinds import (
     FilePath,
     Flag,
     Host,
+    HostNames,
     NamePrefix,
+    Origins,
     Port,
     SettingKind,
     Size,
@@ -114,6 +116,13 @@ class HttpSettings:
     """The HTTP face."""
 
     body_bytes_max: Annotated[int, Size("largest request body, before and after decompression", KIB, GIB)] = 10 * MIB
+    hosts: Annotated[
+        tuple[str, ...],
+        HostNames("names that clients may call this server by, beside localhost, its machine's and its addresses"),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...], Origins("origins whose web pages may call this server from a browser")
+    ] = ()
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
     )

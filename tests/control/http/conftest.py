@@ -97,6 +97,8 @@ class Client:
         """One request whose body comes in these chunks; `cut` ends it before its last one, `gone` after it."""
         parts = list(chunks)
         pairs = [(name.replace("_", "-").lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+        if b"host" not in dict(pairs):
+            pairs.insert(0, (b"host", b"localhost"))
         if media_type is not None:
             pairs.append((b"content-type", media_type.encode()))
         raw_path, _, query = target.encode().partition(b"?")

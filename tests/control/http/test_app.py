@@ -33,7 +33,7 @@ PUBLISH = avro.encode_publish_request(PublishRequest(None, [b"a", b"bc"]))
 class Prompt:
     """The way to a client that takes everything; `gone` is one that takes nothing any more."""
 
-    client = "192.0.2.7"
+    client, internal, scheme = "192.0.2.7", False, "http"
 
     def __init__(self, body: bytes = b"", gone: bool = False) -> None:
         self.parts = [body]
@@ -60,7 +60,7 @@ class Prompt:
 
 
 def head_of(path: str, headers=AVRO_TYPE, query: bytes = b"") -> Head:
-    return Head("POST", path, path.encode(), query, dict(headers))
+    return Head("POST", path, path.encode(), query, {b"host": b"localhost", **headers})
 
 
 async def answered(client, head: Head, body: bytes, *, whole: bool, exchange=None):

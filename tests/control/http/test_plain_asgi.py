@@ -18,7 +18,7 @@ from basalt.http.asgi.protocol import HttpConnection
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
 TRANSACTION_ID = re.compile(rb'(?<="id":")[^"]+')
-END = b"GET /v1/none HTTP/1.1\r\nHost: h\r\nBasalt-Request-Id: the-end\r\nConnection: close\r\n\r\n"
+END = b"GET /v1/none HTTP/1.1\r\nHost: localhost\r\nBasalt-Request-Id: the-end\r\nConnection: close\r\n\r\n"
 PUBLISH = avro.encode_publish_request(PublishRequest(None, [b"a", b"b"]))
 POLL = avro.encode_consume_request(ConsumeRequest())
 
@@ -27,7 +27,7 @@ NEXT = END.replace(b"Connection: close", b"X: y").replace(b"the-end", b"next")
 
 
 def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", "Host: h", *headers]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *headers]
     if body or method == "POST":
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body

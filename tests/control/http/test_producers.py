@@ -67,7 +67,7 @@ def test_a_request_of_which_only_the_number_is_new_needs_no_coroutine_and_is_com
     path = client.topic()
     client.publish(path, "x")  # opens the topic
     known = Head("POST", f"{path}/publish", f"{path}/publish".encode(), b"", {
-        b"content-type": b"avro/binary", b"basalt-producer": b"p", b"basalt-sequence": b"",
+        b"host": b"localhost", b"content-type": b"avro/binary", b"basalt-producer": b"p", b"basalt-sequence": b"",
     })  # fmt: skip
 
     async def story():
@@ -91,7 +91,7 @@ def test_a_request_of_which_only_the_number_is_new_needs_no_coroutine_and_is_com
 class Known:
     """The exchange of a request whose head was known."""
 
-    client = None
+    client, internal, scheme = None, False, "http"
 
     def __init__(self, sequence):
         self.sequence = sequence

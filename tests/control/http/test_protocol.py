@@ -101,7 +101,7 @@ def run(server, story):
 
 
 def publish(body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {ORDERS}/publish HTTP/1.1", "Host: h", "Content-Type: application/json", *headers, "", ""]
+    lines = [f"POST {ORDERS}/publish HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
@@ -111,7 +111,7 @@ def chunk(data: bytes) -> bytes:
 
 async def polled(server) -> list[str]:
     body = b"{}"
-    head = f"POST {ORDERS}/poll HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {ORDERS}/poll HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     status, _, answer = await server.send(head.encode() + body)
     assert status == 200
     return [message["payload"] for message in json.loads(answer)]
@@ -224,14 +224,14 @@ def test_a_client_that_sends_all_of_a_flood_first_still_gets_its_answer(server):
     [
         b"nonsense\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
-        b"GET /v1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET /v1 HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
-        b"GET /v1 HTTP/1.1\r\nHost: h\r\nBad Header: x\r\n\r\n",
-        b"GET /v1 HTTP/1.1\r\nHost: h\r\nX: a\x00b\r\n\r\n",
-        b"GET /\xff\xfe HTTP/1.1\r\nHost: h\r\n\r\n",
-        b"GET /a b HTTP/1.1\r\nHost: h\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
-        b"POST /v1 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n",
+        b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 def test_what_is_not_http_is_refused_and_the_server_lives(server, request_bytes):
@@ -247,7 +247,7 @@ def test_what_is_not_http_is_refused_and_the_server_lives(server, request_bytes)
 def test_a_head_without_end_is_refused(server):
     async def story():
         lines = b"X-Long: " + b"x" * 100_000
-        status, _, answer = await server.send(b"GET /v1 HTTP/1.1\r\nHost: h\r\n", lines, b"y" * 100_000)
+        status, _, answer = await server.send(b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n", lines, b"y" * 100_000)
         assert (status, json.loads(answer)["code"]) == (431, "head_too_large")
         status, _, answer = await server.send(b"GET /" + b"x" * 100_000, b"y" * 100_000)
         assert (status, json.loads(answer)["code"]) == (431, "head_too_large")
@@ -260,7 +260,9 @@ def test_a_head_is_read_on_up_to_the_limit_and_refused_a_byte_later(server, monk
     monkeypatch.setattr(protocol, "HEAD_BYTES_MAX", len(begun) + 2)
 
     async def story():
-        status, _, _ = await server.send(begun + b"12", b"\r\nHost: h\r\n\r\n")  # the head ends with what goes beyond
+        status, _, _ = await server.send(
+            begun + b"12", b"\r\nHost: localhost\r\n\r\n"
+        )  # the head ends with what goes beyond
         assert status == 200
         status, _, answer = await server.send(begun + b"123")
         assert (status, json.loads(answer)["code"]) == (431, "head_too_large")
@@ -312,9 +314,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(server, monkeypatch):
         stuck = socket.create_connection(("127.0.0.1", server.port))
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         stuck.setblocking(False)
-        head = (
-            f"POST {ORDERS}/poll HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
-        )
+        head = f"POST {ORDERS}/poll HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
         await asyncio.get_running_loop().sock_sendall(stuck, head.encode())
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             while not server.connections():
@@ -330,9 +330,9 @@ def test_a_connection_is_kept_for_the_next_request(server):
     async def story():
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for _ in range(3):
-            writer.write(b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n")
+            writer.write(b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await read_answer(reader))[0] == 200
-        writer.write(b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n" * 3)  # pipelined
+        writer.write(b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)  # pipelined
         for _ in range(3):
             assert (await read_answer(reader))[0] == 200
         writer.close()
@@ -346,7 +346,7 @@ def test_a_refused_body_does_not_spoil_its_connection(server):
         body = b"x" * 100
         writer.write(publish(body, "Content-Length: 100", "Content-Encoding: br"))
         assert (await read_answer(reader))[0] == 415
-        writer.write(b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n")
+        writer.write(b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await read_answer(reader))[0] == 200
         writer.close()
 
@@ -355,7 +355,7 @@ def test_a_refused_body_does_not_spoil_its_connection(server):
 
 def test_a_waiting_poll_ends_when_its_connection_is_closed(server):
     async def story():
-        head = f"POST {ORDERS}/poll?waitMs=60000 HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+        head = f"POST {ORDERS}/poll?waitMs=60000 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head.encode() + b"{}")
         arrivals = server.client.services.topics.memory
@@ -394,7 +394,7 @@ def scripted(client, answer) -> Server:
     return Server(client)
 
 
-GET = b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n"
+GET = b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def test_a_request_whose_head_is_known_may_come_in_pieces_all_the_same(server):
@@ -635,7 +635,7 @@ def test_a_body_that_stops_behind_an_early_answer_does_not_hold_its_connection(s
 
     async def story():
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf")
+        writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
         status, _, _ = await read_answer(reader)
         assert status == 404
         writer.write(rest)
@@ -647,7 +647,7 @@ def test_a_body_that_stops_behind_an_early_answer_does_not_hold_its_connection(s
 
 
 def test_requests_that_are_sent_without_end_are_read_only_as_they_are_answered(server, monkeypatch):
-    request, count = b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n", 24_000
+    request, count = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", 24_000
     most, answered = 0, HttpConnection.answered
 
     def note(connection: HttpConnection, call: protocol.Call) -> None:
@@ -706,7 +706,7 @@ def test_a_body_that_nobody_reads_is_no_request_though_it_looks_like_a_known_one
         await writer.drain()
         await asyncio.sleep(0.01)
         assert len(client.app.exchanges) == 5
-        writer.write(GET.replace(b"Host: h", b"Connection: close"))
+        writer.write(GET.replace(b"localhost", b"localhost\r\nConnection: close"))
         assert (await reader.read()).count(b"HTTP/1.1 200") == 1
         assert len(client.app.exchanges) == 6
         writer.close()

@@ -23,7 +23,7 @@ class Sender:
         self._half = asyncio.Event()
         self._scope = {
             "type": "http", "method": "POST", "path": f"{path}/publish", "raw_path": f"{path}/publish".encode(),
-            "query_string": b"", "headers": [(b"content-type", b"application/json")], "client": ("192.0.2.7", 1),
+            "query_string": b"", "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")], "client": ("192.0.2.7", 1),
             "http_version": "1.1",
         }  # fmt: skip
         self._client = client

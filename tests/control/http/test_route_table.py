@@ -6,13 +6,21 @@ import pytest
 
 from basalt.errors import MethodNotAllowedError, RouteNotFoundError
 from basalt.http.app import OPERATIONS
+from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.http.routes import route_table
 from basalt.http.routes.route_table import Routes
 
 
+class Caller:
+    """The way to a client of which nothing is asked."""
+
+    internal, scheme = False, "http"
+
+
 def asking(path: str, method: str = "GET", query: bytes = b"") -> RequestHead:
-    return RequestHead(Head(method, path, path.encode(), query, {}), None, 0.0, BodyBudget(1))  # type: ignore[arg-type]
+    head = Head(method, path, path.encode(), query, {b"host": b"localhost"})
+    return RequestHead(head, Caller(), 0.0, BodyBudget(1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
@@ -24,7 +32,7 @@ def test_each_operation_is_found_by_its_method_and_path(operation):
             values[segment[1:-1]] = segment = f"v{number}"
         segments.append(segment)
     request = asking("/".join(segments), operation.method)
-    found = Routes(OPERATIONS).find(request)
+    found = Routes(OPERATIONS, Front()).find(request)
     assert (found.route, found.path, request.route) == (operation.path, values, operation.path)
     assert operation.handler.__name__ in repr(found.handler)
 
@@ -34,24 +42,24 @@ def test_each_operation_is_found_by_its_method_and_path(operation):
 )
 def test_a_path_that_no_call_has_is_told_so(path):
     with pytest.raises(RouteNotFoundError, match="no call has the path"):
-        Routes(OPERATIONS).find(asking(path))
+        Routes(OPERATIONS, Front()).find(asking(path))
 
 
 def test_a_word_of_a_path_goes_before_a_parameter():
-    routes = Routes(OPERATIONS)
+    routes = Routes(OPERATIONS, Front())
     assert routes.find(asking("/v1/transactions/sessions")).path == {}
     assert routes.find(asking("/v1/transactions/other")).path == {"transaction": "other"}
 
 
 def test_a_head_remembers_what_was_found_and_another_table_finds_anew():
-    routes, request = Routes(OPERATIONS), asking("/v1")
+    routes, request = Routes(OPERATIONS, Front()), asking("/v1")
     found = routes.find(request)
     assert routes.find(request) is found
-    assert Routes(OPERATIONS).find(request) is not found
+    assert Routes(OPERATIONS, Front()).find(request) is not found
 
 
 def test_a_head_that_is_refused_is_refused_again():
-    routes, request = Routes(OPERATIONS), asking("/v1", "PATCH")
+    routes, request = Routes(OPERATIONS, Front()), asking("/v1", "PATCH")
     for _ in range(2):
         with pytest.raises(MethodNotAllowedError):
             routes.find(request)
@@ -61,7 +69,7 @@ def test_a_head_that_is_refused_is_refused_again():
 def test_the_paths_that_are_remembered_have_a_limit_in_number_and_length(monkeypatch):
     monkeypatch.setattr(route_table, "KNOWN_PATHS_MAX", 2)
     monkeypatch.setattr(route_table, "KNOWN_PATH_CHARS_MAX", len("/v1/transactions/12"))
-    routes = Routes(OPERATIONS)
+    routes = Routes(OPERATIONS, Front())
     for name, known in [("1", 1), ("12", 2), ("123", 2), ("13", 1), ("1", 2)]:
         assert routes.find(asking(f"/v1/transactions/{name}")).path == {"transaction": name}
         assert len(routes._known) == known

@@ -39,10 +39,11 @@ class Server(LedServer):
             raise self.fails
         return await open_services(Settings(), None, store=store, clock=self.clock, epoch=epoch)
 
-    async def ask(self, method: str, target: str, body: object = None) -> Answer:
+    async def ask(self, method: str, target: str, body: object = None, **given: str) -> Answer:
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        reply = await exchange(self.member, Send(method, target, headers, data, HANG_S * 1_000), {})
+        given = {"Host": "localhost"} | {name.replace("_", "-"): value for name, value in given.items()}
+        reply = await exchange(self.member, Send(method, target, headers, data, HANG_S * 1_000), given)
         assert isinstance(reply, Answer), reply
         return reply
 
@@ -122,6 +123,24 @@ def test_a_standby_says_who_leads_and_does_nothing():
             assert problem["leader"] == answer.headers["basalt-leader"] == leader.url
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["basalt-request-id"] == problem["requestId"]
+        assert await leader.read() == []
+
+    run(story)
+
+
+def test_a_standby_refuses_another_name_and_another_origins_page_as_its_leader_does():
+    async def story(leader: Server, standby: Server) -> None:
+        for server in (leader, standby):
+            for target in ("/livez", "/v1", "/metrics", "/readyz", TOPIC):
+                for _ in range(2):
+                    answer = await server.ask("GET", target, Host="evil.example")
+                    assert (answer.status, json.loads(answer.body)["code"]) == (421, "wrong_host")
+                assert (await server.ask("GET", target, Host="a b")).status == 400
+            for given in ({"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}):
+                answer = await server.ask("POST", f"{TOPIC}/publish", {"messages": ["no"]}, **given)
+                assert (answer.status, json.loads(answer.body)["code"]) == (403, "cross_origin")
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["x-content-type-options"] == "nosniff"
         assert await leader.read() == []
 
     run(story)

@@ -24,7 +24,7 @@ class ToMember:
         self._server = server
 
     async def send(self, request: Send) -> Reply:
-        return await exchange(self._server.member, request, {})
+        return await exchange(self._server.member, request, {"Host": "localhost"})
 
     async def close(self) -> None: ...
 

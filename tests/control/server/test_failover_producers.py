@@ -24,10 +24,10 @@ class LineToAPair:
     async def send(self, request: Send) -> Reply:
         dies = self.dies if request.target.endswith("/publish") else None
         if dies is None:
-            return await exchange(self.leader.member, request, {})
+            return await exchange(self.leader.member, request, {"Host": "localhost"})
         self.dies = None
         if dies == "behind it":
-            await exchange(self.leader.member, request, {})
+            await exchange(self.leader.member, request, {"Host": "localhost"})
         await self.leader.die()
         self.leader, self.other = self.other, self.leader
         await self.leader.until_it_serves()

@@ -103,6 +103,23 @@ def test_a_value_may_be_kept_in_a_file_of_its_own_and_is_then_never_shown(tmp_pa
     assert "hu sh" not in str(caught.value)
 
 
+def test_several_names_are_a_list_in_a_file_and_have_commas_between_them_elsewhere(tmp_path):
+    lines = '[http]\nhosts = ["Basalt", "basalt.Example.", "basalt"]\ncors_origins = ["https://App.example:443", "http://[::1]:80"]\n'
+    from_file = load_settings([], {}, written(tmp_path, lines))
+    elsewhere = ["http.cors_origins=https://app.example, http://[::1]"]
+    from_elsewhere = load_settings(elsewhere, {"BASALT__HTTP__HOSTS": "basalt,basalt.example"})
+    for settings in (from_file, from_elsewhere):
+        assert settings.http.hosts == ("basalt", "basalt.example")
+        assert settings.http.cors_origins == ("https://app.example", "http://[::1]")
+    shown = {row.key: row.value for row in effective(from_file)}
+    assert shown["http.hosts"] == "basalt,basalt.example"
+    assert load_settings([f"http.hosts={shown['http.hosts']}"]).http.hosts == from_file.http.hosts
+    kind = keys()["http.hosts"].kind
+    assert kind.read(tomllib.loads(f"a = {kind.toml(from_file.http.hosts)}")["a"]) == from_file.http.hosts
+    assert load_settings(["http.hosts=off"], {}, written(tmp_path, "[http]\nhosts = []\n")).http.hosts == ()
+    assert {row.key: row.value for row in effective(Settings())}["http.hosts"] == "off"
+
+
 # flag, what the message must contain
 BAD_FLAGS = [
     ("store.kind=", "store.kind"),
@@ -148,6 +165,24 @@ BAD_FLAGS = [
     ("thrift.zookeeper=a:1/x//y", "is not host:port, several with commas between them"),
     ("thrift.zookeeper=a:1/../x", "is not host:port, several with commas between them"),
     ("thrift.advertise=here", "host:port, off"),
+    ("http.hosts=", "'' in it, which is not a host name"),
+    ("http.hosts=a,,b", "'' in it, which is not a host name"),
+    ("http.hosts=*", "'*' in it, which is not a host name"),
+    ("http.hosts=*.example.org", "is not a host name"),
+    ("http.hosts=.example.org", "is not a host name"),
+    ("http.hosts=basalt:4780", "has no scheme, port or *"),
+    ("http.hosts=http://basalt", "has no scheme, port or *"),
+    ("http.hosts=ba salt", "is not a host name"),
+    ("http.hosts=::1", "is not a host name"),
+    ("http.cors_origins=*", "'*' in it, which is not http://host:port"),
+    ("http.cors_origins=null", "'null' in it"),
+    ("http.cors_origins=app.example", "is not http://host:port"),
+    ("http.cors_origins=https://app.example/", "has no path, user or *"),
+    ("http.cors_origins=https://*.app.example", "has no path, user or *"),
+    ("http.cors_origins=https://user@app.example", "has no path, user or *"),
+    ("http.cors_origins=https://app.example:65536", "is not http://host:port"),
+    ("http.cors_origins=https://[:::]", "is not http://host:port"),
+    ("http.cors_origins=ftp://app.example", "is not http://host:port"),
     ("jobs.log_snapshot.enabled=true", "no setting 'jobs.log_snapshot.enabled'"),
     ("jobs.compact.interval_ms=1s", "no setting"),
     ("jobs.stats.interval_ms=1x", "units are ms, s, m, h, d"),
@@ -180,6 +215,10 @@ BAD_FILES = [
     (b"[messaging]\nfetch_messages_max = 2026-01-01\n", "a date or time"),
     (b"[messaging]\nfetch_messages_max = nan\n", "a fraction"),
     (b"[messaging]\nfetch_messages_max = 0x" + b"f" * 5000 + b"\n", "out of range"),
+    (b"[http]\nhosts = 1\n", "is a number, not a host name"),
+    (b'[http]\nhosts = ["a", 1]\n', "has a number in it, not a host name"),
+    (b'[http]\nhosts = [["a"]]\n', "has a list in it, not a host name"),
+    (b'[http.hosts]\na = "b"\n', "a table"),
     (b"[messagin]\nfetch_messages_max = 1\n", "no setting 'messagin'"),
     (b'[store]\nkind = "rocks"\nkind = "memory"\n', "set twice"),
     (b"[store]\nsync = true\n[store]\nsync = false\n", "set twice"),

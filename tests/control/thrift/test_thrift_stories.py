@@ -40,7 +40,7 @@ class Http:
             async def send(part):
                 sent.append(part)
 
-            headers = [(b"content-type", b"application/json")]
+            headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
             scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
                      "headers": headers, "http_version": "1.1", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
                      "scheme": "http", "root_path": "", "asgi": {"version": "3.0"}}  # fmt: skip

@@ -94,7 +94,9 @@ class Heads:
             headers[b"content-length"] = b""  # that of each request is the length of its body, which came with it
         if len(self._known) >= HEADS_MAX:
             self._known.clear()
-        self._known[cut.key] = Head(head.method, head.path, head.raw_path, head.query_string, headers)
+        self._known[cut.key] = Head(
+            head.method, head.path, head.raw_path, head.query_string, headers, head.version, head.authority
+        )
 
 
 def _cut(data: bytes) -> CutHead | None:

@@ -6,14 +6,20 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
-from basalt.http.asgi.requests import ClientGoneError, Head, Headers, Parts, RequestHead
+from basalt.http.asgi.requests import ClientGoneError, Head, Headers, Parts, RequestHead, add_header
+from basalt.http.asgi.responses import EVERY_ANSWER
 
 
 def head_of(scope: Scope) -> Head:
-    """The head of a request of type `http`."""
+    """The head of a request of type `http`. ASGI does not tell the host of an absolute target."""
+    headers: dict[bytes, bytes] = {}
+    repeated: bytes | None = None
+    for name, value in scope["headers"]:
+        repeated = add_header(headers, name, value) or repeated
     return Head(
-        scope["method"], scope["path"], scope.get("raw_path") or b"", scope["query_string"], dict(scope["headers"])
-    )
+        scope["method"], scope["path"], scope.get("raw_path") or b"", scope["query_string"], headers,
+        scope.get("http_version", "1.1"), repeated=repeated,
+    )  # fmt: skip
 
 
 async def answer_no_request(scope: Scope, receive: Receive, send: Send, close_code: int = 1000) -> None:
@@ -30,10 +36,11 @@ async def answer_no_request(scope: Scope, receive: Receive, send: Send, close_co
 class AsgiExchange:
     """The way to the client of one request, in ASGI's messages."""
 
-    __slots__ = ("_receive", "_scope", "_send")
+    __slots__ = ("_receive", "_scope", "_send", "internal")
     sequence: bytes | None = None  # each head is parsed
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, internal: bool = False) -> None:
+        self.internal = internal
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -43,6 +50,12 @@ class AsgiExchange:
         """The client's address; None where it has none."""
         client = self._scope.get("client")
         return client[0] if client else None
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`, as the client asked."""
+        scheme: str = self._scope.get("scheme", "http")
+        return scheme
 
     async def receive(self) -> tuple[bytes, bool]:
         """Wait for the next part of the body, and learn whether more follow. `ClientGoneError`."""
@@ -59,7 +72,7 @@ class AsgiExchange:
     async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
         """Send the whole answer as fast as the client takes it."""
         send = self._send
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.start", "status": status, "headers": [*EVERY_ANSWER, *headers]})
         if isinstance(parts, list):
             for number, part in enumerate(parts, 1):
                 request.sent_bytes += len(part)

@@ -26,7 +26,17 @@ from uvicorn.server import ServerState
 
 from basalt.api.bodies.messages import Buffer
 from basalt.http.asgi.heads import Heads
-from basalt.http.asgi.requests import ClientGoneError, Exchange, Head, Headers, Parts, PromptExchange, RequestHead
+from basalt.http.asgi.requests import (
+    ClientGoneError,
+    Exchange,
+    Head,
+    Headers,
+    Parts,
+    PromptExchange,
+    RequestHead,
+    add_header,
+)
+from basalt.http.asgi.responses import EVERY_ANSWER
 
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
 HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
@@ -37,6 +47,7 @@ JOINED_BYTES_MAX = 65_536  # an answer up to this size is copied behind its head
 _UPGRADE = re.compile(rb"\r\n(upgrade:)", re.IGNORECASE)
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
+_EVERY_LINES = b"".join(b"%s: %s\r\n" % header for header in EVERY_ANSWER)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 log = logging.getLogger("basalt.http")
@@ -74,6 +85,7 @@ class Call:
         "unread_bytes",
         "wants_continue",
     )  # fmt: skip
+    internal = False
 
     def __init__(
         self, connection: HttpConnection, head: Head, client_id: str | None, *, keep_alive: bool, wants_continue: bool
@@ -96,6 +108,11 @@ class Call:
     def client(self) -> str | None:
         """The client's address; None where it has none."""
         return self.connection.client
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`, as the client asked."""
+        return self.connection.scheme
 
     def gone(self) -> bool:
         """Tell whether the connection has ended, which may be at any await."""
@@ -232,6 +249,7 @@ class HttpConnection(asyncio.Protocol):
         self.keep_alive_s = config.timeout_keep_alive
         self.transport: asyncio.Transport
         self.client: str | None = None
+        self.scheme = "http"
         self.write_paused = False
         self._writable: asyncio.Future[None] | None = None
         self._unsent_bytes = 0
@@ -247,6 +265,7 @@ class HttpConnection(asyncio.Protocol):
         self._begun = 0  # heads
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
+        self._repeated: bytes | None = None
         self._wants_continue = False
         self._parsed: Head | None = None  # the head of the last request, while the bytes at hand are parsed
         self._newest: Call | None = None  # whose body comes, or came last
@@ -257,13 +276,14 @@ class HttpConnection(asyncio.Protocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._date: object = None  # the headers that uvicorn has for every answer, and those as bytes
-        self._default_lines = b""
+        self._default_lines = _EVERY_LINES
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # any with `shutdown`
         self.transport = transport
         address = get_remote_addr(transport)
         self.client = address[0] if address else None
+        self.scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self._arm_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -341,16 +361,19 @@ class HttpConnection(asyncio.Protocol):
         self._begun += 1
         self._url = b""
         self._headers = {}
+        self._repeated = None
         self._wants_continue = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer: what a body brings behind it must not pass for a header, which may be checked by now
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._wants_continue = True
-        self._headers[name] = value
+        self._repeated = add_header(self._headers, name, value) or self._repeated
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -359,8 +382,12 @@ class HttpConnection(asyncio.Protocol):
         raw_path: bytes = url.path
         path = raw_path.decode("ascii")
         method = self._parser.get_method().decode("ascii")
-        self._parsed = Head(method, unquote(path) if "%" in path else path, raw_path, url.query or b"", self._headers)
-        keep_alive = self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
+        version = self._parser.get_http_version()
+        self._parsed = Head(
+            method, unquote(path) if "%" in path else path, raw_path, url.query or b"", self._headers, version,
+            _authority(url), self._repeated,
+        )  # fmt: skip
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
         self._newest = Call(self, self._parsed, None, keep_alive=keep_alive, wants_continue=self._wants_continue)
         if self._active is not None:
             self._pause_reading()
@@ -446,7 +473,7 @@ class HttpConnection(asyncio.Protocol):
         defaults = self.server_state.default_headers
         if defaults is not self._date:
             self._date = defaults
-            self._default_lines = b"".join(b"%s: %s\r\n" % header for header in defaults)
+            self._default_lines = b"".join((*(b"%s: %s\r\n" % header for header in defaults), _EVERY_LINES))
         lines = [_STATUS_LINES[status], self._default_lines]
         for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
@@ -546,15 +573,24 @@ class HttpConnection(asyncio.Protocol):
         body = msgspec.json.encode({**problem, "detail": detail})
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/problem+json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n"
         )
-        self.transport.write(head.encode("ascii") + body)
+        self.transport.write(b"".join((head.encode("ascii"), _EVERY_LINES, b"\r\n", body)))
         self.transport.close()
 
 
 def _is_owed(call: Call | None) -> bool:
     """Tell a request that came whole, or is being answered already, from one whose answer is complete."""
     return call is not None and not call.complete and not call.disconnected and (call.started or not call.more)
+
+
+def _authority(url: Any) -> bytes | None:
+    """The authority of an absolute target as it was written, to be refused where it has a user's name; None for a plain target."""
+    if url.host is None:
+        return None
+    host: bytes = b"[%s]" % url.host if b":" in url.host else url.host
+    named = host if url.port is None else b"%s:%d" % (host, url.port)
+    return named if url.userinfo is None else b"%s@%s" % (url.userinfo, named)
 
 
 def _without_upgrade(data: bytes) -> bytes:

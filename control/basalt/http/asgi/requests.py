@@ -35,6 +35,7 @@ REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in mem
 Value = str | int | bool
 Headers = list[tuple[bytes, bytes]]
 Parts = list[Buffer] | Iterator[Buffer]
+NO_HEADERS: Headers = []  # nobody adds to it
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]+")
 _ID_PREFIX = secrets.token_hex(4)
@@ -42,6 +43,27 @@ _ID_NUMBERS = itertools.count(1)
 _PLACE = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*)`")
 _FIELD_CHARS_MAX = 100
+# Headers that say one thing: of two, another reader of the request (a proxy, a check) may take the other one.
+_SINGLE = frozenset(
+    {
+        b"authorization", b"content-encoding", b"content-length", b"content-type", b"cookie", b"expect", b"host",
+        b"idempotency-key", b"if-match", b"origin", b"sec-fetch-site", b"transfer-encoding",
+        b"access-control-request-method",
+    }
+)  # fmt: skip
+_LISTS = frozenset({b"accept", b"accept-encoding"})  # of those that are read; of any other the last one counts
+_OUR_HEADERS = b"basalt-"
+# The names of secrets, alone or behind other words (access_token, x-api-key). Any of their letters may be percent-encoded,
+# and what stands around a name too, by a client that encodes too much. The bound keeps the search linear.
+_SECRET_NAME = "|".join(
+    "".join(f"(?:{letter}|%{ord(letter):x}|%{ord(letter.upper()):x})" for letter in name)
+    for name in ("authorization", "key", "password", "secret", "token")
+)
+_SECRET = re.compile(
+    rf"""((?: ^ | [?&;] | %3f | %26 | %3b) (?: [^&;=?\#]{{0,40}} (?: [-_.+\s] | %2[0de] | %5f) )?
+    (?:{_SECRET_NAME}) (?: [+\s] | %20)* (?: = | %3d)) [^&;\#]*""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 class BodyBudget:
@@ -77,19 +99,27 @@ class ClientGoneError(Exception):
 class Head:
     """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
 
-    `found` is for the application: what it found for the target, with its query read.
+    `found` is for the application: what it found for the target, with its query read. `cors` are the headers that its answers
+    have for the origin that it names.
     """
 
-    __slots__ = ("found", "headers", "method", "path", "query_string", "raw_path")
+    __slots__ = (
+        "authority", "cors", "found", "headers", "method", "path", "query_string", "raw_path", "repeated", "version",
+    )  # fmt: skip
 
     def __init__(
-        self, method: str, path: str, raw_path: bytes, query_string: bytes, headers: dict[bytes, bytes]
-    ) -> None:
+        self, method: str, path: str, raw_path: bytes, query_string: bytes, headers: dict[bytes, bytes],
+        version: str = "1.1", authority: bytes | None = None, repeated: bytes | None = None,
+    ) -> None:  # fmt: skip
         self.method = method
         self.path = path  # decoded
         self.raw_path = raw_path
         self.query_string = query_string
         self.headers = headers
+        self.version = version  # of HTTP
+        self.authority = authority  # that an absolute target names
+        self.repeated = repeated  # a header that is there twice and must not be
+        self.cors: Headers = NO_HEADERS
         self.found: Any = None
 
 
@@ -99,6 +129,14 @@ class Exchange(Protocol):
     @property
     def client(self) -> str | None:
         """The client's address; None where it has none."""
+
+    @property
+    def internal(self) -> bool:
+        """True for a call from inside this process, which came over no socket."""
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`, as the client asked."""
 
     @property
     def sequence(self) -> bytes | None:
@@ -153,7 +191,11 @@ class RequestHead:
         self.id = client_id or f"{_ID_PREFIX}-{next(_ID_NUMBERS):x}"
 
     def check(self) -> None:
-        """Refuse what no call could mean: an over-long or ambiguous target, a bad request id."""
+        """Refuse what no call could mean: a header that is there twice, an over-long or ambiguous target, a bad request id."""
+        repeated = self.head.repeated
+        if repeated is not None:
+            name = repeated[:_FIELD_CHARS_MAX].decode("latin-1").title()
+            raise errors.InputError(f"the header {name} is there twice", field=name, hint="Send it once.")
         raw_path = self.head.raw_path
         length = len(raw_path) + len(self.head.query_string)
         if length > URI_BYTES_MAX:
@@ -166,7 +208,7 @@ class RequestHead:
             slash = re.search(rb"[^/]*(%2[fF]|%5[cC])[^/]*", raw_path)
             if slash is not None:
                 raise errors.InputError(
-                    f"the path has an encoded slash or backslash in {slash[0].decode('ascii', 'replace')[:80]!r}",
+                    f"the path has an encoded slash or backslash in {without_secrets(slash[0].decode('ascii', 'replace'))[:80]!r}",
                     field="path",
                     hint="No name may have one.",
                 )
@@ -306,6 +348,22 @@ def _weight(parameters: bytes) -> float:
                 return 0.0
             return weight if 0 <= weight <= 1 else 0.0
     return 1.0
+
+
+def add_header(headers: dict[bytes, bytes], name: bytes, value: bytes) -> bytes | None:
+    """Add a header to those of a head; its name, if it is there already and must not be. A list goes on with its items."""
+    if name in headers:
+        if name in _SINGLE or name.startswith(_OUR_HEADERS):
+            return name
+        if name in _LISTS:
+            value = headers[name] + b", " + value
+    headers[name] = value
+    return None
+
+
+def without_secrets(target: str) -> str:
+    """The target, or a part of one, with `***` for the values of query parameters whose names say that they are secrets."""
+    return _SECRET.sub(r"\1***", target)
 
 
 def unquoted(text: bytes, field: str, holding: str) -> str:

@@ -17,7 +17,7 @@ from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi import content_encoding
-from basalt.http.asgi.requests import JSON, Headers, Parts, RequestHead, weights
+from basalt.http.asgi.requests import JSON, Headers, Parts, RequestHead, weights, without_secrets
 
 PROBLEM = b"application/problem+json"
 
@@ -30,6 +30,7 @@ TARGET_BYTES_MAX = 2_000  # of a request's target in the log
 STATUS: dict[type[errors.BasaltError], int] = {
     errors.BasaltError: 500,
     errors.InputError: 400,
+    errors.CrossOriginError: 403,
     errors.NotFoundError: 404,
     errors.MethodNotAllowedError: 405,
     errors.RequestTimeoutError: 408,
@@ -38,10 +39,14 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.TooLargeError: 413,
     errors.UriTooLongError: 414,
     errors.UnsupportedMediaTypeError: 415,
+    errors.WrongHostError: 421,
     errors.ProtocolError: 502,
     errors.RetryError: 503,
     errors.DiskFullError: 507,
 }
+
+# A browser must not take what messages hold for a page or a script, nor keep what only who asked may see.
+EVERY_ANSWER: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
 
@@ -88,6 +93,8 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
         headers.append((b"content-type", answer.content_type))
     if answer.headers:
         headers += answer.headers
+    if request.head.cors:
+        headers += request.head.cors
     body = answer.body
     parts: Parts = [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
     accepted = request.headers.get(b"accept-encoding")
@@ -200,9 +207,10 @@ def common_log_time(now_ms: int) -> str:
 
 
 def _target(raw_path: bytes, query_string: bytes) -> str:
-    """Path and query as sent, with what could break a line of the log escaped."""
-    raw = raw_path + (b"?" + query_string if query_string else b"")
-    return "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw[:TARGET_BYTES_MAX])
+    """Path and query as sent, with what could break a line of the log escaped, and without secrets."""
+    raw = (raw_path + (b"?" + query_string if query_string else b""))[:TARGET_BYTES_MAX]
+    shown = "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw)
+    return without_secrets(shown) if "=" in shown or "%" in shown else shown
 
 
 def _shown(text: str) -> str:

@@ -17,7 +17,19 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
 from basalt.errors import BasaltError, InputError, InvalidNameError, RouteNotFoundError, TopicNotFoundError
-from basalt.http.asgi.requests import JSON, BodyBudget, Exchange, Head, RequestHead, Value, convert_json, unquoted
+from basalt.http.asgi.front import Front
+from basalt.http.asgi.requests import (
+    JSON,
+    BodyBudget,
+    Exchange,
+    Head,
+    Headers,
+    RequestHead,
+    Value,
+    convert_json,
+    unquoted,
+    without_secrets,
+)
 from basalt.http.asgi.responses import Response, method_not_allowed
 from basalt.http.metrics import Metrics
 from basalt.http.routes.schemas import EMPTY_BODY, Content, Schema, Shape
@@ -35,6 +47,7 @@ RECORDS_PATH = TOPIC_PATH + "/records"
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 NOT_ASKED = (0, "")
 KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, they are found anew
+PREFLIGHT_SECONDS = 600  # that a browser need not ask again whether another origin's page may call
 KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
@@ -289,9 +302,9 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
         name, text = (unquoted(part.replace(b"+", b" "), "query", "it") for part in (name_bytes, value_bytes))
         parameter = declared.get(name)
         if parameter is None:
-            known = ", ".join(declared) or "none"
+            known, shown = ", ".join(declared) or "none", without_secrets(name)[:60]
             raise InputError(
-                f"query parameter {name[:60]!r} is not one of this call", field=name[:60], hint=f"It takes: {known}."
+                f"query parameter {shown!r} is not one of this call", field=shown, hint=f"It takes: {known}."
             )
         if name in values:
             raise InputError(f"query parameter {name} is given twice", field=name, hint="Give it once.")
@@ -300,7 +313,8 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
         try:
             values[name] = parameter.read(text)
         except ValueError as error:
-            raise InputError(f"query parameter {name} is {text[:60]!r}; it {error}", field=name) from None
+            shown = without_secrets(f"{name}={text}").removeprefix(f"{name}=")[:60]
+            raise InputError(f"query parameter {name} is {shown!r}; it {error}", field=name) from None
     return values
 
 
@@ -329,8 +343,16 @@ class Endpoint:
             raise method_not_allowed(request, self._allowed)
         return found
 
-    async def _tell_allowed(self, _request: Request) -> Response:
-        return Response(204, headers=[(b"allow", ", ".join(self._allowed).encode("ascii"))])
+    async def _tell_allowed(self, request: Request) -> Response:
+        allowed = ", ".join(self._allowed).encode("ascii")
+        headers: Headers = [(b"allow", allowed)]
+        if b"access-control-request-method" in request.headers and len(request.head.cors) > 1:
+            headers += [
+                (b"access-control-allow-methods", allowed),
+                (b"access-control-allow-headers", b"authorization, *"),  # which the star leaves out
+                (b"access-control-max-age", b"%d" % PREFLIGHT_SECONDS),
+            ]
+        return Response(204, headers=headers)
 
 
 class Found:
@@ -352,9 +374,10 @@ class Found:
 
 
 class Routes:
-    """All operations, by their paths."""
+    """All operations, by their paths, behind the front of the server."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[Operation], front: Front) -> None:
+        self._front = front
         by_path: dict[str, list[Operation]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, []).append(operation)
@@ -367,7 +390,7 @@ class Routes:
     def find(self, request: RequestHead) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, a path that no call has, a method that its route does not have, and query
+        Refuses what no call could mean, what the front does not take up, a path that no call has, a method that its route does not have, and query
         parameters that the call does not declare.
         """
         head = request.head
@@ -376,6 +399,7 @@ class Routes:
             request.route = found.route
             return found
         request.check()
+        self._front.admit(request)
         endpoint, path = self._known.get(head.path) or self._look_up(head.path)
         request.route = endpoint.path
         handler, declared, submit = endpoint.operation(request)
@@ -397,5 +421,7 @@ class Routes:
                     self._known[path] = known
                 return known
         raise RouteNotFoundError(
-            f"no call has the path {path[:200]!r}", field="path", hint="GET /openapi.json lists every call."
+            f"no call has the path {without_secrets(path)[:200]!r}",
+            field="path",
+            hint="GET /openapi.json lists every call.",
         )
