@@ -34,12 +34,16 @@ hbase-start: $(VENV)/running ## Start a standalone HBase with its Thrift gateway
 hbase-stop: $(VENV)/running ## Stop it; its tables stay
 	@$(PYTHON) -m deploy.hbase stop
 
-test: $(VENV)/installed ## Run the checks and every test (PYTEST="-k name": those tests alone; UPDATE=1 rewrites the story scripts)
-	$(if $(PYTEST),,@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types imports java bytecode)
+test: ## Run the checks and every test (PYTEST="-k name": those tests alone; UPDATE=1 rewrites the story scripts)
+	@$(MAKE) --no-print-directory --silent --jobs 2 $(VENV)/installed $(if $(PYTEST),,$(BESIDE_PIP))
+	$(if $(PYTEST),,@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types bytecode lint imports $(filter-out $(BESIDE_PIP),java))
 	$(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES)) $(REPORT)
 
 soak: $(VENV)/installed ## The same tests with the budgets of a night: more seeds, kills and examples (PYTEST="-k name" for some)
 	BASALT_SOAK=1 $(PYTHON) -m pytest $(or $(PYTEST),$(PROCESSES)) $(REPORT) --override-ini faulthandler_timeout=7200
+
+# Building the virtual environment keeps one core busy for a minute: Maven, which does not need it, has the other one meanwhile.
+BESIDE_PIP := $(if $(wildcard $(VENV)/installed),,java)
 
 # Tests start several hundred processes of Python, and each would compile all modules anew where an environment forbids to write bytecode:
 # 1.4 s of a core for a server, 11 s for each process that collects the tests.
