@@ -1,6 +1,6 @@
 """Writes what docs/reference says of the code: `make reference`. Tests compare, and say so where a page lags behind.
 
-Settings, the command line and the table of topics' properties are written whole. In the other pages people write, and here only what is missing or gone is mended: a row for
+Settings, the command line, and the tables of topics' properties and of rights are written whole. In the other pages people write, and here only what is missing or gone is mended: a row for
 each error code, metric, call and query parameter that no page tells, in the words of the code, to be put into better ones; the status of
 an error as it is; and no row of a code that is gone.
 """
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from basalt.access.needs import Needs
+from basalt.access.resources import KINDS, VERBS, shape
 from basalt.api.topic_properties import PROPERTIES, TopicProperty
 from basalt.cli import reference as command_line
 from basalt.cluster.leader import Leadership
@@ -36,24 +38,29 @@ MEND = "run `make reference`, and look at what it changes"
 _ERROR_ROW = re.compile(r"^\| `(?P<code>\w+)` \| (?P<status>\d{3}|\W) \|.*\n", re.MULTILINE)
 _PROPERTIES_HEAD = "| property | default | |\n|---|---|---|\n"
 _PROPERTIES_END = "| `generation` |"  # which nobody sets
+_VERBS_HEAD = "| verb | allows | on |\n|---|---|---|\n"
+_RIGHTS_HEAD = "| call | rights | of what the query or the body names |\n|---|---|---|\n"
+_ROWS = re.compile(r"^(?:\|.*\n)*")
 _METRICS_END = "| `process_*`"
 _CALLS_END = "\nCalls without a body take none, or `{}`.\n"  # behind the first table of operators' calls
 
 
 def documentation(root: Path = ROOT) -> str:
-    """All that a user may read: README and docs/, as one text."""
-    return "\n".join(path.read_text() for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))))
+    """All that a user may read: README and docs/, as one text; but for the page that names every call by itself, and tells none."""
+    pages = (path for path in sorted((root / "docs").rglob("*.md")) if path.name != "rights.md")
+    return "\n".join(path.read_text() for path in (root / "README.md", *pages))
 
 
 def pages() -> dict[Path, str]:
     """The pages of which something is written here, each as it should be."""
     told = documentation()
-    errors, metrics, calls = (REFERENCE / f"{name}.md" for name in ("errors", "metrics", "http-api"))
+    errors, metrics, calls, rights = (REFERENCE / f"{name}.md" for name in ("errors", "metrics", "http-api", "rights"))
     return {
         REFERENCE / "settings.md": reference.settings_page(),
         REFERENCE / "cli.md": command_line.page(),
         errors: errors_page(errors.read_text(), BY_CODE),
         metrics: metrics_page(metrics.read_text(), asyncio.run(metrics_of_a_server())),
+        rights: rights_page(rights.read_text(), OPERATIONS),
         calls: properties_page(calls_page(calls.read_text(), told, OPERATIONS), PROPERTIES),
     }
 
@@ -109,6 +116,40 @@ def properties_page(text: str, properties: Sequence[TopicProperty]) -> str:
         f"| `{each.name}` | {each.default_text} | {each.effect}. {each.kind.values} |\n" for each in properties
     )
     return f"{head}{_PROPERTIES_HEAD}{rows}{rest[rest.index(_PROPERTIES_END) :]}"
+
+
+def rights_page(text: str, operations: Sequence[Operation]) -> str:
+    """The page with the tables of verbs and of the rights of each call as the code has them."""
+    verbs = "".join(
+        f"| `{verb}` | {meaning} | {', '.join(f'`{shape(kind)}`' for kind, each in KINDS.items() if verb in each.verbs)} |\n"
+        for verb, meaning in VERBS.items()
+    )
+    calls = "".join(
+        f"| `{each.method} {each.path}` | {_rights(each.needs)} | {_listed(each.needs.in_body)} |\n"
+        for each in sorted(operations, key=lambda operation: (operation.path, operation.method))
+    )
+    return _with_rows(_with_rows(text, _VERBS_HEAD, verbs), _RIGHTS_HEAD, calls)
+
+
+def _rights(needs: Needs) -> str:
+    """The rights of a call that it takes by its path, and without which a list is shorter."""
+    if needs.is_public:
+        return "none: it is public"
+    shown = _listed(map(str, needs.rights))
+    if needs.filters:
+        shown += f"{'; ' if shown else ''}shows what `{needs.filters}` is granted on"
+    return shown or ("by its body" if needs.in_body else "none: it is about who asks")
+
+
+def _listed(rights: Iterable[str]) -> str:
+    return ", ".join(f"`{right}`" for right in rights)
+
+
+def _with_rows(text: str, head: str, rows: str) -> str:
+    """The text with these rows in place of those under a table's head."""
+    before, rest = text.split(head, 1)
+    behind = _ROWS.sub("", rest, count=1)
+    return f"{before}{head}{rows}{behind}"
 
 
 def tells(told: str, operation: Operation) -> bool:

@@ -199,6 +199,8 @@ def embedded_directory(url: str, settings: Mapping[str, str]) -> Path | None:
 
 async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[RunningServices, _Application]:
     # Imported here: a client of a server far away needs none of the server.
+    from basalt.access.policy import Caller
+    from basalt.access.principal import internal
     from basalt.http.app import build_app
     from basalt.server.wiring import open_services
     from basalt.settings import load_settings
@@ -206,7 +208,7 @@ async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[Ru
     loaded = load_settings([f"{key}={value}" for key, value in settings.items()])
     services = await open_services(loaded, directory)
     await services.scheduler.start()
-    return services, build_app(services, internal=True)
+    return services, build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
 
 
 def _scope(request: Send, headers: Mapping[str, str]) -> _Message:

@@ -122,6 +122,10 @@ class UriTooLongError(InputError, code="uri_too_long"):
     """The path and query of a request are longer than the server reads."""
 
 
+class ForbiddenError(InputError, code="forbidden"):
+    """The caller has no right to do this; it is refused whether what the call names exists or not."""
+
+
 class RequestTimeoutError(RetryError, code="request_timeout"):
     """A request's body did not arrive in time; nothing was done."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.core import CounterMetricFamily
 
+from basalt.access.needs import SELF
 from basalt.errors import BY_CODE, BasaltError, NotFoundError
 from basalt.http.app import OPERATIONS
 from basalt.http.routes.route_table import Operation, Query
@@ -39,7 +40,7 @@ async def look(request: object) -> None:
 
 
 def operation(path: str, *query: Query) -> Operation:
-    return Operation(method="GET", path=path, handler=look, tag="admin", query=query)
+    return Operation(method="GET", path=path, handler=look, tag="admin", needs=SELF, query=query)
 
 
 def parameter(name: str) -> Query:

@@ -1,6 +1,6 @@
 """The application: every call's route, and the one frame that all of them run in.
 
-A request passes `Frame` (id, errors told, log and metrics), `Routes` (checks, path, method and query), and its handler. It comes
+A request passes `Frame` (id, errors told, log and metrics), `Routes` (checks, path, method, rights and query), and its handler. It comes
 from our own protocol, or from any ASGI server.
 """
 
@@ -14,6 +14,9 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from basalt.access.needs import PUBLIC
+from basalt.access.policy import Caller
+from basalt.access.principal import ANONYMOUS, INTERNAL
 from basalt.errors import BasaltError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
@@ -36,11 +39,12 @@ from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
+ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
 
 log = logging.getLogger("basalt.http")
 
 
-@server.route("GET", "/openapi.json", answer={JSON: {"type": "object"}})
+@server.route("GET", "/openapi.json", PUBLIC, answer={JSON: {"type": "object"}})
 async def describe(request: Request) -> Response:
     """This document."""
     return Response(200, _document(), JSON)
@@ -62,17 +66,18 @@ def _document() -> bytes:
     return msgspec.json.encode(openapi.describe(OPERATIONS))
 
 
-def build_app(services: Services, *, internal: bool = False) -> Frame:
-    """The application that serves `services`. `internal`: all its callers are in this process, and use it without a socket."""
-    return Frame(services, Routes(OPERATIONS, Front.of(services.settings)), internal=internal)
+def build_app(services: Services, caller: Caller = ANYBODY) -> Frame:
+    """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal."""
+    return Frame(services, Routes(OPERATIONS, Front.of(services.settings)), caller)
 
 
 class Frame:
     """The frame around every request. It is an ASGI application, and one of our own protocol (`begin`)."""
 
-    def __init__(self, services: Services, routes: Routes, *, internal: bool) -> None:
-        self._internal = internal
+    def __init__(self, services: Services, routes: Routes, caller: Caller) -> None:
+        self._internal = caller.principal.kind == INTERNAL
         self._services = services
+        self._caller = caller
         self._clock = services.clock
         self._routes = routes
         self._snapshots = SnapshotBytes()
@@ -104,7 +109,8 @@ class Frame:
 
     def _request(self, head: Head, exchange: Exchange, client_id: str | None) -> Request:
         return Request(
-            self._services, self.metrics, self._snapshots, self.bodies, head, exchange, self._clock.monotonic_ms(), client_id
+            self._services, self.metrics, self._snapshots, self.bodies, self._caller, head, exchange,
+            self._clock.monotonic_ms(), client_id,
         )  # fmt: skip
 
     def _submit(self, request: Request, exchange: PromptExchange, body: bytes) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from basalt import errors
+from basalt.access.needs import Needs
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
@@ -104,9 +105,17 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
     }
     if operation.description:
         described["description"] = operation.description
+    if not operation.needs.is_public:
+        described["x-basalt-rights"] = _rights(operation.needs)
     if operation.body:
         described["requestBody"] = {"required": operation.body_required, "content": _content(operation.body, by_kind)}
     return described
+
+
+def _rights(needs: Needs) -> dict[str, Any]:
+    """The rights that a call takes, as docs/reference/rights.md has them."""
+    rights: dict[str, Any] = {"path": list(map(str, needs.rights)), "body": list(needs.in_body)}
+    return rights if needs.filters is None else {**rights, "filters": needs.filters}
 
 
 def _responses(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, Any]:
@@ -116,7 +125,9 @@ def _responses(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
         if content:
             responses[str(status)]["content"] = _content(content, by_kind)
     told: dict[int, list[str]] = {}
-    for error in (*EVERYWHERE, *operation.errors, *(WITH_A_BODY if operation.body else ())):
+    needs = operation.needs
+    refusals = (errors.ForbiddenError,) if needs.rights or needs.in_body else ()
+    for error in (*EVERYWHERE, *refusals, *operation.errors, *(WITH_A_BODY if operation.body else ())):
         codes = told.setdefault(status_of(error), [])
         if error.code not in codes:
             codes.append(error.code)

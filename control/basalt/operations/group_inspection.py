@@ -7,7 +7,7 @@ what this process knows (members, claims), and from the topic's index. Nothing h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import NamedTuple
@@ -253,11 +253,18 @@ class GroupInspection:
             acknowledged_per_second=totals.acknowledged_rate.per_second(now_ms),
         )
 
-    async def page(self, title: TopicName, start: str, limit: int | None, *, figures: bool) -> bodies.GroupList:
-        """The groups of a topic by name, from this name on; with their figures as many as are counted in `PAGE_MS`."""
+    async def page(
+        self, title: TopicName, start: str, limit: int | None, shows: Callable[[str], bool], *, figures: bool
+    ) -> bodies.GroupList:
+        """The groups of a topic by name, from this name on, of those that `shows` lets through.
+
+        With their figures as many as are counted in `PAGE_MS`.
+        """
         shown: list[bodies.GroupInfo] = []
         end_ms = self._clock.monotonic_ms() + PAGE_MS
         for state in await self._groups.list(title, start):
+            if not shows(state.name):
+                continue
             if len(shown) == limit or (figures and shown and self._clock.monotonic_ms() >= end_ms):
                 return bodies.GroupList(tuple(shown), state.name)
             info = self._groups.info(title, state)

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from basalt.access.policy import Caller
+from basalt.access.principal import internal
 from basalt.http.app import build_app
 from basalt.http.asgi import front
 from basalt.http.asgi.front import Front
@@ -155,4 +157,4 @@ def test_a_call_without_an_address_is_no_call_from_inside(client):
         return sent[0]["status"]
 
     assert client.run(ask(client.app)) == 400
-    assert client.run(ask(build_app(client.services, internal=True))) == 200
+    assert client.run(ask(build_app(client.services, Caller(internal("embedded"), None)))) == 200

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.access.policy import Caller
 from basalt.errors import MethodNotAllowedError, RouteNotFoundError
-from basalt.http.app import OPERATIONS
+from basalt.http.app import ANYBODY, OPERATIONS
 from basalt.http.asgi.front import Front
-from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
+from basalt.http.asgi.requests import BodyBudget, Head
 from basalt.http.routes import route_table
-from basalt.http.routes.route_table import Routes
+from basalt.http.routes.route_table import Request, Routes
 
 
-class Caller:
+class Local:
     """The way to a client of which nothing is asked."""
 
     internal, scheme = False, "http"
 
 
-def asking(path: str, method: str = "GET", query: bytes = b"") -> RequestHead:
+def asking(path: str, method: str = "GET", query: bytes = b"", caller: Caller = ANYBODY) -> Request:
     head = Head(method, path, path.encode(), query, {b"host": b"localhost"})
-    return RequestHead(head, Caller(), 0.0, BodyBudget(1))  # type: ignore[arg-type]
+    return Request(None, None, None, BodyBudget(1), caller, head, Local(), 0.0, None)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")

@@ -31,6 +31,7 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.BasaltError: 500,
     errors.InputError: 400,
     errors.CrossOriginError: 403,
+    errors.ForbiddenError: 403,
     errors.NotFoundError: 404,
     errors.MethodNotAllowedError: 405,
     errors.RequestTimeoutError: 408,

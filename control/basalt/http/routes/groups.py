@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from msgspec import structs
 
 from basalt import errors
+from basalt.access import resources
+from basalt.access.needs import needs
 from basalt.api.bodies import groups as bodies
 from basalt.api.bodies.messages import INT_MAX, LONG_MAX, MEMBER_CHARS_MAX, Work, is_member
 from basalt.api.codecs import avro, json_bodies
@@ -20,6 +22,7 @@ from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import TopicName
 from basalt.groups import attendance
 from basalt.groups.dispatcher import NOTHING, FetchAsk
+from basalt.groups.groups import dead_letter_title
 from basalt.groups.live_group import GroupFetch, LiveGroup
 from basalt.http.asgi.requests import AVRO, JSON, Headers
 from basalt.http.asgi.responses import Response
@@ -31,7 +34,9 @@ from basalt.http.routes.route_table import (
     EXISTING,
     MS_MAX,
     REASON,
+    TOPIC,
     TOPIC_PATH,
+    WORK_NEEDS,
     Request,
     RouteTable,
     choice,
@@ -50,6 +55,11 @@ MESSAGES_DEFAULT = 100
 GROUPS_PATH = TOPIC_PATH + "/groups"
 GROUP_PATH = GROUPS_PATH + "/{group}"
 MEMBER_PATH = GROUP_PATH + "/members/{member}"
+
+GROUP = "group:{namespace}:{topic}:{group}"
+WORKS = needs("read", GROUP) & needs("read", TOPIC)
+# The rights on the topic of dead letters: it is made, and what the group gives up is written to it.
+MAKES = needs("manage", GROUP, in_body=("manage topic", "write topic"))
 
 _STATE = choice("state", STATES, "only those in this state")
 _LIMIT = integer("limit", 1, ENTRIES_MAX, f"most entries; {MESSAGES_DEFAULT} by default")
@@ -104,33 +114,46 @@ _FETCH_QUERY = (
 )
 
 
-@route("GET", GROUPS_PATH, query=_LIST_QUERY, errors=EXISTING)
+@route("GET", GROUPS_PATH, needs("observe", TOPIC, filters="observe group"), query=_LIST_QUERY, errors=EXISTING)
 async def show_all(request: Request) -> bodies.GroupList:
     """The groups of a topic, by name; a page of them where a limit or figures are asked for, and then `next` begins the one behind it."""
     start, limit, figures = request.text("start") or "", request.integer("limit"), request.flag("figures")
-    return await request.services.group_inspection.page(request.topic, start, limit, figures=figures)
+    title, may = request.topic, request.caller.may
+    return await request.services.group_inspection.page(
+        title, start, limit, lambda name: may("observe", resources.group(*title, name)), figures=figures
+    )
 
 
-@route("PUT", GROUP_PATH, errors=(*EXISTING, errors.GroupExistsError, errors.BusyError))
+@route("PUT", GROUP_PATH, MAKES, errors=(*EXISTING, errors.GroupExistsError, errors.BusyError))
 async def make(request: Request, asked: bodies.GroupOptions = bodies.DEFAULT_OPTIONS) -> bodies.GroupInfo:
     """Make a group, and its dead-letter topic; one that is there with these options stays as it is."""
-    return _info(request, await request.services.groups.make(*_named(request), asked))
+    title, name = _named(request)
+    _judge_dead_letters(request, title, asked)
+    return _info(request, await request.services.groups.make(title, name, asked))
 
 
-@route("PUT", GROUP_PATH + "/options", errors=(*_GROUP, errors.ConflictError))
+@route("PUT", GROUP_PATH + "/options", MAKES, errors=(*_GROUP, errors.ConflictError))
 async def change(request: Request, asked: bodies.GroupOptions) -> bodies.GroupInfo:
     """Replace a group's options; those left out go back to their defaults."""
-    return _info(request, await request.services.groups.change(*_named(request), asked))
+    title, name = _named(request)
+    _judge_dead_letters(request, title, asked)
+    return _info(request, await request.services.groups.change(title, name, asked))
 
 
-@route("GET", GROUP_PATH, errors=_GROUP)
+@route("GET", GROUP_PATH, needs("observe", GROUP), errors=_GROUP)
 async def show(request: Request) -> bodies.GroupInfo:
     """A group and its figures."""
     live = await request.services.groups.find(*_named(request))
     return structs.replace(_info(request, live), figures=await request.services.group_inspection.figures(live))
 
 
-@route("DELETE", GROUP_PATH, query=(_FORCE_DELETE, REASON, AS), errors=(*_GROUP, errors.ConflictError))
+@route(
+    "DELETE",
+    GROUP_PATH,
+    needs("manage", GROUP),
+    query=(_FORCE_DELETE, REASON, AS),
+    errors=(*_GROUP, errors.ConflictError),
+)
 async def delete(request: Request) -> None:
     """Delete a group, and what it has acknowledged."""
     title, name = _named(request)
@@ -144,6 +167,7 @@ async def delete(request: Request) -> None:
 @route(
     "POST",
     GROUP_PATH + "/fetch",
+    WORKS & needs(in_body=("transact transactions", "transact cluster", *WORK_NEEDS)),
     query=_FETCH_QUERY,
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
     answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
@@ -164,6 +188,7 @@ async def fetch(request: Request) -> Response:
             raise
         media_type = None  # libraries name one also where there is nothing that could be of it
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
+    _judge_fetch(request, work)
     records = request.flag("records")
     answered = media_type or request.accepted_type((JSON, AVRO))
     shape = Shape(answered, request.accepts(BATCHES) and not records, records)
@@ -177,6 +202,15 @@ async def fetch(request: Request) -> Response:
     headers += _fetch_headers(request, fetched)
     request.metrics.topics.fetched(title, fetched.fetch.messages, fetched.fetch.payload_bytes)
     return messages_answer(request, fetched.fetch, shape, headers)
+
+
+def _judge_fetch(request: Request, work: Work | None) -> None:
+    if request.text("transaction") is not None:
+        request.must_transact()
+    if work is not None:
+        if work.publish or work.markers or work.segments:
+            request.caller.must("transact", resources.CLUSTER)
+        request.must_do(work)
 
 
 def _asked(request: Request, shape: Shape) -> FetchAsk:
@@ -322,16 +356,21 @@ def _waiting_for(request: Request, fetched: GroupFetch) -> str:
     return fetched.waiting_for if held_by is None else f"held {request.services.holder(held_by)}"
 
 
-@route("POST", GROUP_PATH + "/acknowledge", errors=(*_GROUP, *_ENDING, *_OF_A_TRANSACTION))
+@route(
+    "POST",
+    GROUP_PATH + "/acknowledge",
+    WORKS & needs(in_body=("transact transactions",)),
+    errors=(*_GROUP, *_ENDING, *_OF_A_TRANSACTION),
+)
 async def acknowledge(request: Request, asked: bodies.AcknowledgeRequest) -> bodies.Acknowledged:
     """Acknowledge messages, at once or when a transaction commits."""
     title, name = _named(request)
     given = asked.transaction
-    transaction_id = None if given is None else request.write_pointer_of(given, "transaction")
+    transaction_id = None if given is None else request.transaction_of(given, "transaction")
     return await request.services.groups.acknowledge(title, name, asked, transaction_id)
 
 
-@route("POST", GROUP_PATH + "/release", errors=(*_GROUP, *_ENDING))
+@route("POST", GROUP_PATH + "/release", WORKS, errors=(*_GROUP, *_ENDING))
 async def release(request: Request, asked: bodies.ReleaseRequest) -> bodies.Released:
     """Give messages back, to be dealt again."""
     title, name = _named(request)
@@ -339,14 +378,14 @@ async def release(request: Request, asked: bodies.ReleaseRequest) -> bodies.Rele
     return await request.services.groups.release(title, name, asked)
 
 
-@route("GET", GROUP_PATH + "/members", errors=_GROUP)
+@route("GET", GROUP_PATH + "/members", needs("observe", GROUP), errors=_GROUP)
 async def members(request: Request) -> bodies.MemberList:
     """The members of a group."""
     services = request.services
     return attendance.members_of(await services.groups.find(*_named(request)), services.clock)
 
 
-@route("POST", MEMBER_PATH, errors=(*_GROUP, errors.MemberFencedError, errors.BusyError))
+@route("POST", MEMBER_PATH, WORKS, errors=(*_GROUP, errors.MemberFencedError, errors.BusyError))
 async def renew(request: Request, asked: bodies.MemberRequest = _JOINING) -> bodies.MemberStanding:
     """Renew a member's lease, and some of its claims; or join."""
     title, name = _named(request)
@@ -356,7 +395,7 @@ async def renew(request: Request, asked: bodies.MemberRequest = _JOINING) -> bod
     return attendance.renew(await services.groups.find(title, name), services.clock, member, asked)
 
 
-@route("DELETE", MEMBER_PATH, query=(_epoch,), errors=(*_GROUP, errors.MemberFencedError))
+@route("DELETE", MEMBER_PATH, WORKS, query=(_epoch,), errors=(*_GROUP, errors.MemberFencedError))
 async def leave(request: Request) -> None:
     """Let a member leave; its claims are given back uncounted."""
     title, name = _named(request)
@@ -365,7 +404,13 @@ async def leave(request: Request) -> None:
     await attendance.leave(await request.services.groups.find(title, name), member, request.integer("epoch") or 0)
 
 
-@route("POST", GROUP_PATH + "/seek", query=(DRY_RUN, _FORCE_SEEK, REASON, AS), errors=(*_GROUP, errors.ConflictError))
+@route(
+    "POST",
+    GROUP_PATH + "/seek",
+    needs("manage", GROUP),
+    query=(DRY_RUN, _FORCE_SEEK, REASON, AS),
+    errors=(*_GROUP, errors.ConflictError),
+)
 async def seek(request: Request, asked: bodies.SeekRequest) -> bodies.Sought:
     """Let a group go on somewhere else; its claims are revoked and its attempts forgotten."""
     title, name = _named(request)
@@ -381,13 +426,13 @@ async def seek(request: Request, asked: bodies.SeekRequest) -> bodies.Sought:
     )  # fmt: skip
 
 
-@route("POST", GROUP_PATH + "/pause", query=(REASON, AS), errors=_GROUP)
+@route("POST", GROUP_PATH + "/pause", needs("manage", GROUP), query=(REASON, AS), errors=_GROUP)
 async def pause(request: Request) -> bodies.GroupInfo:
     """Deal nothing until the group is resumed."""
     return await _switch(request, paused=True)
 
 
-@route("POST", GROUP_PATH + "/resume", query=(REASON, AS), errors=_GROUP)
+@route("POST", GROUP_PATH + "/resume", needs("manage", GROUP), query=(REASON, AS), errors=_GROUP)
 async def resume(request: Request) -> bodies.GroupInfo:
     """Deal again."""
     return await _switch(request, paused=False)
@@ -402,7 +447,9 @@ async def _switch(request: Request, *, paused: bool) -> bodies.GroupInfo:
     return _info(request, await services.audit.act(act, f"group {title}/{name}", *request.act, lambda: do(title, name)))
 
 
-@route("POST", GROUP_PATH + "/unpark", query=(REASON, AS), errors=(*_GROUP, errors.ConflictError))
+@route(
+    "POST", GROUP_PATH + "/unpark", needs("manage", GROUP), query=(REASON, AS), errors=(*_GROUP, errors.ConflictError)
+)
 async def unpark(request: Request, asked: bodies.UnparkRequest) -> bodies.Unparked:
     """Deal parked messages again, from their first attempt on."""
     title, name = _named(request)
@@ -416,14 +463,16 @@ async def unpark(request: Request, asked: bodies.UnparkRequest) -> bodies.Unpark
     return bodies.Unparked(number)
 
 
-@route("GET", GROUP_PATH + "/claims", errors=_GROUP, tag="inspection")
+@route("GET", GROUP_PATH + "/claims", needs("observe", GROUP), errors=_GROUP, tag="inspection")
 async def claims(request: Request) -> bodies.ClaimList:
     """Who works on what."""
     services = request.services
     return await attendance.claims_of(await services.groups.find(*_named(request)), services.clock, services.ids.text)
 
 
-@route("GET", GROUP_PATH + "/messages", query=(_STATE, _LIMIT), errors=_GROUP, tag="inspection")
+@route(
+    "GET", GROUP_PATH + "/messages", needs("inspect", GROUP), query=(_STATE, _LIMIT), errors=_GROUP, tag="inspection"
+)
 async def messages(request: Request) -> bodies.GroupMessages:
     """The messages that a group has not acknowledged, in the topic's order; neighbours in one state are one entry."""
     services, limit = request.services, request.integer("limit") or MESSAGES_DEFAULT
@@ -431,7 +480,7 @@ async def messages(request: Request) -> bodies.GroupMessages:
     return bodies.GroupMessages(await services.group_inspection.messages(live, request.text("state"), limit))
 
 
-@route("GET", GROUP_PATH + "/messages/{message}", errors=_GROUP, tag="inspection")
+@route("GET", GROUP_PATH + "/messages/{message}", needs("inspect", GROUP), errors=_GROUP, tag="inspection")
 async def message(request: Request) -> bodies.GroupMessage:
     """One message in a group: its state, why nobody works on it or who does, what frees it, and when."""
     services, message_id = request.services, parse_message_id(request.path["message"])
@@ -439,12 +488,19 @@ async def message(request: Request) -> bodies.GroupMessage:
     return await services.group_inspection.message(live, message_id)
 
 
-@route("POST", GROUP_PATH + "/position", errors=(*_GROUP, errors.ConflictError))
+@route("POST", GROUP_PATH + "/position", WORKS, errors=(*_GROUP, errors.ConflictError))
 async def position(request: Request, asked: bodies.PositionRequest) -> None:
     """Report how far somebody has come who keeps the position of a tracked group."""
     title, name = _named(request)
     bodies.check_position(asked)
     await request.services.groups.position(title, name, asked)
+
+
+def _judge_dead_letters(request: Request, title: TopicName, asked: bodies.GroupOptions) -> None:
+    if asked.dead_letter_topic is not None:
+        topic = resources.topic(*dead_letter_title(request.services.topics, title, asked))
+        request.caller.must("manage", topic)
+        request.caller.must("write", topic)
 
 
 def _named(request: Request) -> tuple[TopicName, str]:

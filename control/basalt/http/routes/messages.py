@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from basalt.access.needs import needs
 from basalt.api.bodies.messages import (
     LONG_MAX,
     Buffer,
@@ -46,7 +47,16 @@ from basalt.http.routes.producers import (
     sequenced,
     stored_before,
 )
-from basalt.http.routes.route_table import EXISTING, RECORDS_PATH, TOPIC_PATH, Request, RouteTable, WaiterOf, integer
+from basalt.http.routes.route_table import (
+    EXISTING,
+    RECORDS_PATH,
+    TOPIC,
+    TOPIC_PATH,
+    Request,
+    RouteTable,
+    WaiterOf,
+    integer,
+)
 from basalt.messaging.log.append import Placed, RecordColumns
 from basalt_engine.records import Extras
 
@@ -54,6 +64,9 @@ POINTER = "transactionWritePointer"
 _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no room for it"),)
 _LINES_QUERY = (integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),)
 _RECORDS_BODY: schemas.Content = {**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES}
+WRITES = needs(
+    "write", TOPIC, in_body=("transact transactions",)
+)  # the transaction of the write pointer, if there is one
 _WRITER = (*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError, TransactionConflictError)
 
 route = RouteTable("messages")
@@ -102,7 +115,10 @@ async def read_written(
     if media_type == ARROW:
         await load_arrow()
     body = written.decode(await request.body())
-    return written, body, request.integer(POINTER) if written.pointer_in_query else body.write_pointer
+    pointer = request.integer(POINTER) if written.pointer_in_query else body.write_pointer
+    if pointer is not None:
+        request.must_transact()
+    return written, body, pointer
 
 
 def submit_publish(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
@@ -169,6 +185,7 @@ async def _publish(
 @route(
     "POST",
     TOPIC_PATH + "/publish",
+    WRITES,
     query=_ARROW_QUERY,
     body={**schemas.in_both(schemas.PUBLISH_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
@@ -191,6 +208,7 @@ async def publish(request: Request) -> Response:
 @route(
     "POST",
     TOPIC_PATH + "/store",
+    WRITES,
     query=_ARROW_QUERY,
     body={**schemas.in_both(schemas.STORE_REQUEST), ARROW: schemas.ARROW_STREAM},
     body_required=True,
@@ -208,18 +226,26 @@ async def store(request: Request) -> Response:
 
 
 @route(
-    "POST", TOPIC_PATH + "/rollback", body=schemas.in_both(schemas.PUBLISH_RESPONSE), body_required=True, errors=_WRITER
+    "POST",
+    TOPIC_PATH + "/rollback",
+    WRITES,
+    body=schemas.in_both(schemas.PUBLISH_RESPONSE),
+    body_required=True,
+    errors=_WRITER,
 )
 async def roll_back(request: Request) -> None:
     """Undo a transactional publish, given its answer."""
     title = request.topic
     decode = _ROLL_BACK[request.required_type(_ROLL_BACK)]
-    await request.services.messaging.roll_back(title, decode(await request.body()))
+    placed = decode(await request.body())
+    request.must_transact()
+    await request.services.messaging.roll_back(title, placed)
 
 
 @route(
     "POST",
     RECORDS_PATH,
+    WRITES,
     query=_LINES_QUERY,
     body=_RECORDS_BODY,
     body_required=True,
@@ -243,6 +269,7 @@ async def publish_records(request: Request) -> Response:
 @route(
     "POST",
     RECORDS_PATH + "/store",
+    WRITES,
     query=_LINES_QUERY,
     body=_RECORDS_BODY,
     body_required=True,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
+from basalt.access.needs import needs
 from basalt.api.bodies.messages import INT_MAX, Buffer, Carried, ConsumeRequest, Record
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN, AvroMessages, BatchedMessages, Encoding
@@ -25,6 +26,7 @@ from basalt.http.routes import schemas
 from basalt.http.routes.route_table import (
     EXISTING,
     RECORDS_PATH,
+    TOPIC,
     TOPIC_PATH,
     Request,
     RouteTable,
@@ -60,6 +62,9 @@ READ_QUERY = (
     words("transaction", ID_PATTERN, "read under the snapshot of this open transaction"),
     flag("markers", "markers too, in their places; they count for no limit"),
 )
+READS = needs(
+    "read", TOPIC, in_body=("transact transactions",)
+)  # the open transaction under which is read, if one is named
 _KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
 
 T = TypeVar("T")
@@ -85,6 +90,7 @@ class Shape(NamedTuple):
 @route(
     "POST",
     TOPIC_PATH + "/poll",
+    READS,
     query=(*READ_QUERY, flag("records", "answer records, in the formats of those")),
     body=schemas.in_both(schemas.CONSUME_REQUEST),
     body_required=True,
@@ -127,6 +133,7 @@ def messages_answer(request: Request, fetched: Fetch, shape: Shape, headers: Hea
 @route(
     "GET",
     RECORDS_PATH,
+    READS,
     query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
     answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
     errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
@@ -217,7 +224,7 @@ async def _snapshot(request: Request, given: Buffer | None) -> TransactionSnapsh
     if given is not None:
         return request.snapshots.snapshot(decode_transaction(given))
     if transaction_id is not None:
-        transaction = await request.services.transactions.get(request.write_pointer_of(transaction_id, "transaction"))
+        transaction = await request.services.transactions.get(request.transaction_of(transaction_id, "transaction"))
         return transaction.snapshot()
     return None
 

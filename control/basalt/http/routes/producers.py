@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from hashlib import blake2s
 
+from basalt.access.needs import needs
 from basalt.api.bodies.messages import LONG_MAX
 from basalt.api.bodies.topics import OpenedProducer, OpenProducer, ProducerInfo, ProducerList
 from basalt.catalog.topics import TopicName
@@ -19,7 +20,7 @@ from basalt.errors import (
     SequenceGapError,
 )
 from basalt.http.asgi.requests import Headers
-from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Header, Request, RouteTable
+from basalt.http.routes.route_table import EXISTING, TOPIC, TOPIC_PATH, Header, Request, RouteTable
 from basalt.http.routes.schemas import PRODUCER_NAME
 from basalt.messaging.producers import ProducerState, Sequenced
 from basalt.operations.audit import is_line
@@ -190,7 +191,7 @@ def _shown(name: bytes) -> str:
     return "-".join(part.capitalize() for part in name.decode("ascii").split("-"))
 
 
-@route("POST", PRODUCERS_PATH + "/{producer}", errors=(*EXISTING, BusyError))
+@route("POST", PRODUCERS_PATH + "/{producer}", needs("write", TOPIC), errors=(*EXISTING, BusyError))
 async def open_producer(request: Request, asked: OpenProducer) -> OpenedProducer:
     """Be the one that sends as a named producer.
 
@@ -202,20 +203,20 @@ async def open_producer(request: Request, asked: OpenProducer) -> OpenedProducer
     return OpenedProducer(opened.epoch, opened.last)
 
 
-@route("GET", PRODUCERS_PATH, errors=EXISTING)
+@route("GET", PRODUCERS_PATH, needs("observe", TOPIC), errors=EXISTING)
 async def list_producers(request: Request) -> ProducerList:
     """The producers that a topic knows, named ones and others."""
     found = await request.services.producers.of_topic(request.topic)
     return ProducerList(tuple(map(_info, found)))
 
 
-@route("GET", PRODUCERS_PATH + "/{producer}", errors=(*EXISTING, ProducerNotFoundError))
+@route("GET", PRODUCERS_PATH + "/{producer}", needs("observe", TOPIC), errors=(*EXISTING, ProducerNotFoundError))
 async def describe_producer(request: Request) -> ProducerInfo:
     """One producer of a topic."""
     return _info(await request.services.producers.find(request.topic, _named(request)))
 
 
-@route("DELETE", PRODUCERS_PATH + "/{producer}", errors=(*EXISTING, ProducerNotFoundError))
+@route("DELETE", PRODUCERS_PATH + "/{producer}", needs("manage", TOPIC), errors=(*EXISTING, ProducerNotFoundError))
 async def delete_producer(request: Request) -> None:
     """Forget a producer of a topic: what it sends from then on is refused, unless it begins anew."""
     await request.services.producers.delete(request.topic, _named(request))

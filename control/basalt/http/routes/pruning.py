@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from basalt.access.needs import needs
 from basalt.api.bodies import operations as bodies
 from basalt.errors import ConflictError, InputError, NotFoundError
-from basalt.http.routes.route_table import ADMIN_PATH, AS, DRY_RUN, REASON, Request, RouteTable, choice, integer
+from basalt.http.routes.route_table import (
+    ADMIN_PATH,
+    AS,
+    CLUSTER,
+    DRY_RUN,
+    REASON,
+    Request,
+    RouteTable,
+    choice,
+    integer,
+)
 from basalt_engine.keys import MILLISECONDS_MAX
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -15,13 +26,13 @@ _PRUNE = ADMIN_PATH + "/prune"
 route = RouteTable("pruning")
 
 
-@route("GET", _PRUNE)
+@route("GET", _PRUNE, needs("observe", CLUSTER))
 async def status(request: Request) -> bodies.PruneStatus:
     """The state of pruning."""
     return await request.services.prune_reports.status()
 
 
-@route("POST", _PRUNE + "/run", query=(DRY_RUN, REASON, AS))
+@route("POST", _PRUNE + "/run", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS))
 async def run(request: Request) -> bodies.PruneRun:
     """Prune now."""
     return await request.services.prune_reports.run(request.act, dry_run=request.flag("dryRun"))
@@ -30,6 +41,7 @@ async def run(request: Request) -> bodies.PruneRun:
 @route(
     "GET",
     _PRUNE + "/explain",
+    needs("observe", CLUSTER),
     query=(
         integer("writePointer", 1, POINTER_MAX, "only of this one"),
         integer("limit", 1, EXPLAINED_MAX, "most writers to answer"),
@@ -45,6 +57,7 @@ async def explain(request: Request) -> list[bodies.ExplainedWriter]:
 @route(
     "GET",
     _PRUNE + "/regions",
+    needs("observe", CLUSTER),
     query=(choice("show", ("all", "blocking", "idle"), "which; all when it is left out"),),
     errors=(ConflictError,),
 )
@@ -53,19 +66,24 @@ async def regions(request: Request) -> list[bodies.RegionInfo]:
     return await request.services.prune_reports.regions(request.text("show"))
 
 
-@route("GET", _PRUNE + "/regions/{region}", errors=(ConflictError, NotFoundError))
+@route("GET", _PRUNE + "/regions/{region}", needs("observe", CLUSTER), errors=(ConflictError, NotFoundError))
 async def region(request: Request) -> bodies.RegionDetail:
     """A region, with its files."""
     return await request.services.prune_reports.region(request.path["region"])
 
 
-@route("GET", _PRUNE + "/history", query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),))
+@route(
+    "GET",
+    _PRUNE + "/history",
+    needs("observe", CLUSTER),
+    query=(integer("limit", 1, HISTORY_MAX, "most entries to answer"),),
+)
 async def history(request: Request) -> list[bodies.PrunedWriters]:
     """List the writers that were pruned, newest first."""
     return await request.services.prune_reports.history(request.integer("limit") or HISTORY_DEFAULT)
 
 
-@route("POST", _PRUNE + "/restore", query=(DRY_RUN, REASON, AS), errors=(ConflictError,))
+@route("POST", _PRUNE + "/restore", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS), errors=(ConflictError,))
 async def restore(request: Request, asked: bodies.RestoreRequest) -> bodies.RestoredWriters:
     """Make pruned writers invalid again, after a table was restored."""
     if not 0 <= asked.since_ms <= MILLISECONDS_MAX:
@@ -74,7 +92,7 @@ async def restore(request: Request, asked: bodies.RestoreRequest) -> bodies.Rest
     return await request.services.prune_reports.restore(asked.since_ms, request.act, dry_run=dry_run)
 
 
-@route("POST", ADMIN_PATH + "/snapshot/publish", errors=(ConflictError,))
+@route("POST", ADMIN_PATH + "/snapshot/publish", needs("operate", CLUSTER), errors=(ConflictError,))
 async def publish(request: Request) -> bodies.PublishedSnapshot:
     """Publish the snapshot for the region servers now."""
     return await request.services.prune_reports.publish()

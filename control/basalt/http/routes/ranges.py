@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from basalt.access.needs import needs
 from basalt.api.bodies.json import message_id
 from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer
 from basalt.api.bodies.ranges import Advance, MarkerRequest, MarkersInfo, Splits, StableEnd, TaskInfo
@@ -21,7 +22,17 @@ from basalt.errors import ConflictError, GenerationError, InputError, MalformedB
 from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes.messages import load_arrow
 from basalt.http.routes.polls import ISOLATION, WAIT_MS_MAX, in_parts, unless_gone
-from basalt.http.routes.route_table import EXISTING, TOPIC_PATH, Query, Request, RouteTable, choice, integer, query
+from basalt.http.routes.route_table import (
+    EXISTING,
+    TOPIC,
+    TOPIC_PATH,
+    Query,
+    Request,
+    RouteTable,
+    choice,
+    integer,
+    query,
+)
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, undecided
 from basalt.messaging.read.log_reader import Slice
@@ -59,7 +70,7 @@ class IdRange(NamedTuple):
     through: bytes | None
 
 
-@route("GET", TOPIC_PATH + "/stable-end", query=(ISOLATION,), errors=EXISTING)
+@route("GET", TOPIC_PATH + "/stable-end", needs("observe", TOPIC), query=(ISOLATION,), errors=EXISTING)
 async def stable_end(request: Request) -> StableEnd:
     """Up to where the topic reads the same for ever."""
     return await request.services.ranges.stable_end(request.topic, _is_committed(request))
@@ -68,6 +79,7 @@ async def stable_end(request: Request) -> StableEnd:
 @route(
     "GET",
     TOPIC_PATH + "/advance",
+    needs("observe", TOPIC),
     query=(
         AFTER,
         id_parameter("through", "go no further than this id"),
@@ -93,6 +105,7 @@ async def advance(request: Request) -> Advance:
 @route(
     "GET",
     TOPIC_PATH + "/splits",
+    needs("observe", TOPIC),
     query=(
         AFTER,
         id_parameter("through", "where the range ends, inclusively", required=True),
@@ -113,6 +126,7 @@ async def splits(request: Request) -> Splits:
 @route(
     "GET",
     TOPIC_PATH + "/range",
+    needs("read", TOPIC),
     query=(
         AFTER,
         id_parameter("through", "where the range ends, inclusively: at most the topic's stable end", required=True),
@@ -150,7 +164,7 @@ async def read(request: Request) -> Response:
     return Response(200, list(parts) if at_once else parts, ARROW, headers)
 
 
-@route("POST", MARKERS_PATH, errors=(*EXISTING, MarkerRefusedError), tag="markers")
+@route("POST", MARKERS_PATH, needs("write", TOPIC), errors=(*EXISTING, MarkerRefusedError), tag="markers")
 async def emit(request: Request, asked: MarkerRequest) -> None:
     """Emit a watermark or an end of stream."""
     if (asked.event_time_ms is None) == (asked.kind == "watermark"):
@@ -164,6 +178,7 @@ async def emit(request: Request, asked: MarkerRequest) -> None:
 @route(
     "GET",
     MARKERS_PATH,
+    needs("observe", TOPIC),
     query=(
         integer("waitMs", 0, WAIT_MS_MAX, "answer when the topic has ended, or after so many milliseconds"),
         choice("until", ("ended",), "what `waitMs` waits for"),

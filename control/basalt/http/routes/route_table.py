@@ -1,8 +1,8 @@
 """An operation: method and path of a call, its handler, what it takes and answers. The OpenAPI document is made of them.
 
-What every handler would have to do is done here: query parameters are declared, so that an unknown, doubled or malformed
-one is refused by name; a JSON body is read as the type of the handler's second argument; what the handler returns is sent
-as JSON, as its annotation says it.
+What every handler would have to do is done here: the rights that a call needs are declared, and judged before anything else;
+query parameters are declared, so that an unknown, doubled or malformed one is refused by name; a JSON body is read as the type
+of the handler's second argument; what the handler returns is sent as JSON, as its annotation says it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
+from basalt.access import resources
+from basalt.access.needs import PUBLIC, Needs
+from basalt.access.policy import Caller
+from basalt.access.principal import ANONYMOUS
+from basalt.api.bodies.messages import Work
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
 from basalt.errors import BasaltError, InputError, InvalidNameError, RouteNotFoundError, TopicNotFoundError
@@ -44,6 +49,11 @@ ADMIN_PATH = "/v1/admin"
 TOPICS_PATH = "/v1/namespaces/{namespace}/topics"
 TOPIC_PATH = TOPICS_PATH + "/{topic}"
 RECORDS_PATH = TOPIC_PATH + "/records"
+TOPIC = "topic:{namespace}:{topic}"  # the resource of calls below `TOPIC_PATH`
+CLUSTER = "cluster"
+WORK_NEEDS = ("write topic", "read group", "read topic")  # for what a Work names: `Request.must_do`
+# Whose each transaction is: nobody proves who they are, so nobody's in particular.
+TRANSACTIONS = resources.transactions(ANONYMOUS)
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 NOT_ASKED = (0, "")
 KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, they are found anew
@@ -51,6 +61,7 @@ PREFLIGHT_SECONDS = 600  # that a browser need not ask again whether another ori
 KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
+_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +85,16 @@ class Header:
 
 
 class Request(RequestHead):
-    """A request to a server that serves, with what its handler needs."""
+    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what."""
 
-    __slots__ = ("asked_id", "metrics", "services", "snapshots")
+    __slots__ = ("asked_id", "caller", "metrics", "services", "snapshots")
 
     def __init__(
-        self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget,
+        self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
         head: Head, exchange: Exchange, started_ms: float, client_id: str | None,
     ) -> None:  # fmt: skip
         super().__init__(head, exchange, started_ms, bodies, client_id)
+        self.caller = caller
         self.services = services
         self.metrics = metrics
         self.snapshots = snapshots
@@ -110,6 +122,28 @@ class Request(RequestHead):
         write_pointer = self.services.ids.parse(text, field)
         self.asked_id = (write_pointer, text)
         return write_pointer
+
+    def transaction_of(self, text: str, field: str) -> int:
+        """The write pointer in the id of a transaction that the query or the body names, for who may act on it."""
+        self.must_transact()
+        return self.write_pointer_of(text, field)
+
+    def must_do(self, work: Work) -> None:
+        """Refuse with `ForbiddenError` who may not do all of this work, whatever there is of what it names."""
+        caller = self.caller
+        if caller.policy is None:
+            return
+        written = {(each.namespace, each.topic) for each in work.publish}
+        written.update((each.namespace, each.topic) for each in work.markers)
+        for title in sorted(written):
+            caller.must("write", resources.topic(*title))
+        for entry in work.acknowledge:
+            caller.must("read", resources.group(entry.namespace, entry.topic, entry.group))
+            caller.must("read", resources.topic(entry.namespace, entry.topic))
+
+    def must_transact(self) -> None:
+        """Refuse with `ForbiddenError` who may not act on the transaction whose id or pointer the query or the body has."""
+        self.caller.must("transact", TRANSACTIONS)
 
     def name_as_asked(self, error: BasaltError) -> None:
         """Name the transaction as the caller did: the rules below know it by its write pointer alone."""
@@ -140,6 +174,7 @@ Submit: TypeAlias = Callable[[Request, bytes, WaiterOf], bool]
 class Operation:
     """One call of the API. `body`, `answers` (by status) and `errors` are for the OpenAPI document.
 
+    `needs` are the rights that it takes: there is no default, so that no call can be without.
     `errors` are the classes that this call may answer beside those that every call may (see `openapi`). `takes` is the
     type of its JSON body, None where the handler reads the body, or takes none.
     """
@@ -148,6 +183,7 @@ class Operation:
     path: str
     handler: Handler
     tag: str
+    needs: Needs
     takes: Any = None
     query: tuple[Query, ...] = ()
     body: Content = field(default_factory=dict)
@@ -199,7 +235,7 @@ class RouteTable:
         self.operations: list[Operation] = []
 
     def __call__(
-        self, method: str, path: str, *, answer: Shape | Content | None = None,
+        self, method: str, path: str, needs: Needs, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
         if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None,
@@ -210,6 +246,7 @@ class RouteTable:
         argument has a default. Where it has none and declares no `body`, a POST takes none. Its answer is what it is
         annotated to return, but for a `Response`: then it is the `answer` given here, a type or contents by media type.
         """
+        assert needs.parameters <= set(_PARAMETER.findall(path)), f"{path} has no such names: {needs}"
 
         def declare(handler: Handler) -> Handler:
             hints = get_type_hints(handler)
@@ -220,6 +257,7 @@ class RouteTable:
                 path=path,
                 handler=handler,
                 tag=tag or self._tag,
+                needs=needs,
                 takes=takes,
                 query=query,
                 body=content if takes is None else {JSON: takes},
@@ -318,6 +356,15 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
     return values
 
 
+class _Method(NamedTuple):
+    """All that a path has for a method. `query`: the parameters that it takes; None: it does not look at them."""
+
+    needs: Needs
+    handler: Handler
+    query: dict[str, Query] | None
+    submit: Submit | None
+
+
 class Endpoint:
     """All operations of one path."""
 
@@ -327,18 +374,20 @@ class Endpoint:
             None if segment.startswith("{") else segment for segment in path.split("/")
         )  # None for a parameter
         self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
-        self._operations: dict[str, tuple[Handler, dict[str, Query] | None, Submit | None]] = {
-            operation.method: (operation.answer, {query.name: query for query in operation.query}, operation.submit)
+        self._methods: dict[str, _Method] = {
+            operation.method: _Method(
+                operation.needs, operation.answer, {query.name: query for query in operation.query}, operation.submit
+            )
             for operation in operations
         }
-        if "GET" in self._operations:
-            self._operations.setdefault("HEAD", self._operations["GET"])
-        self._allowed = (*sorted(self._operations), "OPTIONS")
-        self._operations.setdefault("OPTIONS", (self._tell_allowed, None, None))  # whatever the query
+        if "GET" in self._methods:
+            self._methods.setdefault("HEAD", self._methods["GET"])
+        self._allowed = (*sorted(self._methods), "OPTIONS")
+        self._methods.setdefault("OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None))  # whatever the query
 
-    def operation(self, request: RequestHead) -> tuple[Handler, dict[str, Query] | None, Submit | None]:
-        """The handler of the request's method; the query parameters that it takes, None: it does not look at them."""
-        found = self._operations.get(request.head.method)
+    def method(self, request: RequestHead) -> _Method:
+        """The entry of the request's method; `MethodNotAllowedError`."""
+        found = self._methods.get(request.head.method)
         if found is None:
             raise method_not_allowed(request, self._allowed)
         return found
@@ -356,21 +405,25 @@ class Endpoint:
 
 
 class Found:
-    """All that the routes have for one head: the operation's handler, and the values of path and query."""
+    """All that the routes have for one head: the operation's handler, and the values of path and query.
 
-    __slots__ = ("handler", "kept", "path", "query", "route", "routes", "submit")
+    `caller` is who was last found to have the rights that it needs: requests that begin alike may be of different ones.
+    """
+
+    __slots__ = ("caller", "handler", "kept", "needs", "path", "query", "route", "routes", "submit")
 
     def __init__(
-        self, routes: Routes, route: str, handler: Handler, path: dict[str, str], query: dict[str, Value],
-        submit: Submit | None,
-    ) -> None:  # fmt: skip
+        self, routes: Routes, route: str, method: _Method, path: dict[str, str], query: dict[str, Value], caller: Caller
+    ) -> None:
         self.routes = routes
         self.route = route
         self.kept: Any = None  # what the call has read in the head, for the next request that begins alike
-        self.handler = handler
+        self.needs = method.needs
+        self.caller = caller
+        self.handler = method.handler
         self.path = path
         self.query = query
-        self.submit = submit
+        self.submit = method.submit
 
 
 class Routes:
@@ -387,24 +440,29 @@ class Routes:
             self._by_length.setdefault(len(endpoint.segments), []).append(endpoint)
         self._known: dict[str, tuple[Endpoint, dict[str, str]]] = {}
 
-    def find(self, request: RequestHead) -> Found:
+    def find(self, request: Request) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, what the front does not take up, a path that no call has, a method that its route does not have, and query
-        parameters that the call does not declare.
+        Refuses what no call could mean, what the front does not take up, a path that no call has, a method that its route does not
+        have, a caller who lacks a right that the call needs, and query parameters that it does not declare.
         """
         head = request.head
         found: Found | None = head.found
         if found is not None and found.routes is self:
             request.route = found.route
+            if found.caller is not request.caller:
+                found.needs.judge(request.caller, found.path)
+                found.caller = request.caller
             return found
         request.check()
         self._front.admit(request)
         endpoint, path = self._known.get(head.path) or self._look_up(head.path)
         request.route = endpoint.path
-        handler, declared, submit = endpoint.operation(request)
+        method = endpoint.method(request)
+        method.needs.judge(request.caller, path)
+        declared = method.query
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
-        found = head.found = Found(self, endpoint.path, handler, path, query, submit)
+        found = head.found = Found(self, endpoint.path, method, path, query, request.caller)
         return found
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:

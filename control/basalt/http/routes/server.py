@@ -5,7 +5,10 @@ from __future__ import annotations
 from itertools import chain
 
 import msgspec
+from msgspec import structs
 
+from basalt.access import resources
+from basalt.access.needs import PUBLIC, needs
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
@@ -25,9 +28,11 @@ from basalt.http.asgi.responses import Response, json_response
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
+    CLUSTER,
     DRY_RUN,
     EXISTING,
     REASON,
+    TOPIC,
     Request,
     RouteTable,
     integer,
@@ -50,27 +55,36 @@ route = RouteTable("server")
 admin = "admin"
 
 
-@route("GET", "/livez")
+@route("GET", "/livez", PUBLIC)
 async def live(request: Request) -> bodies.Alive:
     """Tell that the process answers."""
     return bodies.Alive(True)
 
 
-@route("GET", "/readyz", answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
+@route("GET", "/readyz", PUBLIC, answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
 async def ready(request: Request) -> Response:
     """Check each part of the server."""
     readiness = await request.services.readiness()
+    if not request.caller.may(
+        "observe", resources.CLUSTER
+    ):  # who asks may be anybody: the names of the parts are enough
+        readiness = structs.replace(
+            readiness, parts=tuple(structs.replace(part, detail="") for part in readiness.parts)
+        )
     return json_response(readiness, 200 if readiness else 503)
 
 
-@route("GET", "/v1")
+@route("GET", "/v1", PUBLIC)
 async def about(request: Request) -> bodies.Version:
     """Name and version of the server."""
     return bodies.Version("basalt", __version__)
 
 
 @route(
-    "GET", "/metrics", answer={b"text/plain": {"type": "string"}, b"application/openmetrics-text": {"type": "string"}}
+    "GET",
+    "/metrics",
+    needs("observe", CLUSTER),
+    answer={b"text/plain": {"type": "string"}, b"application/openmetrics-text": {"type": "string"}},
 )
 async def scrape(request: Request) -> Response:
     """Metrics for Prometheus."""
@@ -79,15 +93,22 @@ async def scrape(request: Request) -> Response:
     return Response(200, parts, content_type.encode("ascii"))
 
 
-@route("GET", ADMIN_PATH + "/namespaces", tag=admin)
+@route("GET", ADMIN_PATH + "/namespaces", needs(filters="observe topic"), tag=admin)
 async def namespaces(request: Request) -> list[str]:
     """Namespaces in which a topic exists."""
-    return await request.services.topics.catalog.namespaces()
+    caller, catalog = request.caller, request.services.topics.catalog
+    return [
+        namespace
+        for namespace in await catalog.namespaces()
+        if caller.may("observe", resources.Resource("namespace", (namespace,)))
+        or any(caller.may("observe", resources.topic(namespace, name)) for name in await catalog.list(namespace))
+    ]
 
 
 @route(
     "GET",
     ADMIN_PATH + "/topics",
+    needs(filters="observe topic"),
     query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),),
     answer=list[TopicDescription],
     errors=(InvalidNameError,),
@@ -98,43 +119,46 @@ async def topics(request: Request) -> Response:
     namespace = request.text("namespace")
     if namespace is not None:
         check_name(namespace, "namespace")
-    catalog = request.services.topics.catalog
-    pages = [  # arrays of some topics each, in the order of the store
-        json.encode([_topic(catalog.at(title, stored)) for title, stored in page])[1:-1]
+    catalog, may = request.services.topics.catalog, request.caller.may
+    seen = [
+        [_topic(catalog.at(title, stored)) for title, stored in page if may("observe", resources.topic(*title))]
         async for page in catalog.pages(namespace)
     ]
+    pages = [json.encode(page)[1:-1] for page in seen if page]  # arrays of some topics each, in the order of the store
     parts = (
         b"," + page if number else page for number, page in enumerate(pages)
     )  # sent one by one: others go in between
     return Response(200, chain([b"["], parts, [b"]"]), JSON)
 
 
-@route("GET", ADMIN_PATH + "/namespaces/{namespace}/topics/{topic}", errors=EXISTING, tag=admin)
+@route(
+    "GET", ADMIN_PATH + "/namespaces/{namespace}/topics/{topic}", needs("observe", TOPIC), errors=EXISTING, tag=admin
+)
 async def topic(request: Request) -> TopicDescription:
     """A topic with all its metadata, also a deleted one."""
     title, catalog = request.topic, request.services.topics.catalog
     return _topic(catalog.at(title, await catalog.describe(title)))
 
 
-@route("GET", ADMIN_PATH + "/jobs", tag=admin)
+@route("GET", ADMIN_PATH + "/jobs", needs("observe", CLUSTER), tag=admin)
 async def jobs(request: Request) -> list[JobInfo]:
     """The scheduled jobs."""
     return await request.services.scheduler.jobs()
 
 
-@route("POST", _JOB_PATH + "/run", errors=_JOB_ERRORS, tag=admin)
+@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
 async def run_job(request: Request) -> JobRun:
     """Run a job now."""
     return _run(await request.services.scheduler.run_now(request.path["job"]))
 
 
-@route("POST", _JOB_PATH + "/pause", errors=_JOB_ERRORS, tag=admin)
+@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
 async def pause_job(request: Request) -> JobInfo:
     """Let a job run no more by itself."""
     return await request.services.scheduler.pause(request.path["job"])
 
 
-@route("POST", _JOB_PATH + "/resume", errors=_JOB_ERRORS, tag=admin)
+@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
 async def resume_job(request: Request) -> JobInfo:
     """Let a paused job run again."""
     return await request.services.scheduler.resume(request.path["job"])
@@ -143,6 +167,7 @@ async def resume_job(request: Request) -> JobInfo:
 @route(
     "GET",
     _JOB_PATH + "/history",
+    needs("observe", CLUSTER),
     query=(integer("limit", 1, 1_000, "most runs to answer"),),
     errors=_JOB_ERRORS,
     tag=admin,
@@ -153,7 +178,7 @@ async def job_history(request: Request) -> list[JobRun]:
     return [_run(run) for run in await request.services.scheduler.history(request.path["job"], limit)]
 
 
-@route("GET", ADMIN_PATH + "/settings", tag=admin)
+@route("GET", ADMIN_PATH + "/settings", needs("inspect", CLUSTER), tag=admin)
 async def settings(request: Request) -> list[bodies.SettingInfo]:
     """The settings in force, with where they came from."""
     return msgspec.convert(effective(request.services.settings), list[bodies.SettingInfo], from_attributes=True)
@@ -162,6 +187,7 @@ async def settings(request: Request) -> list[bodies.SettingInfo]:
 @route(
     "PATCH",
     ADMIN_PATH + "/settings",
+    needs("operate", CLUSTER),
     query=(REASON, AS, DRY_RUN),
     errors=(InvalidSettingError, SettingNeedsStartError),
     tag=admin,
@@ -174,26 +200,28 @@ async def change_settings(request: Request, asked: dict[str, str | int | bool]) 
     return await request.services.change_settings(asked, request.act, dry_run=request.flag("dryRun"))
 
 
-@route("GET", ADMIN_PATH + "/store", tag=admin)
+@route("GET", ADMIN_PATH + "/store", needs("observe", CLUSTER), tag=admin)
 async def store(request: Request) -> bodies.StoreInfo:
     """The store and its tables."""
     return await request.services.store_info()
 
 
-@route("GET", ADMIN_PATH + "/snapshot", tag=admin)
+@route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
 async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
 
 
-@route("POST", _BACKUPS, query=(REASON, AS), errors=(InvalidNameError, ConflictError), tag=admin)
+@route(
+    "POST", _BACKUPS, needs("operate", CLUSTER), query=(REASON, AS), errors=(InvalidNameError, ConflictError), tag=admin
+)
 async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
     """Make a backup."""
     services, name = request.services, asked.name
     return await services.audit.act("back up", f"backup {name}", *request.act, lambda: services.backups.create(name))
 
 
-@route("GET", _BACKUPS, tag=admin)
+@route("GET", _BACKUPS, needs("observe", CLUSTER), tag=admin)
 async def backups(request: Request) -> list[bodies.Backup]:
     """The backups that there are."""
     return await request.services.backups.list()
@@ -202,6 +230,7 @@ async def backups(request: Request) -> list[bodies.Backup]:
 @route(
     "POST",
     _BACKUP + "/verify",
+    needs("operate", CLUSTER),
     query=(words("start", "^(rows|[0-9]{6,20}\\.(sst|blob))$", "the file to begin with; the first if it is left out"),),
     errors=_BACKUP_ERRORS,
     tag=admin,
@@ -211,7 +240,7 @@ async def verify_backup(request: Request) -> bodies.BackupPage:
     return await request.services.backups.verify(request.path["backup"], request.text("start"))
 
 
-@route("DELETE", _BACKUP, query=(REASON, AS), errors=_BACKUP_ERRORS, tag=admin)
+@route("DELETE", _BACKUP, needs("operate", CLUSTER), query=(REASON, AS), errors=_BACKUP_ERRORS, tag=admin)
 async def delete_backup(request: Request) -> bodies.Backup:
     """Delete a backup."""
     services, name = request.services, request.path["backup"]
@@ -223,6 +252,7 @@ async def delete_backup(request: Request) -> bodies.Backup:
 @route(
     "GET",
     ADMIN_PATH + "/audit",
+    needs("inspect", CLUSTER),
     query=(integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),),
     tag=admin,
 )

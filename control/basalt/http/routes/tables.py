@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from basalt import errors
+from basalt.access import resources
+from basalt.access.needs import needs
 from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
 from basalt.http.asgi.requests import JSON
@@ -15,6 +17,7 @@ from basalt_engine.cells.table import CellVersion
 
 TABLES_PATH = "/v1/namespaces/{namespace}/tables"
 TABLE_PATH = TABLES_PATH + "/{table}"
+TABLE = "table:{namespace}:{table}"
 LEVELS: dict[bodies.Visibility, VisibilityLevel] = {
     "snapshot": VisibilityLevel.SNAPSHOT,
     "exclude_current": VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT,
@@ -37,7 +40,7 @@ def named_table(request: Request) -> TableName:
     return table_name(request.path["namespace"], request.path["table"])
 
 
-@route("POST", TABLE_PATH + "/read", errors=_READING)
+@route("POST", TABLE_PATH + "/read", needs("read", TABLE, in_body=("transact transactions",)), errors=_READING)
 async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     """The cells of some rows."""
     transaction_id = _transaction(request, asked)
@@ -50,6 +53,7 @@ async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
 @route(
     "POST",
     TABLE_PATH + "/write",
+    needs("write", TABLE, in_body=("transact transactions",)),
     errors=(*_READING, errors.TransactionConflictError, errors.ConflictError, errors.BusyError),
 )
 async def write(request: Request, asked: bodies.WriteRequest) -> None:
@@ -60,11 +64,11 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
         [(cell.row, cell.column) for cell in asked.deletes],
         asked.delete_rows,
     )
-    transaction_id = request.write_pointer_of(asked.transaction, "transaction")
+    transaction_id = request.transaction_of(asked.transaction, "transaction")
     await request.services.tables.write(title, transaction_id, writes, asked.generation)
 
 
-@route("POST", TABLE_PATH + "/scan", errors=_READING)
+@route("POST", TABLE_PATH + "/scan", needs("read", TABLE, in_body=("transact transactions",)), errors=_READING)
 async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
     """The cells of a range of rows."""
     title = named_table(request)
@@ -81,32 +85,39 @@ async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
     return bodies.CellPage(_cells(page.cells), page.next)
 
 
-@route("GET", TABLE_PATH, errors=_EXISTING)
+@route("GET", TABLE_PATH, needs("observe", TABLE), errors=_EXISTING)
 async def get(request: Request) -> bodies.TableInfo:
     """A table's properties."""
     return _shown(await request.services.table_catalog.get(named_table(request)))
 
 
-@route("PUT", TABLE_PATH, errors=(errors.InvalidNameError, errors.TableExistsError, errors.ConflictError))
+@route(
+    "PUT",
+    TABLE_PATH,
+    needs("manage", TABLE),
+    errors=(errors.InvalidNameError, errors.TableExistsError, errors.ConflictError),
+)
 async def create(request: Request, asked: bodies.CreateTable = _CONFLICT_BY_ROW) -> bodies.TableInfo:
     """Create a table, or a new generation of a deleted one."""
     return _shown(await request.services.table_catalog.create(named_table(request), asked.conflict))
 
 
-@route("DELETE", TABLE_PATH, errors=(*_EXISTING, errors.ConflictError))
+@route("DELETE", TABLE_PATH, needs("manage", TABLE), errors=(*_EXISTING, errors.ConflictError))
 async def delete(request: Request) -> None:
     """Delete a table with all its cells."""
     await request.services.table_catalog.delete(named_table(request))
 
 
-@route("GET", TABLES_PATH, answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
+@route("GET", TABLES_PATH, needs(filters="observe table"), answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
 async def names(request: Request) -> Response:
     """The names of a namespace's tables, sorted."""
-    return json_response(await request.services.table_catalog.list(request.path["namespace"]))
+    namespace, may = request.path["namespace"], request.caller.may
+    listed = await request.services.table_catalog.list(namespace)
+    return json_response([name for name in listed if may("observe", resources.table(namespace, name))])
 
 
 def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
-    return None if asked.transaction is None else request.write_pointer_of(asked.transaction, "transaction")
+    return None if asked.transaction is None else request.transaction_of(asked.transaction, "transaction")
 
 
 def _shown(table: HostedTable) -> bodies.TableInfo:

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from basalt import errors
+from basalt.access import resources
+from basalt.access.needs import needs
 from basalt.api.bodies.messages import LONG_MAX
 from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
@@ -20,6 +22,7 @@ from basalt.http.routes.route_table import (
     DRY_RUN,
     EXISTING,
     REASON,
+    TOPIC,
     TOPIC_PATH,
     TOPICS_PATH,
     Query,
@@ -28,7 +31,8 @@ from basalt.http.routes.route_table import (
     flag,
     integer,
 )
-from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES, TOPIC
+from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES
+from basalt.http.routes.schemas import TOPIC as TOPIC_SCHEMA
 from basalt.messaging.peek import MESSAGES_MAX, Peeked
 from basalt_engine.keys import MESSAGE_ID_BYTES
 
@@ -67,7 +71,7 @@ async def start_of(request: Request, title: TopicName) -> From:
     return From(None, True) if end is None else From(end, False)
 
 
-@route("GET", TOPIC_PATH, answer={JSON: TOPIC}, errors=EXISTING)
+@route("GET", TOPIC_PATH, needs("observe", TOPIC), answer={JSON: TOPIC_SCHEMA}, errors=EXISTING)
 async def get(request: Request) -> Response:
     """A topic's properties."""
     return _shown(request, await request.services.topics.get(request.topic))
@@ -76,8 +80,9 @@ async def get(request: Request) -> Response:
 @route(
     "PUT",
     TOPIC_PATH,
+    needs("manage", TOPIC),
     body={JSON: PROPERTIES},
-    answer={JSON: TOPIC},
+    answer={JSON: TOPIC_SCHEMA},
     errors=(errors.InvalidNameError, errors.InvalidPropertyError, errors.TopicExistsError, errors.ConflictError),
 )
 async def create(request: Request) -> Response:
@@ -86,7 +91,7 @@ async def create(request: Request) -> Response:
     return _shown(request, await request.services.topics.create(title, await _read_properties(request)))
 
 
-@route("DELETE", TOPIC_PATH, errors=(*EXISTING, errors.ConflictError))
+@route("DELETE", TOPIC_PATH, needs("manage", TOPIC), errors=(*EXISTING, errors.ConflictError))
 async def delete(request: Request) -> None:
     """Delete a topic with all its messages."""
     title = request.topic
@@ -97,8 +102,9 @@ async def delete(request: Request) -> None:
 @route(
     "PUT",
     TOPIC_PATH + "/properties",
+    needs("manage", TOPIC),
     body={JSON: PROPERTIES},
-    answer={JSON: TOPIC},
+    answer={JSON: TOPIC_SCHEMA},
     errors=(*EXISTING, errors.InvalidPropertyError, errors.TopicChangedError, errors.ConflictError),
     if_match=True,
 )
@@ -112,8 +118,9 @@ async def update(request: Request) -> Response:
 @route(
     "PATCH",
     TOPIC_PATH + "/properties",
+    needs("manage", TOPIC),
     body={JSON: PROPERTY_CHANGES, MERGE_PATCH: PROPERTY_CHANGES},
-    answer={JSON: TOPIC},
+    answer={JSON: TOPIC_SCHEMA},
     errors=(*EXISTING, errors.InvalidPropertyError, errors.TopicChangedError, errors.ConflictError),
     if_match=True,
 )
@@ -125,15 +132,18 @@ async def merge(request: Request) -> Response:
     return _shown(request, await request.services.topics.merge(title, changes, versions))
 
 
-@route("GET", TOPICS_PATH, answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
+@route("GET", TOPICS_PATH, needs(filters="observe topic"), answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
 async def names(request: Request) -> Response:
     """The names of a namespace's topics, sorted."""
-    return json_response(await request.services.topics.catalog.list(request.path["namespace"]))
+    namespace, may = request.path["namespace"], request.caller.may
+    listed = await request.services.topics.catalog.list(namespace)
+    return json_response([name for name in listed if may("observe", resources.topic(namespace, name))])
 
 
 @route(
     "POST",
     TOPIC_PATH + "/truncate",
+    needs("manage", TOPIC),
     query=(DRY_RUN, REASON, AS),
     errors=(errors.InputError, *EXISTING, errors.ConflictError, errors.GenerationError, errors.BusyError),
 )
@@ -155,7 +165,7 @@ async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
     return TopicTruncation(done.before_ms, done.changed)
 
 
-@route("GET", TOPIC_PATH + "/stats", errors=EXISTING, tag="inspection")
+@route("GET", TOPIC_PATH + "/stats", needs("observe", TOPIC), errors=EXISTING, tag="inspection")
 async def stats(request: Request) -> TopicStats:
     """A topic's statistics."""
     title = request.topic
@@ -179,6 +189,7 @@ async def stats(request: Request) -> TopicStats:
 @route(
     "GET",
     TOPIC_PATH + "/messages",
+    needs("inspect", TOPIC),
     query=(
         FROM,
         INCLUSIVE,
@@ -197,14 +208,20 @@ async def peek(request: Request) -> Response:
     return json_response([_peeked(found) for found in page.messages], headers=next_header(page.next_id))
 
 
-@route("GET", TOPIC_PATH + "/messages/{message}", errors=(*EXISTING, errors.MessageNotFoundError), tag="inspection")
+@route(
+    "GET",
+    TOPIC_PATH + "/messages/{message}",
+    needs("inspect", TOPIC),
+    errors=(*EXISTING, errors.MessageNotFoundError),
+    tag="inspection",
+)
 async def message(request: Request) -> PeekedMessage:
     """One message with its state."""
     title, message_id = request.topic, parse_message_id(request.path["message"])
     return _peeked(await request.services.peek.message(title, message_id))
 
 
-@route("GET", TOPIC_PATH + "/holder", query=(FROM,), errors=EXISTING, tag="inspection")
+@route("GET", TOPIC_PATH + "/holder", needs("observe", TOPIC), query=(FROM,), errors=EXISTING, tag="inspection")
 async def holder(request: Request) -> Holder:
     """The transaction that readers of committed messages wait for."""
     title = request.topic

@@ -4,12 +4,15 @@ of operators: which transactions there are, what they hold back, what happened; 
 from __future__ import annotations
 
 from basalt import errors
+from basalt.access import resources
+from basalt.access.needs import needs
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.messages import Work
 from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_bodies import parse_json
-from basalt.catalog.topics import topic_name
+from basalt.catalog.tables import table_title_of
+from basalt.catalog.topics import title_of, topic_name
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import SessionStanding
 from basalt.http.asgi.requests import AVRO, JSON, convert_json
@@ -18,9 +21,12 @@ from basalt.http.routes import schemas
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
+    CLUSTER,
     DRY_RUN,
     MS_MAX,
     REASON,
+    TRANSACTIONS,
+    WORK_NEEDS,
     Request,
     RouteTable,
     WaiterOf,
@@ -43,6 +49,10 @@ SESSION_PATH = SESSIONS_PATH + "/{session}"
 
 OPERATORS_PATH = ADMIN_PATH + "/transactions"
 OPERATORS_ONE = OPERATORS_PATH + "/{transaction}"
+
+SESSION = "session:{session}"
+ACTS = needs("transact", str(TRANSACTIONS))
+LOOKS = needs("observe", str(TRANSACTIONS))
 
 _STATE = choice("state", tuple(STATES), "only those in this state")
 _OWNER = text_query("owner", "only those of this owner")
@@ -67,12 +77,15 @@ def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     if request.plain_type != AVRO:
         return False
     waiter = waiter_of(lambda outcome: json_response(_outcome(request, outcome)))
-    return request.services.transactions.submit_one_shot(waiter, avro.decode_work(body), "", request.client_id)
+    work = avro.decode_work(body)
+    _judge_one_shot(request, work)
+    return request.services.transactions.submit_one_shot(waiter, work, "", request.client_id)
 
 
 @route(
     "POST",
     TRANSACTIONS_PATH,
+    needs(in_body=("transact cluster", "transact session", *WORK_NEEDS)),
     body={JSON: (bodies.BeginRequest, bodies.OneShotRequest), AVRO: schemas.BINARY},
     answer=(bodies.TransactionInfo, bodies.CommittedBefore, bodies.TransactionOutcome),
     errors=(
@@ -103,6 +116,7 @@ async def begin(request: Request) -> Response:
     wished = Beginning(
         Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.client_id
     )
+    request.caller.must("transact", resources.CLUSTER if asked.session is None else resources.session(asked.session))
     session, services = _session(asked), request.services
     begun: Transaction | SessionState
     if session is None:
@@ -122,37 +136,38 @@ async def begin(request: Request) -> Response:
     )
 
 
-@route("GET", TRANSACTIONS_PATH)
+@route("GET", TRANSACTIONS_PATH, needs(filters="observe transactions"))
 async def show_all(request: Request) -> bodies.TransactionList:
     """The transactions that have not ended."""
-    listed = await request.services.transactions.list()
+    listed = await request.services.transactions.list() if request.caller.may("observe", TRANSACTIONS) else []
     return bodies.TransactionList([_open(request, transaction, False) for transaction in listed])
 
 
 # Before the calls on one transaction, of which "sessions" is no id.
 
 
-@route("GET", SESSIONS_PATH)
+@route("GET", SESSIONS_PATH, needs(filters="observe session"))
 async def sessions(request: Request) -> SessionList:
     """The named sessions."""
-    listed = await request.services.transactions.sessions.list()
-    return SessionList([_session_info(request, standing) for standing in listed])
+    listed, may = await request.services.transactions.sessions.list(), request.caller.may
+    seen = (standing for standing in listed if may("observe", resources.session(standing.session.name)))
+    return SessionList([_session_info(request, standing) for standing in seen])
 
 
-@route("POST", SESSION_PATH, errors=(errors.InvalidNameError, errors.BusyError))
+@route("POST", SESSION_PATH, needs("transact", SESSION), errors=(errors.InvalidNameError, errors.BusyError))
 async def open_session(request: Request, asked: OpenSession) -> OpenedSession:
     """Let a run hold a session, and fence every other run."""
     opened = await request.services.transactions.sessions.open(request.path["session"], asked.run)
     return OpenedSession(opened.name, opened.epoch, opened.version)
 
 
-@route("GET", SESSION_PATH, errors=(errors.SessionNotFoundError,))
+@route("GET", SESSION_PATH, needs("observe", SESSION), errors=(errors.SessionNotFoundError,))
 async def session(request: Request) -> SessionInfo:
     """A session."""
     return _session_info(request, await request.services.transactions.sessions.get(request.path["session"]))
 
 
-@route("DELETE", SESSION_PATH, query=(REASON, AS), errors=(errors.SessionNotFoundError,))
+@route("DELETE", SESSION_PATH, needs("manage", SESSION), query=(REASON, AS), errors=(errors.SessionNotFoundError,))
 async def delete_session(request: Request) -> None:
     """End a session's open transactions, and forget it."""
     services, name = request.services, request.path["session"]
@@ -161,7 +176,7 @@ async def delete_session(request: Request) -> None:
     )
 
 
-@route("GET", TRANSACTION_PATH, errors=(errors.TransactionNotFoundError,))
+@route("GET", TRANSACTION_PATH, LOOKS, errors=(errors.TransactionNotFoundError,))
 async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionOutcome:
     """A transaction, or how it ended."""
     found = await request.services.transactions.find(request.transaction_id)
@@ -171,6 +186,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
 @route(
     "POST",
     TRANSACTION_PATH + "/commit",
+    needs("transact", str(TRANSACTIONS), in_body=("write table", *WORK_NEEDS)),
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
     errors=(
         *_ENDING,
@@ -187,29 +203,30 @@ async def commit(request: Request) -> bodies.TransactionOutcome:
     media_type = request.content_type((AVRO, JSON))
     body = await request.body()
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
+    await _judge_commit(request, transaction_id, work)
     return _outcome(request, await request.services.transactions.commit(transaction_id, work, request.client_id))
 
 
-@route("POST", TRANSACTION_PATH + "/abort", errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/abort", ACTS, errors=_ENDING)
 async def abort(request: Request) -> bodies.TransactionOutcome:
     """Abort, and undo what it did to topics."""
     return _outcome(request, await request.services.transactions.abort(request.transaction_id))
 
 
-@route("POST", TRANSACTION_PATH + "/invalidate", errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/invalidate", ACTS, errors=_ENDING)
 async def invalidate(request: Request) -> bodies.InvalidateResponse:
     """Put its writers on the invalid list."""
     return bodies.InvalidateResponse(await request.services.transactions.invalidate(request.transaction_id))
 
 
-@route("POST", TRANSACTION_PATH + "/checkpoint", errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/checkpoint", ACTS, errors=_ENDING)
 async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_SNAPSHOT) -> bodies.TransactionInfo:
     """A further write pointer."""
     transaction = await request.services.transactions.checkpoint(request.transaction_id)
     return _open(request, transaction, asked.snapshot)
 
 
-@route("POST", TRANSACTION_PATH + "/changes", errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING)
 async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions
@@ -217,7 +234,10 @@ async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
 
 
 @route(
-    "POST", TRANSACTION_PATH + "/participants", errors=(*_ENDING, errors.InvalidNameError, errors.TopicNotFoundError)
+    "POST",
+    TRANSACTION_PATH + "/participants",
+    needs("transact", str(TRANSACTIONS), in_body=("write topic",)),
+    errors=(*_ENDING, errors.InvalidNameError, errors.TopicNotFoundError),
 )
 async def take_part(
     request: Request, asked: bodies.ExternalParticipantRequest | bodies.TopicParticipantRequest
@@ -225,30 +245,31 @@ async def take_part(
     """Register a participant."""
     transaction_id = request.transaction_id
     if isinstance(asked, bodies.TopicParticipantRequest):
+        request.caller.must("write", resources.topic(asked.namespace, asked.topic))
         await request.services.join_topic(transaction_id, topic_name(asked.namespace, asked.topic))
     else:
         await request.services.transactions.mark_external_writes(transaction_id, asked.name)
 
 
-@route("GET", TRANSACTION_PATH + "/timeline", errors=(errors.TransactionNotFoundError,))
+@route("GET", TRANSACTION_PATH + "/timeline", LOOKS, errors=(errors.TransactionNotFoundError,))
 async def timeline(request: Request) -> bodies.Timeline:
     """List the steps of a transaction."""
     return await request.services.inspection.timeline(request.transaction_id)
 
 
-@operators("GET", OPERATORS_PATH, query=(_STATE, _OWNER, _OLDER, _TOPIC))
+@operators("GET", OPERATORS_PATH, needs("observe", CLUSTER), query=(_STATE, _OWNER, _OLDER, _TOPIC))
 async def inspect_all(request: Request) -> bodies.InspectedList:
     """Transactions that have not ended, as operators see them."""
     return await request.services.inspection.list(_filter(request))
 
 
-@operators("GET", OPERATORS_PATH + "/hanging", query=(_STATE, _OWNER, _HANGS, _TOPIC))
+@operators("GET", OPERATORS_PATH + "/hanging", needs("observe", CLUSTER), query=(_STATE, _OWNER, _HANGS, _TOPIC))
 async def hanging(request: Request) -> bodies.HangingList:
     """Transactions that hold readers back or take long, worst first."""
     return await request.services.inspection.hanging(_filter(request))
 
 
-@operators("GET", OPERATORS_ONE, errors=(errors.TransactionNotFoundError,))
+@operators("GET", OPERATORS_ONE, needs("observe", CLUSTER), errors=(errors.TransactionNotFoundError,))
 async def describe(request: Request) -> bodies.TransactionDescription | bodies.EndDescription:
     """All there is to know of a transaction."""
     return await request.services.inspection.describe(request.transaction_id)
@@ -257,6 +278,7 @@ async def describe(request: Request) -> bodies.TransactionDescription | bodies.E
 @operators(
     "POST",
     OPERATORS_ONE + "/abort",
+    needs("operate", CLUSTER),
     query=(REASON, AS, _FORCE, DRY_RUN),
     errors=(
         errors.TransactionNotFoundError,
@@ -274,6 +296,7 @@ async def force_abort(request: Request) -> bodies.ForcedEnd:
 @operators(
     "POST",
     OPERATORS_ONE + "/invalidate",
+    needs("operate", CLUSTER),
     query=(REASON, AS, DRY_RUN),
     errors=(errors.TransactionNotFoundError, errors.TransactionEndedError),
 )
@@ -329,7 +352,36 @@ def _session(asked: bodies.BeginRequest) -> SessionBinding | WorkVersion | None:
     return WorkVersion(asked.session, asked.run, asked.version, asked.counter_owner)
 
 
+def _judge_one_shot(request: Request, work: Work) -> None:
+    request.caller.must("transact", resources.CLUSTER)
+    request.must_do(work)
+
+
+async def _judge_commit(request: Request, transaction_id: int, work: Work | None) -> None:
+    """Refuse with `ForbiddenError` who may not do the work, or what the transaction has done up to now: that is to become true only here."""
+    if work is not None:
+        request.must_do(work)
+    caller, transactions = request.caller, request.services.transactions
+    if caller.policy is None:
+        return
+    await transactions.manager.ensure_known()
+    state = transactions.state
+    found = state.find(transaction_id)
+    if found is None:
+        return  # it has ended, and this says how
+    for join in found.topics:
+        caller.must("write", resources.topic(*title_of(join.topic)))
+    for table in found.tables:
+        caller.must("write", resources.table(*table_title_of(table.table)))
+    for number in state.groups.pending_of(transaction_id):
+        group = state.groups.by_number[number]
+        title = title_of(group.prefix)
+        caller.must("read", resources.group(*title, group.name))
+        caller.must("read", resources.topic(*title))
+
+
 async def _one_shot(request: Request, work: Work, owner: str) -> Response:
+    _judge_one_shot(request, work)
     return json_response(
         _outcome(request, await request.services.transactions.one_shot(work, owner, request.client_id))
     )

@@ -1,0 +1,131 @@
+"""The policy: who may do what, by grants that allow and are never taken back by others. It is pure, and never changes.
+
+A principal's rights are the union of what is granted to it, to its groups, to roles that have it or one of these as a member, and to
+everyone. No grant forbids anything, so their order means nothing, and why something is refused has one answer. Without grants,
+superusers and parts of this process may do everything, and everybody may act on transactions of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from basalt.access import resources
+from basalt.access.principal import EVERYONE, INTERNAL, ROLE, Principal, check_member, check_subject, check_subject_name
+from basalt.access.resources import KINDS, Resource, check_verbs, covers, parse_resource
+from basalt.errors import ForbiddenError
+
+VERDICTS_MAX = 100_000  # that are kept; when they are full, all are forgotten
+
+_OF_OWN = frozenset(("observe", "transact"))
+
+
+class Grant(NamedTuple):
+    """Rights that a subject has on a resource."""
+
+    subject: str
+    verbs: frozenset[str]
+    resource: Resource
+
+    def allows(self, verb: str, resource: Resource) -> bool:
+        """Tell whether it gives this right to its subject. Some verbs imply that one may see what one acts on."""
+        if verb not in self.verbs and (verb != "observe" or self.verbs.isdisjoint(KINDS[resource.kind].implying)):
+            return False
+        return covers(self.resource, resource)
+
+
+def parse_grant(subject: str, verbs: Iterable[str], resource: str) -> Grant:
+    """The grant that these texts tell. `InputError` says what is wrong with it."""
+    found = parse_resource(resource)
+    return Grant(check_subject(subject), check_verbs(verbs, found.kind), found)
+
+
+class Verdict(NamedTuple):
+    """The answer to whether a right is there, and by what: `because` in words, and the grants that give it."""
+
+    allowed: bool
+    because: str
+    grants: tuple[Grant, ...] = ()
+
+
+class Policy:
+    """All grants, roles and superusers of one moment. `superusers` are principals and groups; roles have both as members."""
+
+    def __init__(
+        self,
+        grants: Iterable[Grant] = (),
+        roles: Mapping[str, Iterable[str]] | None = None,
+        superusers: Iterable[str] = (),
+    ) -> None:
+        self._superusers = frozenset(map(check_member, superusers))
+        self._by_subject: dict[str, list[Grant]] = {}
+        for grant in grants:
+            self._by_subject.setdefault(grant.subject, []).append(grant)
+        self._roles_of: dict[str, list[str]] = {}
+        for role, members in (roles or {}).items():
+            check_subject_name(role)
+            for member in map(check_member, members):
+                self._roles_of.setdefault(member, []).append(f"{ROLE}:{role}")
+        self._verdicts: dict[tuple[Principal, str, Resource], bool] = {}
+
+    def allows(self, principal: Principal, verb: str, resource: Resource) -> bool:
+        """Tell whether the principal has this right."""
+        asked = (principal, verb, resource)
+        verdict = self._verdicts.get(asked)
+        if verdict is None:
+            verdict = self.why(principal, verb, resource).allowed
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts.clear()
+            self._verdicts[asked] = verdict
+        return verdict
+
+    def why(self, principal: Principal, verb: str, resource: Resource) -> Verdict:
+        """Tell whether the principal has this right, and by what."""
+        if principal.kind == INTERNAL:
+            return Verdict(True, f"{principal} is a part of the server")
+        if self.is_superuser(principal):
+            return Verdict(True, f"{principal} is a superuser")
+        if verb in _OF_OWN and resource == resources.transactions(principal):
+            return Verdict(True, "they are its own")
+        subjects = self.subjects_of(principal)
+        given = (grant for subject in subjects for grant in self._by_subject.get(subject, ()))
+        found = tuple(grant for grant in given if grant.allows(verb, resource))
+        if found:
+            return Verdict(True, "it was granted", found)
+        return Verdict(False, f"no grant to {', '.join(subjects)} gives {verb} on {resource}")
+
+    def is_superuser(self, principal: Principal) -> bool:
+        """Tell whether the settings let the principal, or a group that it is in, do everything."""
+        return not self._superusers.isdisjoint((str(principal), *principal.groups))
+
+    def subjects_of(self, principal: Principal) -> tuple[str, ...]:
+        """All subjects whose grants are the principal's: itself, its groups, the roles of these, and everyone."""
+        names = (str(principal), *sorted(principal.groups))
+        roles = dict.fromkeys(role for name in names for role in self._roles_of.get(name, ()))
+        return (*names, *roles, EVERYONE)
+
+
+class Caller:
+    """Who makes a call, and by which policy it is judged: by none (None), everybody may do everything.
+
+    One object stands for all calls of a principal under one policy: what it was allowed once, it is allowed as long as it is the same.
+    """
+
+    __slots__ = ("policy", "principal")
+
+    def __init__(self, principal: Principal, policy: Policy | None) -> None:
+        self.principal = principal
+        self.policy = policy
+
+    def may(self, verb: str, resource: Resource) -> bool:
+        """Tell whether it has a right."""
+        return self.policy is None or self.policy.allows(self.principal, verb, resource)
+
+    def must(self, verb: str, resource: Resource) -> None:
+        """Refuse with `ForbiddenError` what it has no right to. Nobody learns from that whether the resource exists."""
+        if not self.may(verb, resource):
+            named = str(resource)
+            shown = named if named.isprintable() else ascii(named)  # a path may hold anything
+            raise ForbiddenError(
+                f"{self.principal} may not {verb} {shown}", hint=f"Have {verb} on it granted to {self.principal}."
+            )
