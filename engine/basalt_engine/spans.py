@@ -422,9 +422,8 @@ class Spans(SpanBlocks):
             return
         # What lies before or behind all of the other stays as it is.
         first, stop = self._behind(other._afters[0][0])[0], self._at_or_behind(other._ends[-1])[0] + 1
-        afters, throughs = self._columns(first, stop)
-        if afters:
-            self._splice((first, 0), (min(stop, len(self._ends)), 0), *self._parts_outside(other, afters, throughs))
+        if (columns := self._columns(first, stop))[0]:
+            self._splice((first, 0), (min(stop, len(self._ends)), 0), *self._parts_outside(other, *columns))
 
     def minus(self, other: SpanBlocks) -> Spans:
         """The parts that this set covers and the other does not, as a set of its own."""
@@ -444,16 +443,18 @@ class Spans(SpanBlocks):
         return Spans.ascending(*_common(*mine, *others))
 
     def encode(self) -> bytes:
-        parts = [encode_varint(len(self))]
-        ids = list(chain.from_iterable(self))
-        numbers = list(map(int.from_bytes, ids))
-        differing = list(map(int.bit_length, map(xor, numbers, [0, *numbers])))
-        differing[:1] = [_ID_BITS] * len(ids[:1])  # the first id stands there as a whole
-        # Column by column: of messages that are dealt by their keys, nearly each has a span of its own.
-        own: Iterable[Any] = map(getitem, ids, map(_RESTS.__getitem__, differing))
-        rests = [each.rstrip(b"\0") for each in own]
-        heads = map(getitem, map(_HEADS.__getitem__, differing), map(len, rests))
-        parts += chain.from_iterable(zip(heads, rests, strict=True))
+        parts, last = [encode_varint(len(self))], 0
+        for afters, throughs in zip(self._afters, self._throughs, strict=True):  # so that other threads get their turn
+            # Column by column: of messages that are dealt by their keys, nearly each has a span of its own.
+            ids = list(chain.from_iterable(zip(afters, throughs, strict=True)))
+            numbers = list(map(int.from_bytes, ids))
+            differing = list(map(int.bit_length, map(xor, numbers, [last, *numbers])))
+            if len(parts) == 1:
+                differing[0] = _ID_BITS  # the first id stands there as a whole
+            rests = [each[_RESTS[bits]].rstrip(b"\0") for each, bits in zip(ids, differing, strict=True)]
+            heads = map(getitem, map(_HEADS.__getitem__, differing), map(len, rests))
+            parts += chain.from_iterable(zip(heads, rests, strict=True))
+            last = numbers[-1]
         return b"".join(parts)
 
     @classmethod

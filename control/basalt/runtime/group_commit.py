@@ -116,6 +116,7 @@ class Group:
         self._failed: list[Callable[[], None]] = []
         self._writing: list[Callable[[], None]] = []
         self._lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
+        self._late_bytes = 0
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -123,9 +124,13 @@ class Group:
         for mutation in mutations:
             added.append((table, mutation))
 
-    def add_late(self, table: str, make: MakeMutation, phase: Phase = Phase.ROWS) -> None:
-        """A mutation that is made when the group is written: of a large group on the thread, where it holds up nobody. Must not fail."""
+    def add_late(self, table: str, make: MakeMutation, phase: Phase = Phase.ROWS, size_bytes: int = 0) -> None:
+        """A mutation that is made when the group is written: of a large group on the thread, where it holds up nobody. Must not fail.
+
+        `size_bytes` count to the group's, as those of its callers do.
+        """
         self._mutations[phase].append((table, make))
+        self._late_bytes += size_bytes
 
     def part(self, owner: object, create: Callable[[], PartT]) -> PartT:
         """The part of `owner` in this group; made by `create` at the first call. It outlives a stage that raises."""
@@ -267,7 +272,7 @@ class GroupCommit:
         if error is not None:
             self._finish(group, callers, error)
             return
-        small = len(callers) <= INLINE_CALLERS_MAX and group_bytes <= INLINE_BYTES_MAX
+        small = len(callers) <= INLINE_CALLERS_MAX and group_bytes + group._late_bytes <= INLINE_BYTES_MAX
         slow = max(self._recent_ms, default=0.0) > INLINE_WRITE_MS_MAX
         if self._store.remote or not small or slow or self._store.busy:
             # Meanwhile the loop reads the requests that will make up the next group.

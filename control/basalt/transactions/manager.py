@@ -23,7 +23,7 @@ import msgspec
 
 from basalt.catalog.topics import Topic
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError, UnavailableError
-from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
+from basalt.runtime.group_commit import INLINE_BYTES_MAX, Group, GroupCommit, NextGroupError, Phase, Waiter
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
@@ -46,6 +46,9 @@ OUTCOMES = ENDS.union((
 _ABOUT_GROUPS = frozenset((
     edits.Acknowledged, edits.GroupSought, edits.GroupsForgotten, edits.Returned, edits.Reset,
 ))  # fmt: skip
+
+_WITH_SPANS = (edits.Acknowledged, edits.AcknowledgedIn, edits.Returned)
+_SPAN_BYTES = 40  # before it is encoded
 
 T = TypeVar("T")
 
@@ -329,7 +332,12 @@ class TransactionManager:
         return group.part(self, lambda: _GroupEdits(self))
 
     def write(self, group: Group, entry: list[Edit], phase: Phase) -> None:
-        if entry:
+        if not entry:
+            return
+        size_bytes = _SPAN_BYTES * sum([len(edit.spans) for edit in entry if isinstance(edit, _WITH_SPANS)])
+        if size_bytes > INLINE_BYTES_MAX:  # encoding it takes more than some two milliseconds
+            group.add_late(self._log.table_name, self._log.next_entry(entry), phase, size_bytes)
+        else:
             group.add(self._log.table_name, self._log.encode_next(entry), phase=phase)
 
     def written(self, entry: list[Edit], now_ms: int) -> None:

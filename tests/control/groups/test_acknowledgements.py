@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,6 +21,9 @@ from basalt.errors import (
     TransactionConflictError,
 )
 from basalt.groups import acknowledgements, places
+from basalt.transactions.log import transaction_log
+from basalt.transactions.log.entry_format import encode_entry
+from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction import Kind
 from basalt_engine.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
@@ -372,3 +377,25 @@ async def test_what_one_call_gives_back_is_one_edit_of_the_log_however_many_clai
     assert [claim.number for claim in billing.live.dispatcher.claims] == [pages[3].claim]
     again = await billing.fetch("john")
     assert (texts(again.fetch), again.attempt) == (list("abcdef"), 2)
+
+
+async def test_an_edit_of_many_spans_is_encoded_where_it_is_written_and_read_back(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set[int]()
+
+    def noted(first_edit: int, made: Sequence[Edit]) -> bytes:
+        threads.add(threading.get_ident())
+        return encode_entry(first_edit, made)
+
+    await shop.publish(A, *map(str, range(4_000)))
+    billing = await Billing.made(shop)
+    found = ids(await shop.messaging.fetch(A, None, True, messages_max=4_000))
+    monkeypatch.setattr(transaction_log, "encode_entry", noted)
+    await billing.acknowledge(ids=found[1::2])
+    assert threads
+    assert threading.get_ident() not in threads
+    again = Billing(await shop.restarted())
+    assert list(again.live.state.acknowledged) == list(billing.live.state.acknowledged)
+    assert again.groups._manager.log_length == shop.services.groups._manager.log_length
+    await again.shop.services.close()

@@ -519,6 +519,17 @@ async def test_what_takes_a_local_store_long_is_written_on_a_thread(
     assert writer.groups == 1
 
 
+@pytest.mark.parametrize(("size_bytes", "on_thread"), [(0, False), (INLINE_BYTES_MAX, True)])
+async def test_what_takes_long_to_be_made_late_is_made_on_a_thread(size_bytes: int, on_thread: bool) -> None:
+    store = RecordingStore()
+
+    def stage(group: Group) -> None:
+        group.add_late("message", lambda: Put(b"late", {}), size_bytes=size_bytes)
+
+    await together(GroupCommit(store, ManualClock()), stage)
+    assert (threading.get_ident() not in store.threads) == on_thread
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_is_to_be_done_during_a_write_is_done_once_the_thread_has_begun_and_before_the_outcome_is_told(
     fails: bool, monkeypatch: pytest.MonkeyPatch

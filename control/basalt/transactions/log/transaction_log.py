@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -133,12 +133,21 @@ class TransactionLog:
         The row is there already, and `RowExistsError` raised, when another server has added an entry meanwhile, or when
         an append of this one took effect after all.
         """
+        return self.next_entry(made)()
+
+    def next_entry(self, made: Sequence[Edit]) -> Callable[[], Insert]:
+        """As `encode_next`, but the row is encoded by a call, which may come from the thread that writes it."""
         assert made, "an entry holds at least one edit"
-        data = encode_entry(self._edits, made)
-        entry = Insert(entry_key(self._position), {ENTRY: data})
+        key, first_edit = entry_key(self._position), self._edits
         self._edits += len(made)
-        self._count(len(data))
-        return entry
+        self._count(0)
+
+        def encode() -> Insert:
+            data = encode_entry(first_edit, made)
+            self.bytes_since_snapshot += len(data)
+            return Insert(key, {ENTRY: data})
+
+        return encode
 
     def draft(self, state: TransactionProposals) -> SnapshotDraft:
         """The snapshot of this state, to be encoded later; the state holds all edits that were encoded, and no others."""
