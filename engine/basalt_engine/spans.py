@@ -548,8 +548,10 @@ class SpanMap(SpanBlocks, Generic[V]):
 
     def put(self, after: bytes, through: bytes, value: V) -> None:
         """(after, through] has this value, whatever it had."""
-        self.remove(after, through)
         first = stop = self._at_or_behind(after)
+        if first[0] < len(self._ends):
+            self.remove(after, through)
+            first = stop = self._at_or_behind(after)
         if (found := self._at(first)) is not None and found[1] == after:
             stop = self._next(first)
             if found[2] == value:
@@ -576,7 +578,7 @@ class SpanMap(SpanBlocks, Generic[V]):
             stop = self._next(stop)
             if through < last[1]:
                 kept.append((through, last[1], last[2]))
-        self._replace(first, stop, kept)
+        self._splice(first, stop, [each[0] for each in kept], [each[1] for each in kept], [each[2] for each in kept])
 
     def _merge(self, spans: list[tuple[Spans, V]]) -> bool:
         """Put them between those that are here in one go; False, and nothing done, where they overlap."""
@@ -650,9 +652,6 @@ class SpanMap(SpanBlocks, Generic[V]):
     def _next(self, place: tuple[int, int]) -> tuple[int, int]:
         block, index = place
         return (block, index + 1) if index + 1 < len(self._afters[block]) else (block + 1, 0)
-
-    def _replace(self, first: tuple[int, int], stop: tuple[int, int], spans: list[tuple[bytes, bytes, V]]) -> None:
-        self._splice(first, stop, [each[0] for each in spans], [each[1] for each in spans], [each[2] for each in spans])
 
 
 def _common(afters: list[bytes], throughs: list[bytes], begins: list[bytes], ends: list[bytes]) -> _Columns:

@@ -305,12 +305,13 @@ class Acknowledging:
                     raise _held(state, place.id, holder)
                 found[index] = (self._trimmed(planned, place, caller), place.id)
             spans = Spans(found)
+        already = 0
         if state.acknowledged.meets(spans):  # begin where that ends: what was between was removed since, with its rows
             found = [(_behind(state.acknowledged, *pair), pair[1]) for pair in found]
             spans = Spans(found)
+            already = state.acknowledged.covered([place.id for place in places])
         planned.by_id = found
         planned.spans.update(spans)
-        already = state.acknowledged.covered([place.id for place in places])
         planned.already += already
         planned.acknowledged += len(found) - already
 

@@ -232,7 +232,7 @@ class Claims:
             self._place()
         placed = [part.spans for part in parts if self._unplaced.pop(part.claim.number, None) is None]
         if placed:
-            spans = Spans.union(placed)
+            spans = placed[0] if len(placed) == 1 else Spans.union(placed)
             self._held.subtract(spans)
             self._taken.subtract(spans)
         ended = [part.claim for part in whole]

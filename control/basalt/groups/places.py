@@ -63,16 +63,13 @@ class _Run(NamedTuple):
 
     def place(self, message_id: bytes) -> Place | None:
         """The place of an id that is not behind the last; None for the first message of the row."""
-        number = int.from_bytes(message_id[_HEAD_BYTES:POSITION_BYTES], "big")
-        if (
-            message_id[:_HEAD_BYTES] != self.head
-            or message_id[POSITION_BYTES:] != NO_PAYLOAD_ROW
-            or number < self.first
-        ):
+        head, first, _ = self
+        number = message_id[_HEAD_BYTES] << 8 | message_id[_HEAD_BYTES + 1]
+        if number < first or not message_id.startswith(head) or not message_id.endswith(NO_PAYLOAD_ROW):
             return Place(before(message_id), message_id, False)
-        if number == self.first:
+        if number == first:
             return None
-        return Place(self.head + numbers()[number - 1] + NO_PAYLOAD_ROW, message_id)
+        return Place(head + numbers()[number - 1] + NO_PAYLOAD_ROW, message_id)
 
 
 class MessagePlaces:

@@ -132,8 +132,9 @@ class GroupRules(GroupTable):
                     )
                 if writer and group.acknowledged.overlaps(after, through):
                     raise refusals.acknowledged_before(through, group.name)
-        contained = group.acknowledged.contains
-        fresh = spans if is_new else Spans([each for each in spans if not contained(*each)])
+        fresh = spans
+        if not is_new:
+            fresh = Spans([each for each in spans if not group.acknowledged.contains(*each)])
         if not fresh:
             return Acknowledging(Proposal(()), len(spans))
         self._check_room(group, fresh, group.acknowledged)
