@@ -182,9 +182,10 @@ class AvroCursor:
         """
         while True:
             start = self._position
-            count = self.read_long(field, "the count of a block")
-            if count == 0:
+            if start < self._size and self._body[start] == 0:  # the end of each array, and most have no more
+                self._position = start + 1
                 return
+            count = self.read_long(field, "the count of a block")
             stop = None
             if count < 0:
                 count = -count
