@@ -235,7 +235,8 @@ class _SocketReader(io.RawIOBase):
 
 
 def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.getheaders()}
+    # As they were read: `getheaders` looks through each name and value for what only mails have.
+    return {name.lower(): value for name, value in response.headers.raw_items()}
 
 
 def _reason(error: OSError) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from basalt.errors import InputError
 T = TypeVar("T")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
+NAMES_AT_HAND = 1_024  # that are not quoted again for each call; a client uses few
 AVRO = "avro/binary"
 JSON = "application/json"
 BATCHES = "application/vnd.basalt.batches"
@@ -204,7 +206,12 @@ def joined_path(*parts: str) -> str:
             raise InputError(
                 f"a name is empty: {'/'.join(parts)}", field="name", hint="Names have 1 character or more."
             )
-    return "".join("/" + quote(part, safe="") for part in parts)
+    return "".join(["/" + _quoted(part) for part in parts])
+
+
+@lru_cache(NAMES_AT_HAND)
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
 
 
 def query_of(**given: bytes | str | int | None) -> Query:
