@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
+from ipaddress import ip_address
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from basalt.access.policy import Caller
 from basalt.access.principal import internal
+from basalt.errors import InputError, WrongHostError
 from basalt.http.app import build_app
 from basalt.http.asgi import front
 from basalt.http.asgi.front import Front
+from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.settings import ServerSettings
 from basalt.settings.tree import LeaderSettings
 from tests.control.http.raw_line import FACES, RawLine, request
@@ -130,6 +137,22 @@ def test_the_names_that_are_kept_have_a_limit(monkeypatch, line):
     monkeypatch.setattr(front, "AUTHORITIES_KEPT_MAX", 2)
     assert line.status(*[request("GET /v1", host=f"10.0.0.{number}") for number in range(9)]) == [200] * 9
     assert len(line.client.app._routes._front._known) <= 2
+
+
+PIECES = ["localhost", "basalt", "evil", "example", "127.0.0.1", "::1", "4780", "\xe4", *".:@[]/%#? ,\\-_\t0"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+@example("localhost:80@evil.example")
+@example("basalt..")
+def test_what_is_accepted_is_a_name_of_ours_to_any_other_reader_too(text):
+    head = Head("GET", "/v1", b"/v1", b"", {b"host": text.encode("latin-1")})
+    try:
+        Front(["basalt"]).admit(RequestHead(head, SimpleNamespace(internal=False), 0.0, BodyBudget(1)))  # type: ignore[arg-type]
+    except (InputError, WrongHostError):
+        return
+    read = urlsplit(f"http://{text}/").hostname or ""
+    assert read.removesuffix(".") in ("localhost", "basalt") or ip_address(read.removesuffix("."))
 
 
 def test_a_name_without_end_is_told_shortened(line, monkeypatch):
