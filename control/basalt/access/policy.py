@@ -101,8 +101,12 @@ class Policy:
     def subjects_of(self, principal: Principal) -> tuple[str, ...]:
         """All subjects whose grants are the principal's: itself, its groups, the roles of these, and everyone."""
         names = (str(principal), *sorted(principal.groups))
-        roles = dict.fromkeys(role for name in names for role in self._roles_of.get(name, ()))
-        return (*names, *roles, EVERYONE)
+        return (*names, *self.roles_of(principal), EVERYONE)
+
+    def roles_of(self, principal: Principal) -> tuple[str, ...]:
+        """The roles that have the principal, or a group that it is in, as a member."""
+        names = (str(principal), *sorted(principal.groups))
+        return tuple(dict.fromkeys(role for name in names for role in self._roles_of.get(name, ())))
 
 
 class Caller:
@@ -120,6 +124,12 @@ class Caller:
     def may(self, verb: str, resource: Resource) -> bool:
         """Tell whether it has a right."""
         return self.policy is None or self.policy.allows(self.principal, verb, resource)
+
+    def why(self, verb: str, resource: Resource) -> Verdict:
+        """Tell whether it has a right, and by what."""
+        if self.policy is None:
+            return Verdict(True, "nobody has to prove who they are, and everybody may do everything")
+        return self.policy.why(self.principal, verb, resource)
 
     def must(self, verb: str, resource: Resource) -> None:
         """Refuse with `ForbiddenError` what it has no right to. Nobody learns from that whether the resource exists."""

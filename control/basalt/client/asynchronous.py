@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -399,6 +399,13 @@ class AsyncSessions(Handle[ClientScope, AsyncDriver]):
     delete = awaiting(transactions.delete_session)
 
 
+class AsyncAuth(Handle[ClientScope, AsyncDriver]):
+    """Who this client is to the server, and what it may do: `client.auth`."""
+
+    whoami = awaiting(auth.whoami)
+    check = awaiting(auth.check)
+
+
 class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
@@ -455,6 +462,7 @@ class AsyncClient(Handle[ClientScope, AsyncDriver]):
         self.tables = AsyncTables(scope, driver)
         self.transactions = AsyncTransactions(scope, driver)
         self.sessions = AsyncSessions(scope, driver)
+        self.auth = AsyncAuth(scope, driver)
         self.admin = AsyncAdmin(scope, driver)
 
     @property

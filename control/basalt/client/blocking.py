@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -398,6 +398,13 @@ class Sessions(Handle[ClientScope, Driver]):
     delete = blocking(transactions.delete_session)
 
 
+class Auth(Handle[ClientScope, Driver]):
+    """Who this client is to the server, and what it may do: `client.auth`."""
+
+    whoami = blocking(auth.whoami)
+    check = blocking(auth.check)
+
+
 class Admin(Handle[ClientScope, Driver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
@@ -454,6 +461,7 @@ class Client(Handle[ClientScope, Driver]):
         self.tables = Tables(scope, driver)
         self.transactions = Transactions(scope, driver)
         self.sessions = Sessions(scope, driver)
+        self.auth = Auth(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property

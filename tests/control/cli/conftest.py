@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from basalt.access.policy import Caller
 from basalt.cli.main import main
-from basalt.http.app import build_app
+from basalt.http.app import ANYBODY, build_app
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import load_settings
 
@@ -64,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 
 
 @contextmanager
-def served(open_them: Callable[[], Awaitable[RunningServices]]) -> Iterator[str]:
+def served(open_them: Callable[[], Awaitable[RunningServices]], caller: Caller = ANYBODY) -> Iterator[str]:
     """The URL of a real server over these services, in a thread of this process, as long as the block lasts."""
     listener = socket.create_server(("127.0.0.1", 0))
     started = threading.Event()
@@ -72,7 +73,7 @@ def served(open_them: Callable[[], Awaitable[RunningServices]]) -> Iterator[str]
 
     async def serve() -> None:
         services = await open_them()
-        config = uvicorn.Config(build_app(services), lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(build_app(services, caller), lifespan="off", log_config=None, access_log=False)
         server = uvicorn.Server(config)
         running.append((asyncio.get_running_loop(), server))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

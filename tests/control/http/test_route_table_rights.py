@@ -183,6 +183,8 @@ def test_the_calls_that_take_no_right_are_these():
         "GET /v1/namespaces/{namespace}/topics",
         "GET /v1/transactions",
         "GET /v1/transactions/sessions",
+        "GET /v1/auth/whoami",
+        "POST /v1/auth/check",
         "POST /v1/transactions",
     }
 

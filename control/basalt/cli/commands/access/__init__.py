@@ -1,0 +1,1 @@
+"""Commands about who asks and what they may do."""
