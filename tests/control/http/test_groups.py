@@ -16,7 +16,7 @@ from basalt.settings import Settings
 from basalt.transactions.rules import acknowledgements
 from tests.control.api.codecs import client_codecs
 from tests.control.http.conftest import AVRO, JSON, Client, Reply
-from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of, ids_of, payloads
+from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of, done, ids_of, payloads
 
 BATCHES = "application/vnd.basalt.batches"
 
@@ -155,6 +155,17 @@ def test_claims_ids_and_ranges_are_acknowledged_and_again_as_already(shop: Group
     assert shop.shown()["floor"] == ids[2]
     shop.post("acknowledge", {"upTo": ids[3], "member": "w1"})
     assert shop.shown()["floor"] == ids[3]
+
+
+def test_the_work_before_a_fetch_may_be_about_another_group(shop: GroupClient) -> None:
+    shop.make()
+    audit = GROUP.replace("billing", "audit")
+    shop.call("PUT", audit, {})
+    theirs = shop.fetch("?limit=3", group=audit)
+    mine = shop.fetch("?limit=2", done(claim_of(theirs), group="audit"), JSON)
+    assert payloads(mine) == ["m0", "m1"]
+    assert shop.call("GET", audit).json()["floor"] == ids_of(theirs)[2]
+    assert shop.shown()["floor"] == "00" * 20
 
 
 def test_released_messages_come_again_and_count_an_attempt_unless_they_shall_not(shop: GroupClient) -> None:
