@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_CLAIMS_MAX,
     ACKNOWLEDGED_ITEMS_MAX,
     LONG_MAX,
     MEMBER_CHARS_MAX,
@@ -298,6 +299,7 @@ def acknowledge_of(namespace: str, topic: str, group: str, asked: AcknowledgeReq
     )  # fmt: skip
     check_acknowledge(entry)
     check_items(asked.ids, asked.claims, asked.except_ids)
+    check_count(len(asked.claims), ACKNOWLEDGED_CLAIMS_MAX, "claims")
     return entry
 
 

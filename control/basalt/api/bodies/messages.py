@@ -27,6 +27,7 @@ SEGMENTS_MAX = 10_001  # a transaction's first write pointer and the checkpoints
 RECORD_HEADERS_MAX = 1_024  # headers of one record: far more than tracing and routing need
 HEADER_NAME_BYTES_MAX = 65_535  # a stored name's length has 16 bits
 ACKNOWLEDGED_ITEMS_MAX = 65_536  # ids and claims of one call: as many spans as a transaction may acknowledge
+ACKNOWLEDGED_CLAIMS_MAX = 1_000  # among them: each takes some microseconds in which nobody else is served
 MEMBER_CHARS_MAX = 255  # of a member's name: a host, a process and a number
 REASON_CHARS_MAX = 1_000  # of a rejection's reason, which becomes a header of the dead letter
 REQUEST_HEADERS_MAX = 131_072  # of all records of one request: small ones take 50 times their bytes in memory
@@ -328,11 +329,13 @@ def check_records(request: RecordsRequest) -> None:
 
 def check_work(work: Work) -> None:
     """Every entry of a Work does something; names are checked later, where topics and groups are looked up."""
-    items = 0
+    items = claims = 0
     for index, acknowledge in enumerate(work.acknowledge):
         check_acknowledge(acknowledge, f"acknowledge[{index}]")
+        claims += len(acknowledge.claims)
         items += sum(map(len, (acknowledge.ids, acknowledge.claims, acknowledge.except_ids, acknowledge.reject)))
     check_count(items, ACKNOWLEDGED_ITEMS_MAX, "acknowledge")
+    check_count(claims, ACKNOWLEDGED_CLAIMS_MAX, "claims")
     for index, publish in enumerate(work.publish):
         field = f"publish[{index}].messages"
         if not (publish.messages or publish.records):

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_CLAIMS_MAX,
     ACKNOWLEDGED_ITEMS_MAX,
     INT_MAX,
     LONG_MAX,
@@ -373,7 +374,7 @@ def _read_ids(cursor: AvroCursor, field: str) -> list[bytes]:
 def _read_longs(cursor: AvroCursor, field: str) -> list[int]:
     numbers: list[int] = []
     for count in cursor.read_blocks(field, item_bytes_min=1):
-        check_count(len(numbers) + count, ACKNOWLEDGED_ITEMS_MAX, field)
+        check_count(len(numbers) + count, ACKNOWLEDGED_CLAIMS_MAX, field)
         numbers += [cursor.read_long(field) for _ in range(count)]
     return numbers
 

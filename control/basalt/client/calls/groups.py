@@ -36,7 +36,7 @@ from basalt.api.bodies.groups import (
     UnparkRequest,
 )
 from basalt.api.bodies.json import MESSAGE_ID_BYTES, HexMessageId
-from basalt.api.bodies.messages import Work
+from basalt.api.bodies.messages import ACKNOWLEDGED_CLAIMS_MAX, Work
 from basalt.api.codecs import avro
 from basalt.client.calls.messages import PositionLike, position
 from basalt.client.calls.pages import Page
@@ -210,9 +210,16 @@ def give_back(
     counts: bool = True,
     reason: str = "",
 ) -> Steps[Released]:
-    """Give back what members have claimed, by claims or by ids. `counts=False`: it was no attempt at the messages."""
-    body = ReleaseRequest(_ids(ids), tuple(claims), delay_ms=delay_ms, counts=counts, reason=reason)
-    return release(scope, body)
+    """Give back what members have claimed, by claims or by ids. `counts=False`: it was no attempt at the messages.
+
+    More than 1,000 claims are given back by several calls: where one is refused, those before it were done.
+    """
+    named, numbers, released = _ids(ids), tuple(claims), 0
+    for first in range(0, max(len(numbers), 1), ACKNOWLEDGED_CLAIMS_MAX):
+        some = numbers[first : first + ACKNOWLEDGED_CLAIMS_MAX]
+        body = ReleaseRequest(() if first else named, some, delay_ms=delay_ms, counts=counts, reason=reason)
+        released += (yield from release(scope, body)).released
+    return Released(released)
 
 
 def sign_of_life(

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from basalt.api.bodies.json import HexMessageId
-from basalt.api.bodies.messages import Rejection, WorkAcknowledge
+from basalt.api.bodies.messages import ACKNOWLEDGED_CLAIMS_MAX, Rejection, WorkAcknowledge
 from basalt.client.calls.groups import Dealt, GroupScope
 from basalt.client.calls.pages import Message
 from basalt.errors import InputError, MemberFencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
 
 class ConsumedMessage(Message, frozen=True, gc=False, kw_only=True):
@@ -174,7 +174,7 @@ class Acknowledgements:
     def entries(self, *, by_ids: bool = False) -> list[WorkAcknowledge]:
         """The part of a Work that says it, an entry for each group and member; `by_ids`: without the names of claims.
 
-        `MemberFencedError` when the member is one no more.
+        Of more claims than one call may name the others' messages are named. `MemberFencedError` when the member is one no more.
         """
         merged: dict[tuple[GroupScope, str, int, int], list[_Part]] = {}
         for part in self._parts.values():
@@ -182,7 +182,9 @@ class Acknowledgements:
             member.check()
             if part.whole or part.ids or part.rejected:
                 merged.setdefault((member.group, member.name, member.epoch, batch.round), []).append(part)
-        return [_entry(*who, parts, by_ids) for who, parts in merged.items()]
+        whole = [part for part in self._parts.values() if part.whole and not by_ids and not part.batch.released]
+        claimed = frozenset(part.batch.claim for part in whole[:ACKNOWLEDGED_CLAIMS_MAX])
+        return [_entry(*who, parts, claimed) for who, parts in merged.items()]
 
     def decide(self) -> None:
         """Note that it has come true."""
@@ -199,11 +201,11 @@ def hex_ids(ids: Iterable[bytes]) -> tuple[HexMessageId, ...]:
 
 
 def _entry(
-    group: GroupScope, member: str, epoch: int, round_number: int, parts: Sequence[_Part], by_ids: bool
+    group: GroupScope, member: str, epoch: int, round_number: int, parts: Sequence[_Part], claimed: Set[int]
 ) -> WorkAcknowledge:
     ids, claims, reject = list[bytes](), list[int](), list[Rejection]()
     for part in parts:
-        if part.whole and not by_ids and not part.batch.released:
+        if part.whole and not part.batch.released and part.batch.claim in claimed:
             claims.append(part.batch.claim)
         else:
             ids += part.acknowledged()

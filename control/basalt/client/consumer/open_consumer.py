@@ -26,7 +26,7 @@ from basalt.api.bodies.groups import (
     ReleaseRequest,
     Sought,
 )
-from basalt.api.bodies.messages import MEMBER_CHARS_MAX, REASON_CHARS_MAX, Work, is_member
+from basalt.api.bodies.messages import ACKNOWLEDGED_CLAIMS_MAX, MEMBER_CHARS_MAX, REASON_CHARS_MAX, Work, is_member
 from basalt.client.calls import groups
 from basalt.client.calls.groups import Dealt, GroupOptionsGiven, GroupScope
 from basalt.client.calls.messages import FOLLOW_WAIT_MS, PositionLike
@@ -204,9 +204,10 @@ def _free_what_nobody_has(consumer: OpenConsumer) -> Steps[None]:
     try:
         standing = yield from _sign_of_life(consumer)
         unknown = tuple(claim for claim in standing.claims if claim not in member.out)
-        if unknown:
+        for first in range(0, len(unknown), ACKNOWLEDGED_CLAIMS_MAX):
+            some = unknown[first : first + ACKNOWLEDGED_CLAIMS_MAX]
             body = ReleaseRequest(
-                claims=unknown, member=member.name, epoch=member.epoch, round=standing.round, counts=False
+                claims=some, member=member.name, epoch=member.epoch, round=standing.round, counts=False
             )
             yield from groups.release(consumer.group, body, timeout_ms_max=ASIDE_MS_MAX)
     except RetryError:

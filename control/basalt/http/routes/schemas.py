@@ -11,6 +11,7 @@ from types import UnionType
 from typing import TypeAlias
 
 from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_CLAIMS_MAX,
     ACKNOWLEDGED_ITEMS_MAX,
     INT_MAX,
     LONG_MAX,
@@ -138,7 +139,7 @@ _ENTRIES = f"{WORK_ENTRIES_MAX} at most"  # more are 413, which a schema would m
 _AT_MOST = f"{ACKNOWLEDGED_ITEMS_MAX} ids and claims at most in one Work"
 _CLAIMS: Schema = {
     "type": "array",
-    "description": _AT_MOST,
+    "description": f"{_AT_MOST}, {ACKNOWLEDGED_CLAIMS_MAX} claims among them",
     "items": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
 }
 _IDS: Schema = {"type": "array", "description": _AT_MOST, "items": _ID_BYTES}

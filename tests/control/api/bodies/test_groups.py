@@ -58,8 +58,20 @@ def test_an_acknowledgement_is_what_a_work_would_have() -> None:
     assert groups.acknowledge_of("n", "t", "g", asked) == expected
     assert refusal_of(groups.acknowledge_of, "n", "t", "g", AcknowledgeRequest()).field == "ids"
     assert refusal_of(groups.acknowledge_of, "n", "t", "g", AcknowledgeRequest((ID,), epoch=1)).field == "epoch"
-    many = AcknowledgeRequest(claims=tuple(range(1, 65_538)))
+    many = AcknowledgeRequest(ids=(ID,) * 65_537)
     assert refusal_of(groups.acknowledge_of, "n", "t", "g", many).code == "too_large"
+
+
+def test_a_call_names_a_thousand_claims_at_most_and_says_so() -> None:
+    most = tuple(range(1, 1_001))
+    groups.acknowledge_of("n", "t", "g", AcknowledgeRequest(ids=(ID,), claims=most))
+    groups.check_release(ReleaseRequest(claims=most))
+    for refused in (
+        refusal_of(groups.acknowledge_of, "n", "t", "g", AcknowledgeRequest(claims=(*most, 1_001))),
+        refusal_of(groups.check_release, ReleaseRequest(claims=(*most, 1_001))),
+    ):
+        assert (refused.code, refused.field) == ("too_large", "claims")
+        assert str(refused).startswith("claims has 1001 items; one call may carry 1000")
 
 
 def test_a_body_names_ids_in_hex_and_what_it_leaves_out_as_except() -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from basalt.api.bodies.messages import (
+    ACKNOWLEDGED_CLAIMS_MAX,
     ACKNOWLEDGED_ITEMS_MAX,
     MEMBER_CHARS_MAX,
     REASON_CHARS_MAX,
@@ -536,6 +537,10 @@ def test_a_member_and_a_reason_have_their_lengths_and_a_work_its_ids(codec: Any)
         assert len(codec.decode_work(body).acknowledge) == len(entries)
     with pytest.raises(TooLargeError, match="acknowledge has 65537 items"):
         codec.encode_work(Work(acknowledge=[most, most, reasoned]))
+    half = WorkAcknowledge("n", "t", "g", claims=range(1, 1 + ACKNOWLEDGED_CLAIMS_MAX // 2))
+    assert len(codec.decode_work(codec.encode_work(Work(acknowledge=[half, half]))).acknowledge) == 2
+    with pytest.raises(TooLargeError, match="claims has 1500 items; one call may carry 1000"):
+        codec.encode_work(Work(acknowledge=[half, half, half]))
     with pytest.raises(MalformedBodyError, match="over 1000 characters"):
         codec.encode_work(Work(acknowledge=[replace(reasoned, reject=[Rejection(ID, "r" * (REASON_CHARS_MAX + 1))])]))
     with pytest.raises(MalformedBodyError, match="no member's name"):

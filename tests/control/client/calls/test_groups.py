@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from basalt.api.bodies.groups import AcknowledgeRequest, GroupInfo, GroupList, GroupOptions, ReleaseRequest
+from basalt.api.bodies.groups import AcknowledgeRequest, GroupInfo, GroupList, GroupOptions, Released, ReleaseRequest
 from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import Work, WorkAcknowledge
 from basalt.api.codecs import avro, batches
@@ -97,6 +97,16 @@ def test_the_groups_of_a_topic_are_listed_with_their_figures_page_by_page(topic_
     with pytest.raises(StopIteration) as ended:
         steps.send(GroupList((second,)))
     assert ended.value.value == [first, second]
+
+
+def test_more_claims_than_a_call_may_name_are_given_back_by_several(group_scope, monkeypatch):
+    monkeypatch.setattr(groups, "ACKNOWLEDGED_CLAIMS_MAX", 2)
+    steps = groups.give_back(group_scope, claims=[7, 8, 9], ids=[ID])
+    assert json.loads(next(steps).body) == {"ids": [HEX], "claims": [7, 8]}
+    assert json.loads(steps.send(Released(3)).body) == {"claims": [9]}
+    with pytest.raises(StopIteration) as ended:
+        steps.send(Released(1))
+    assert ended.value.value == Released(4)
 
 
 def test_a_change_keeps_the_options_that_it_does_not_name(group_scope):

@@ -7,6 +7,7 @@ import pytest
 from basalt.api.codecs import batches as encoded
 from basalt.client.calls.groups import Dealt, GroupScope
 from basalt.client.calls.pages import Page
+from basalt.client.consumer import batches
 from basalt.client.consumer.batches import Acknowledgements, Batch, Membership
 from basalt.client.plans import TopicScope
 from basalt.errors import MemberFencedError
@@ -58,6 +59,18 @@ def test_whole_batches_of_a_group_are_an_entry_of_claims(member):
     assert (entry.namespace, entry.topic, entry.group) == ("shop", "orders", "billing")
     assert (entry.member, entry.epoch, entry.round) == ("m1", 3, 2)
     assert (list(entry.claims), list(entry.ids)) == ([7, 8], [])
+
+
+def test_of_more_claims_than_a_call_may_name_the_messages_of_the_others_are_named(member, monkeypatch):
+    monkeypatch.setattr(batches, "ACKNOWLEDGED_CLAIMS_MAX", 2)
+    told = Acknowledgements()
+    dealt = [batch_of(member, b"a", b"b", claim=number, round_number=2 + number // 9) for number in (7, 8, 9, 10)]
+    told.acknowledge(dealt)
+    first, second = told.entries()
+    assert (list(first.claims), list(first.ids), first.round) == ([7, 8], [], 2)
+    assert (list(second.claims), list(second.ids)) == ([], [message.id for batch in dealt[2:] for message in batch])
+    told.decide()
+    assert member.out == {}
 
 
 def test_claims_of_two_rounds_are_two_entries(member):
