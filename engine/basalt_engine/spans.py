@@ -435,10 +435,9 @@ class Spans(SpanBlocks):
         """The parts that both cover, as a set of its own."""
         if not self._count or not other._count:
             return Spans()
-        if self._count * _FEW <= other._count:
-            return Spans([part for each in self for part in other._parts(*each)])
-        if other._count * _FEW <= self._count:
-            return Spans([part for each in other._from(0, 0) for part in self._parts(*each)])
+        few, many = (self, other) if self._count <= other._count else (other, self)
+        if few._count * _FEW <= many._count:
+            return Spans([part for each in few._from(0, 0) for part in many._parts(*each)])
         mine, others = self._columns(0, len(self._ends)), other._columns(0, len(other._ends))
         return Spans.ascending(*_common(*mine, *others))
 

@@ -125,7 +125,9 @@ class Acknowledging:
 
     async def _count(self, planned: PlannedAcknowledgement, log: TopicLog, reach: _Reach, *, counting: bool) -> None:
         """Count the messages of stretches that no claim knows the number of; of what was never dealt only for who wants to know."""
-        stretches = [pair for claim, spans in reach.claimed if spans != claim.left for pair in spans]
+        stretches = [
+            pair for claim, spans in reach.claimed if spans is not claim.left and spans != claim.left for pair in spans
+        ]
         stretches += reach.returned + (reach.free if counting else [])
         if not stretches:
             return
@@ -333,7 +335,8 @@ class Acknowledging:
         for claim, spans in reach.claimed:
             if not caller.owns(claim):
                 raise _held(state, next(iter(spans))[1], claim)
-            messages = claim.messages_left if spans == claim.left else self._number(planned, spans)
+            is_whole = spans is claim.left or spans == claim.left
+            messages = claim.messages_left if is_whole else self._number(planned, spans)
             planned.claims.append(ClaimPart(claim, spans, messages))
             planned.acknowledged += messages
         planned.came_back = self._number(planned, reach.returned)
@@ -389,8 +392,8 @@ class Acknowledging:
         unclaimed = planned.came_back  # and claimed by nobody since
         claims.take([part for part in planned.claims if part.claim.end is None and part.spans], acknowledged=True)
         if planned.by_id and (dispatcher.returned or len(claims)):
-            parts, unheld = _by_claim(claims, planned.by_id)
-            claims.take([part._replace(messages=max(part.messages, 1)) for part in parts], acknowledged=True)
+            parts, unheld = _by_claim(claims, planned.by_id, least=1)
+            claims.take(parts, acknowledged=True)
             unclaimed += dispatcher.returned.covered(unheld)
         taken = before - claims.messages
         dispatcher.settle(planned.spans, transaction_id, taken + unclaimed)
@@ -473,8 +476,10 @@ def _behind(spans: Spans, after: bytes, message_id: bytes) -> bytes:
     return begin
 
 
-def _by_claim(claims: Claims, by_id: Sequence[tuple[bytes, bytes]]) -> tuple[list[ClaimPart], list[bytes]]:
-    """The parts of claims in which these single messages lie, with the number of them; and the ids that nobody has claimed.
+def _by_claim(
+    claims: Claims, by_id: Sequence[tuple[bytes, bytes]], least: int = 0
+) -> tuple[list[ClaimPart], list[bytes]]:
+    """The parts of claims in which these single messages lie, with the number of them (`least` in each); and the ids that nobody has.
 
     Of a claim that only has what lives no more before such a message there are none.
     """
@@ -484,7 +489,7 @@ def _by_claim(claims: Claims, by_id: Sequence[tuple[bytes, bytes]]) -> tuple[lis
         first = bisect_right(ids, begin, at)
         stop = bisect_right(ids, end, first)
         unheld += ids[at:first]
-        numbers[claim] = numbers.get(claim, 0) + stop - first
+        numbers[claim] = numbers.get(claim, 0) + max(stop - first, least)
         at = stop
     return parts_of(found, numbers), unheld + ids[at:]
 

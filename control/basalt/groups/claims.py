@@ -97,8 +97,8 @@ def parts_of(
 
 def _of_left(claim: Claim, pairs: list[tuple[bytes, bytes]]) -> Spans:
     """These spans, of what the claim has left; most claims have one span, and all of it is meant."""
-    left = claim.left
-    return left if len(pairs) == len(left) == 1 and pairs[0] == (left.begin, left.end) else Spans(pairs)
+    is_whole = len(pairs) == len(claim.left) == 1 and pairs[0] == (claim.after, claim.through)
+    return claim.left if is_whole else Spans(pairs)
 
 
 class Caller(NamedTuple):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -42,6 +41,7 @@ TIMER_MS_MIN = 10  # between two looks at what has run out
 OPTIONS_AT_HAND = 1_024  # options of groups that are not decoded again for each acknowledgement
 SPANS_LOOK_MS = 1_000  # between two looks whether there are fewer spans, while a fetch waits for that
 TOGETHER_MAX = 200  # claims that end without a pause, or by one entry of the log: a few milliseconds
+TOGETHER_SPANS_MAX = 1_000  # of theirs, of which those of a keyed group have many each
 RETRY_MS = 1_000  # after such a look failed, for the store did
 
 
@@ -302,8 +302,7 @@ class LiveGroup:
     async def _give_all_back(self, member: Member) -> None:
         try:
             claims = self.dispatcher.claims.of_member(member.name, member.epoch)
-            for first in range(0, len(claims), TOGETHER_MAX):
-                some = [claim for claim in claims[first : first + TOGETHER_MAX] if claim.end is None]
+            while some := _together(claim for claim in claims if claim.end is None):
                 self.dispatcher.give_back(list(map(ClaimPart.whole, some)), returned=False)
                 self.wake()
                 await asyncio.sleep(0)
@@ -481,21 +480,16 @@ class LiveGroup:
 
         def stage(group: Group) -> int:
             state, claims = self.state, self.dispatcher.claims
-            lost = list(islice((claim for claim in claims if self._is_lost(claim)), TOGETHER_MAX))
-            known = {claim.number for claim in lost}
-            over = (
-                each
-                for each in claims.run_out(self._desk.clock.monotonic_ms())
-                if each.number not in known and (each.member, each.epoch) not in self._leaving
-            )
-            run_out = list(islice(over, TOGETHER_MAX - len(lost)))
-            made = self.failed(state, list(map(ClaimPart.whole, lost)), ReturnReason.MEMBER_LOST, group.now_ms)
-            made += self.failed(state, list(map(ClaimPart.whole, run_out)), ReturnReason.CLAIM_EXPIRED, group.now_ms)
-            manager.apply(group, made)
-            return len(lost) + len(run_out)
+            reason, ended = ReturnReason.MEMBER_LOST, _together(claim for claim in claims if self._is_lost(claim))
+            if not ended:
+                over = claims.run_out(self._desk.clock.monotonic_ms())
+                reason = ReturnReason.CLAIM_EXPIRED
+                ended = _together(claim for claim in over if (claim.member, claim.epoch) not in self._leaving)
+            manager.apply(group, self.failed(state, list(map(ClaimPart.whole, ended)), reason, group.now_ms))
+            return len(ended)
 
-        total, returned = 0, TOGETHER_MAX
-        while returned == TOGETHER_MAX:
+        total, returned = 0, 1
+        while returned:
             self._replaced = False
             try:
                 returned = await manager.run(stage)
@@ -606,6 +600,17 @@ class LiveGroup:
         for task in ending:
             task.cancel()
         return ending
+
+
+def _together(claims: Iterable[Claim]) -> list[Claim]:
+    """As many of these claims as end at once."""
+    found, spans = list[Claim](), 0
+    for claim in claims:
+        found.append(claim)
+        spans += len(claim.left)
+        if len(found) == TOGETHER_MAX or spans >= TOGETHER_SPANS_MAX:
+            break
+    return found
 
 
 def options_of(state: GroupState) -> GroupOptions:

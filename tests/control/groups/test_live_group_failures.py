@@ -220,6 +220,24 @@ async def test_the_claims_of_a_member_that_is_lost_come_back_a_part_at_a_time_an
     assert (texts(again.fetch), again.attempt) == ([*"abcde"], 2)
 
 
+async def test_of_claims_that_have_many_spans_left_fewer_come_back_at_once(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_group, "TOGETHER_SPANS_MAX", 3)
+    await shop.publish(A, *"abcdefgh", *"ijklmnop", *"xyz")
+    billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0, member_ms=1_000))
+    page = await billing.fetch("mary", 8)
+    other = await billing.fetch("mary", 8, epoch=page.member_epoch)
+    await billing.acknowledge(ids=[*ids_of(page)[1::2], *ids_of(other)[1::2]], member="mary")
+    for _ in range(2):
+        await billing.fetch("mary", 1, epoch=page.member_epoch)
+    shop.clock.advance(1_000)
+    edits_before = shop.transactions.state.edits_applied
+    assert await billing.live.return_run_out() == 4
+    assert shop.transactions.state.edits_applied - edits_before == 3
+    assert await billing.handled("john") == [*"acegikmoxyz"]
+
+
 async def test_a_member_that_leaves_gives_all_back_also_when_it_does_not_wait_for_that(
     shop: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
