@@ -18,7 +18,8 @@ from deploy.hbase.runtime import ROOT, MavenError, RuntimeMissingError
 from deploy.hbase.standalone import HEAP_MB, ROLES, START_TIMEOUT_S, Gateways, Standalone, StandaloneError
 
 NOT_RUNNING = 3  # the exit code of `status`, as that of init scripts
-WATCH_S = 0.5
+# A look reads the command lines of all processes of the machine: twice a second it takes a hundredth of a core.
+WATCH_S = 2.0
 
 
 def main() -> int:
