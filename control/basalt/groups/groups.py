@@ -155,7 +155,7 @@ class Groups:
                 "consumer groups need the builtin transaction manager, and transactions.manager is external",
                 field="transactions.manager",
             )
-        log = self._logs.find(title) or await self._logs.open(title)
+        log = self._logs.find_in_doubt(title) or await self._logs.open(title)
         if not self._manager.is_known:
             await self._manager.ensure_known()
         if self._manager.state.groups is not self._table:

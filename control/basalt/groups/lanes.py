@@ -593,15 +593,10 @@ class Lanes:
 
     async def cut_out(self, log: TopicLog, picked: Picked, oldest: bytes) -> Fetch:
         """The messages themselves, ascending, but for those that have expired; none lives before `oldest`."""
-        if picked.cuts:
-            if log.unconfirmed:
-                await log.confirm_or_delete()
-            if not log.ended and next(iter(picked.spans))[0] >= oldest:
-                slices = [each for cut in picked.cuts for each in cut.slices()]
-                size_bytes = sum([each.payload_bytes for each in slices])
-                return NOTHING._replace(
-                    slices=slices, messages=picked.total, payload_bytes=size_bytes, next_id=picked.last
-                )
+        if picked.cuts and not log.ended and next(iter(picked.spans))[0] >= oldest:
+            slices = [each for cut in picked.cuts for each in cut.slices()]
+            size_bytes = sum([each.payload_bytes for each in slices])
+            return NOTHING._replace(slices=slices, messages=picked.total, payload_bytes=size_bytes, next_id=picked.last)
         return await self.read(log, picked.ahead())
 
     async def read(self, log: TopicLog, messages: Sequence[Ahead]) -> Fetch:

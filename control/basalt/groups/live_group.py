@@ -437,7 +437,7 @@ class LiveGroup:
         """The log that it reads, and its durable state. `GroupNotFoundError` once one of them is gone."""
         logs = self._desk.logs
         try:
-            log = logs.find(self.title) or await logs.open(self.title)
+            log = logs.find_in_doubt(self.title) or await logs.open(self.title)
         except TopicNotFoundError:
             log = None
         await self._desk.manager.ensure_known()

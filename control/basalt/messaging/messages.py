@@ -197,7 +197,7 @@ class Messages:
         begin = start_from(start, inclusive)
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
-            log = self._logs.find(title) or await self._logs.open(title)
+            log = self._logs.find_in_doubt(title) or await self._logs.open(title)
             arrival = log.waiter() if wait_ms else None
             try:
                 seen = self._writers.current() if committed else snapshot

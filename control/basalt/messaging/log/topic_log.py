@@ -35,6 +35,7 @@ from basalt.messaging.log.tails import Tail, TailOwner, Tails
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.rules.transaction import Transaction
+from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, RecordKind
@@ -163,6 +164,10 @@ class TopicLog(TailOwner):
         """
         return self.newest + b"\0" if self.in_flight is None else self.in_flight + b"\0"
 
+    def is_in_doubt_before(self, start: bytes) -> bool:
+        """True when rows in doubt lie before this position: who reads from there passes them."""
+        return bool(self.unconfirmed) and self.in_flight is not None and start > self.in_flight
+
     async def confirm_or_delete(self) -> None:
         """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them.
 
@@ -181,6 +186,22 @@ class TopicLog(TailOwner):
             if not self.writing:
                 self.in_flight = None
         self.notify()
+
+    async def goes_on(self, has_found: bool) -> bool:
+        """Decide about rows in doubt at which a reader has come to the end; True when there may be more to read then.
+
+        It takes a write. While the store refuses it, what a reader has found before them is a page, and one that has found nothing is
+        refused: nobody knows whether this is the end.
+        """
+        if not self.unconfirmed:
+            return False
+        try:
+            await self.confirm_or_delete()
+        except BasaltError:
+            if not has_found:
+                raise
+            return False
+        return True
 
     # Appending.
 

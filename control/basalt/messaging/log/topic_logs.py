@@ -58,6 +58,12 @@ class TopicLogs:
 
     def find(self, title: TopicName) -> TopicLog | None:
         """The topic's log, where it is open and nothing is to be decided before it is used; else `open` it."""
+        log = self.find_in_doubt(title)
+        return None if log is None or log.unconfirmed else log
+
+    def find_in_doubt(self, title: TopicName) -> TopicLog | None:
+        """The same, though rows are in doubt: `LogReader` decides about them when it comes to them, and while the store takes no
+        writes what lies before them is read."""
         log = self.memory.recent.get(title)
         if log is None:
             found = self._open.get(title)
@@ -65,7 +71,7 @@ class TopicLogs:
                 return None
             log = found
         self.memory.touch(log)
-        return log if log.live and not log.unconfirmed else None
+        return log if log.live else None
 
     async def open(self, title: TopicName) -> TopicLog:
         """The topic's log; `TopicNotFoundError` when it does not exist. Rows that are in doubt are decided about."""

@@ -222,9 +222,9 @@ class AnswerReader:
         """A page in this encoding, past any stretch of rows that this reader may not see, as `LogReader.read`."""
         answers, rows_around = self._answers, ROWS_AROUND
         while True:
-            if log.unconfirmed:
-                await log.confirm_or_delete()
             start = reading.go_on(log.oldest_ms(reading.now_ms)).position
+            if log.is_in_doubt_before(start):
+                await log.confirm_or_delete()
             stretch = answers.find(log, asked.encoding, start)
             if stretch is not None and reading.can_see(stretch.writers):
                 answers.hits += 1
@@ -246,7 +246,7 @@ class AnswerReader:
                 if is_blocked:
                     rows_max, rows_around = rows_around, min(4 * rows_around, LOOK_ROWS_MAX)
             page = await self._reader.turn(log, reading, ahead, rows_max)
-            if page is not None:
+            if page is not None and not (page.stopped is Stopped.END and await log.goes_on(reading.has_found)):
                 return page
 
     def _make(

@@ -607,11 +607,10 @@ class LogReader:
     async def go_on(self, log: TopicLog, reading: Reading) -> Fetch:
         """Read until the page is complete."""
         while True:
-            if log.unconfirmed:
+            if log.is_in_doubt_before(reading.go_on(log.oldest_ms(reading.now_ms)).position):
                 await log.confirm_or_delete()
-            reading.go_on(log.oldest_ms(reading.now_ms))
             page = await self.turn(log, reading, self.rows_ahead(log, reading))
-            if page is not None:
+            if page is not None and not (page.stopped is Stopped.END and await log.goes_on(reading.has_found)):
                 return page
 
     def rows_ahead(self, log: TopicLog, reading: Reading) -> RowsAhead:

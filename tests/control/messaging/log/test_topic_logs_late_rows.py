@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from basalt.api.codecs.encoded import BatchedMessages
+from basalt.messaging.read.log_reader import Fetch
 from basalt_engine.errors import StoreError, UnknownOutcomeError
+from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Put, TableWrite
 from tests.wiring import A, Wired, shop_work
@@ -84,11 +87,59 @@ async def test_a_row_that_arrives_before_anybody_has_looked_stays(shop: Wired):
 async def test_while_the_store_is_away_nothing_is_decided_and_readers_wait(shop: Wired):
     store = await lose(shop, "late")
     store.away = True
+    page = await shop.messaging.fetch(A, None, True)
+    assert page.messages == 1
     with pytest.raises(StoreError):
-        await shop.read(A)
+        await shop.messaging.fetch(A, page.next_id, False)
     store.away = False
     store.arrive()
     assert await shop.read(A) == ["first", "late"]
+
+
+@pytest.mark.parametrize("encoded", [False, True], ids=["decoded", "encoded"])
+async def test_while_the_store_takes_no_writes_what_lies_before_the_doubts_is_read_and_its_end_is_not_claimed(
+    shop: Wired, encoded: bool
+):
+    encoding = BatchedMessages if encoded else None
+
+    async def fetch(start: bytes | None, messages_max: int | None = None) -> Fetch:
+        return await shop.messaging.fetch(A, start, start is None, messages_max=messages_max, encoding=encoding)
+
+    await shop.publish(A, "second")
+    store = await lose(shop, "late")
+    store.away = True
+    for messages_max in (1, 2, 3):
+        assert (await fetch(None, messages_max)).messages == min(messages_max, 2)
+    end = (await fetch(None)).next_id
+    with pytest.raises(StoreError):
+        await fetch(end)
+    store.away = False
+    assert (await fetch(end)).messages == 0
+    store.arrive()
+    await shop.publish(A, "last")
+    assert await shop.read(A) == ["first", "second", "last"]
+
+
+async def test_who_begins_behind_doubts_would_pass_them_and_has_them_decided_first(shop: Wired):
+    log = await shop.topics.open(A)
+    store = await lose(shop, "late")
+    # It was staged before the other write failed.
+    behind = await shop.messaging._writer.run(lambda group: log.append(group, [b"behind"]))
+    start = position(behind.start_ms, behind.start_sequence).ljust(MESSAGE_ID_BYTES, b"\0")
+    store.away = True
+    with pytest.raises(StoreError):
+        await shop.messaging.fetch(A, start, True)
+    store.away = False
+    assert (await shop.messaging.fetch(A, start, True)).messages == 1
+    store.arrive()
+    assert await shop.read(A) == ["first", "behind"]
+
+
+async def test_a_page_that_ends_before_doubts_goes_on_behind_them_where_it_can_be_decided(shop: Wired):
+    store = await lose(shop, "late")
+    store.arrive()
+    page = await shop.messaging.fetch(A, None, True)
+    assert page.messages == 2
 
 
 async def test_a_commit_that_was_given_up_leaves_no_row_behind_that_arrives_late(shop: Wired):
