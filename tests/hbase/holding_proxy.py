@@ -20,6 +20,7 @@ class HoldingProxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self.held_bytes = 0
+        self._held: list[bytes] = []
         self.unanswered: set[socket.socket] = set()  # connections to the target on which a held call has no answer yet
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -29,8 +30,13 @@ class HoldingProxy:
     def hold(self) -> None:
         """Keep back what clients send from now on."""
         self.held_bytes = 0
+        self._held.clear()
         self.unanswered.clear()
         self._flowing.clear()
+
+    def holds(self, words: bytes) -> bool:
+        """True when a piece that it keeps back has these words, such as the name of a table."""
+        return any(words in piece for piece in tuple(self._held))
 
     def let_go(self) -> None:
         """Deliver what was kept back, and all that follows."""
@@ -60,6 +66,7 @@ class HoldingProxy:
         while piece := _received(client):
             if not self._flowing.is_set():
                 self.held_bytes += len(piece)
+                self._held.append(piece)
                 self.unanswered.add(server)
                 self._flowing.wait()
             try:

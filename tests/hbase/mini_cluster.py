@@ -98,7 +98,7 @@ class MiniCluster:
         return list(self._java.aborted())
 
     def settle(self) -> None:
-        """Wait until every region is open somewhere."""
+        """Wait until every region is open at a server that runs."""
         self._java.settle()
 
     @property

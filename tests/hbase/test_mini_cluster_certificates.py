@@ -17,7 +17,7 @@ from tests.hbase.mini_cluster import MiniCluster, wait_until
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
 
-LIFETIME_MS = 6 * SECOND_MS  # so that a test can outlive a writer, and a busy machine does not before it has looked
+LIFETIME_MS = 2 * SECOND_MS  # of writers that a test outlives
 SKEW_MS = 200  # all clocks of the mini-cluster are one
 TABLES = ("message", "payload", "cell")
 
@@ -41,15 +41,30 @@ def row(sequence: int, writer: int | None = None, bucket: int = 0) -> dict[bytes
     return {bytes([bucket]) + key[1:]: columns}
 
 
-def certificates(installation: BareInstallation) -> Certificates:
-    """The rule over what the regions report now."""
+def certificates(
+    installation: BareInstallation, lifetime_ms: int = LIFETIME_MS, at_ms: int | None = None
+) -> Certificates:
+    """The rule over what the regions report now, as it is now or was at a time."""
     reports = installation.wait_for_reports(TABLES)
     listed = [
         Region(table, region.encoded_name, region.name, region.start, region.stop, region.server)
         for table in TABLES
         for region in installation.regions(table)
     ]
-    return Certificates(listed, reports, Terms(now_ms(), LIFETIME_MS, skew_ms=SKEW_MS))
+    return Certificates(listed, reports, Terms(at_ms or now_ms(), lifetime_ms, skew_ms=SKEW_MS))
+
+
+def fail(installation: BareInstallation, writer: int) -> tuple[int, int]:
+    """Tell the regions that a writer has failed; its lifetime, which is over a second from now, and when it is over for every clock.
+
+    However long the test took up to here, what it wrote before was written within that.
+    """
+    begun_ms = writer // POINTERS_PER_MS
+    lifetime_ms = now_ms() + SECOND_MS - begun_ms
+    failed = BareInstallation.snapshot(sequence=2, invalid=[writer], lifetime_ms_max=lifetime_ms)
+    installation.put_snapshot(failed)
+    installation.wait_until_known(failed, TABLES)
+    return lifetime_ms, begun_ms + lifetime_ms + SKEW_MS
 
 
 def files_of(reports: dict[str, RegionReport]) -> dict[str, StoreFile]:
@@ -69,27 +84,24 @@ def test_a_writer_may_be_forgotten_after_flushes_and_a_minor_compaction_and_neve
     installation: BareInstallation,
 ) -> None:
     writer = pointer_at(now_ms())
-    running = BareInstallation.snapshot(sequence=1, in_progress=[writer], lifetime_ms_max=LIFETIME_MS)
+    running = BareInstallation.snapshot(sequence=1, in_progress=[writer])
     installation.put_snapshot(running)
     installation.wait_until_known(running, TABLES)
     installation.write(row(1, writer) | row(2, bucket=1))
     installation.flush()
     holding = next(name for name, writers in writers_in_files(installation).items() if writer in writers)
-    failed = BareInstallation.snapshot(sequence=2, invalid=[writer], lifetime_ms_max=LIFETIME_MS)
-    installation.put_snapshot(failed)
-    installation.wait_until_known(failed, TABLES)
     installation.write(row(3) | row(4, bucket=1))
-    assert certificates(installation).cause(writer) is Cause.LIFETIME
-    over_ms = writer // POINTERS_PER_MS + LIFETIME_MS + SKEW_MS
+    lifetime_ms, over_ms = fail(installation, writer)
+    assert certificates(installation, lifetime_ms, at_ms=over_ms).cause(writer) is Cause.LIFETIME
     wait_until(lambda: now_ms() > over_ms, "the writer's lifetime is over")
-    assert certificates(installation).cause(writer) is Cause.MEMSTORE
+    assert certificates(installation, lifetime_ms).cause(writer) is Cause.MEMSTORE
     installation.flush()
-    rule = certificates(installation)
+    rule = certificates(installation, lifetime_ms)
     assert rule.cause(writer) is Cause.FILE
     assert holding in {hold.file.name for hold in rule.holds(writer)}
     assert writer in writers_in_files(installation)[holding]
     installation.compact(major=False)
-    assert certificates(installation).may_go(writer)
+    assert certificates(installation, lifetime_ms).may_go(writer)
     assert not any(writers_in_files(installation).values())
     with pytest.raises(Py4JJavaError, match="basalt refused"):
         installation.write(row(5, writer))
@@ -97,18 +109,15 @@ def test_a_writer_may_be_forgotten_after_flushes_and_a_minor_compaction_and_neve
 
 def test_a_row_that_was_dropped_at_its_flush_holds_nothing_back(installation: BareInstallation) -> None:
     writer = pointer_at(now_ms())
-    running = BareInstallation.snapshot(sequence=1, in_progress=[writer], lifetime_ms_max=LIFETIME_MS)
+    running = BareInstallation.snapshot(sequence=1, in_progress=[writer])
     installation.put_snapshot(running)
     installation.wait_until_known(running, TABLES)
     installation.write(row(1, writer) | row(2))
-    failed = BareInstallation.snapshot(sequence=2, invalid=[writer], lifetime_ms_max=LIFETIME_MS)
-    installation.put_snapshot(failed)
-    installation.wait_until_known(failed, TABLES)
-    over_ms = writer // POINTERS_PER_MS + LIFETIME_MS + SKEW_MS
+    lifetime_ms, over_ms = fail(installation, writer)
     wait_until(lambda: now_ms() > over_ms, "the writer's lifetime is over")
-    assert certificates(installation).cause(writer) is Cause.MEMSTORE
+    assert certificates(installation, lifetime_ms).cause(writer) is Cause.MEMSTORE
     installation.flush()
-    assert certificates(installation).may_go(writer)
+    assert certificates(installation, lifetime_ms).may_go(writer)
     assert not any(writers_in_files(installation).values())
 
 

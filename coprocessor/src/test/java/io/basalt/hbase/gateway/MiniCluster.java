@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hbase.HBaseConfiguration;
@@ -11,6 +12,7 @@ import org.apache.hadoop.hbase.HBaseTestingUtility;
 import org.apache.hadoop.hbase.MiniHBaseCluster;
 import org.apache.hadoop.hbase.ServerName;
 import org.apache.hadoop.hbase.StartMiniClusterOption;
+import org.apache.hadoop.hbase.master.RegionState;
 import org.apache.hadoop.hbase.metrics.Counter;
 import org.apache.hadoop.hbase.metrics.Gauge;
 import org.apache.hadoop.hbase.metrics.Histogram;
@@ -23,6 +25,7 @@ import org.apache.hadoop.hbase.util.JVMClusterUtil.RegionServerThread;
 /** An HBase of several region servers on HDFS, all in this process, with both Thrift gateways in front. */
 public final class MiniCluster {
   private static final long DEADLINE_MS = 60_000; // anything that takes longer hangs
+  private static final long POLL_MS = 20;
 
   private final HBaseTestingUtility utility;
   private final MiniHBaseCluster cluster;
@@ -141,9 +144,20 @@ public final class MiniCluster {
     return output.toBytes();
   }
 
-  /** Waits until no region is on its way from one server to another. */
+  /**
+   * Waits until no region is on its way from one server to another, or still said to be at one that has ended: the
+   * master hears of that a moment later, and until then takes its regions for open.
+   */
   public void settle() throws IOException {
+    utility.waitFor(DEADLINE_MS, POLL_MS, this::isOpenAtTheLivingAlone);
     utility.waitUntilNoRegionsInTransition(DEADLINE_MS);
+  }
+
+  private boolean isOpenAtTheLivingAlone() {
+    Set<ServerName> living = running().stream().map(HRegionServer::getServerName).collect(Collectors.toSet());
+    return cluster.getMaster().getAssignmentManager().getRegionStates().getRegionStateNodes().stream()
+        .filter(region -> region.isInState(RegionState.State.OPEN))
+        .allMatch(region -> living.contains(region.getRegionLocation()));
   }
 
   List<HRegionServer> running() {

@@ -1,10 +1,12 @@
 package io.basalt.hbase.gateway;
 
 import java.io.IOException;
+import java.net.BindException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.concurrent.ThreadLocalRandom;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hbase.thrift.ThriftServer;
 
@@ -12,6 +14,9 @@ import org.apache.hadoop.hbase.thrift.ThriftServer;
 final class ThriftGateways {
   private static final String HOST = "127.0.0.1";
   private static final int WAITS_MAX = 600; // of 50 ms: a gateway is up within a second or two
+  private static final int FIRST_PORT = 20_000;
+  private static final int EPHEMERAL_PORT = 32_000; // below the range from which Linux serves outgoing connections
+  private static final int TRIES_MAX = 100;
 
   private final Configuration configuration;
   private int port;
@@ -63,9 +68,17 @@ final class ThriftGateways {
     }
   }
 
+  /** A port that nobody has, and that no outgoing connection of this machine is given until the gateway listens there. */
   private static int freePort() throws IOException {
-    try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getByName(HOST))) {
-      return socket.getLocalPort();
+    for (int tries = 0; ; tries++) {
+      int port = ThreadLocalRandom.current().nextInt(FIRST_PORT, EPHEMERAL_PORT);
+      try (ServerSocket socket = new ServerSocket(port, 1, InetAddress.getByName(HOST))) {
+        return socket.getLocalPort();
+      } catch (BindException error) {
+        if (tries == TRIES_MAX) {
+          throw error;
+        }
+      }
     }
   }
 }
