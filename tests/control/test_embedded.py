@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import basalt
 from basalt.client.attempts import Send
 from basalt.client.plans import Answer, AnswerLost
 from basalt.embedded import embedded_directory, exchange
@@ -81,3 +82,10 @@ def test_an_embedded_url_names_a_directory(tmp_path):
     assert embedded_directory("embedded:", {"store.kind": "memory"}) is None
     with pytest.raises(InputError, match="names no directory"):
         embedded_directory("embedded:", {})
+
+
+def test_its_calls_are_made_by_a_part_of_this_process(tmp_path):
+    with basalt.connect(f"embedded:{tmp_path}") as client:
+        found = client.auth.whoami()
+        assert (found.principal, found.judged) == ("internal:embedded", False)
+        assert client.auth.check("operate", "cluster").allowed
