@@ -320,6 +320,9 @@ class Claims:
 
     def due_ms(self) -> float | None:
         """When the next claim runs out."""
+        if len(self._due) > 2 * len(self._by_number) + DUE_PASSED_OVER:  # popping thousands that ended would take long
+            self._due = [(each.until_ms, each.number) for each in self._by_number.values()]
+            heapq.heapify(self._due)
         while self._due:
             until_ms, number = self._due[0]
             claim = self._by_number.get(number)

@@ -344,3 +344,13 @@ def looks(claims: Claims) -> object:
     members = {name: [each.number for each in claims.of_member(name)] for name in "ab"}
     transactions = [[each.number for each in claims.of_transaction(number)] for number in range(3)]
     return told, members, transactions, claims.taken, claims.messages, claims.most(), len(claims)
+
+
+def test_the_times_of_claims_that_ended_are_passed_over_all_at_once() -> None:
+    claims = Claims()
+    for number in range(100):
+        claims.add(claim(number, (9 * number, 9 * number + 4), until_ms=100 + number))
+    claims.take([ClaimPart.whole(each) for each in claims if each.number], acknowledged=False)
+    assert (claims.due_ms(), len(claims._due)) == (100, 1)
+    end(claims, claims.find(0))
+    assert claims.due_ms() is None
