@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # a client is a large import, and most processes of Spark tha
     from basalt.client import Client, Topic
 
 
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
@@ -50,11 +51,16 @@ def _headers(variable: str | None) -> dict[str, str]:
     token = os.environ.get(variable, "").strip()
     if not token:
         raise InputError(
-            f"option tokenEnv names the environment variable {variable}, which is not set in this process:"
+            f"option tokenEnv names an environment variable{_named(variable)} that is not set in this process:"
             " set it for the driver and for every executor (spark.executorEnv.*)",
             field="tokenEnv",
         )
     return {"authorization": f"Bearer {token}"}
+
+
+def _named(variable: str) -> str:
+    """The variable's name, where it looks like one: by mistake the token itself may have been given for it."""
+    return f" {variable}" if _VARIABLE.fullmatch(variable) else " (not shown here: it may be the token itself)"
 
 
 class QualifiedTopic(NamedTuple):

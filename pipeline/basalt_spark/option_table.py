@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from basalt.api.markers import TASKS_MAX
 from basalt.errors import InputError
+from basalt.redaction import address_without_password
 
 SIZE_UNITS = {"": 1, "b": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2, "g": 1024**3, "gib": 1024**3}
 DURATION_UNITS = {
@@ -32,7 +33,7 @@ NAME_CHARS_MAX = 255  # of a session's or a task's name on a server
 FETCH_BYTES_MAX = 32 * 1024**2  # the most that a server sends in one answer
 PARTITIONS_MAX = 10_000  # tasks of one read; more only cost
 
-_SERVER = re.compile(r"https?://[^\s/]\S*")
+_SERVER = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")  # options are in plans and pages of Spark: no password
 _QUANTITY = re.compile(r"([0-9]{1,19})\s*([a-zA-Z]*)")
 _FLAGS = {"true": True, "false": False}
 
@@ -258,7 +259,9 @@ def _value(option: Option, text: str) -> Any:
     try:
         value = option.kind.read(text)
     except ValueError as error:
-        raise InputError(f"option {name}: {text!r} {error}; it takes {option.kind.shown}", field=name) from None
+        raise InputError(
+            f"option {name}: {address_without_password(text)!r} {error}; it takes {option.kind.shown}", field=name
+        ) from None
     if option.highest is not None and value > option.highest:
         raise InputError(f"option {name} is {value}; it must be {option.highest} or less", field=name)
     return value

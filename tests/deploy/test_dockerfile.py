@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from basalt.server.listening import listen_address
 from basalt.settings import load_settings
 from deploy.hbase.runtime import ROOT
 from tests.docs.test_dependencies import locked, normalised
@@ -82,3 +84,20 @@ def test_compose_builds_stages_that_there_are_and_publishes_to_this_machine_alon
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
         if service.get("ports"):
             assert load_settings((), service["environment"]).http.hosts == (name,), name  # as other containers call it
+
+
+def test_who_runs_the_image_says_that_it_is_open_and_the_image_does_not_say_it_for_them():
+    [command] = re.findall(r"^CMD (\[.*\])$", STAGES["basalt"], re.MULTILINE)
+    assert json.loads(command)[:1] == ["serve"]
+    assert "0.0.0.0" in json.loads(command)
+    assert "AUTH__KINDS" not in STAGES["basalt"]
+    assert "auth.kinds" not in command
+
+
+def test_compose_says_that_its_servers_are_open():
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    servers = {name: each for name, each in compose["services"].items() if each.get("ports")}
+    assert set(servers) == {"basalt", "embedded"}
+    for name, each in servers.items():
+        loaded = load_settings(["server.host=0.0.0.0"], each["environment"])
+        assert not listen_address(loaded).is_loopback, name

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from basalt.server.listening import listen_address
 from basalt.settings import load_settings
 from deploy.hbase.runtime import ROOT
 
@@ -110,9 +111,13 @@ def environment(path: Path) -> dict[str, str]:
 
 @by_file
 def test_the_server_takes_what_it_is_given(path: Path):
-    given = environment(path)
-    loaded = load_settings((), given, None)
-    assert container(path)["args"][0] == "serve"
+    command, *options = container(path)["args"]
+    assert command == "serve"
+    flags = [
+        f"server.{name.removeprefix('--')}={value}" for name, value in zip(options[::2], options[1::2], strict=True)
+    ]
+    loaded = load_settings(flags, environment(path), None)
+    assert not listen_address(loaded).is_loopback  # and it starts, for somebody wrote that it is to be open
     assert loaded.store.kind == ("rocks" if path.stem == "embedded" else "hbase")
     assert loaded.leader.url == (None if path.stem == "embedded" else "http://10.0.0.7:4780")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from basalt.server.listening import listen_address
 from basalt.settings import load_settings
 from deploy.hbase.runtime import ROOT
 
@@ -55,6 +56,9 @@ def test_the_unit_waits_for_word_of_the_server_and_starts_it_with_its_settings()
     loaded = load_settings((), {}, FOLDER / "basalt.toml")
     assert loaded.server.data == f"/var/lib/{service['StateDirectory']}/data"
     assert (loaded.server.host, loaded.server.port) == ("127.0.0.1", 4780)
+    assert listen_address(loaded).is_loopback
+    # Nobody else may look at the payloads, whatever made the files.
+    assert (service["StateDirectoryMode"], service["UMask"]) == ("0700", "0077")
 
 
 def test_the_user_of_the_unit_is_the_one_that_is_made():

@@ -128,6 +128,15 @@ def test_a_topic_may_be_called_as_a_member_of_an_offset_is():
     assert start.of(QualifiedTopic("default", "v")) == LATEST
 
 
+@pytest.mark.parametrize(
+    "url", ["http://etl:hunter2@mq:4780", "http://a:1,http://etl:hunter2@b:2", "http://mq?token=x"]
+)
+def test_a_server_with_a_password_in_its_url_is_refused_and_not_quoted(url):
+    with pytest.raises(InputError, match="is not that of an HTTP server") as refused:
+        parse(server=url)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_options_hold_no_secret(monkeypatch):
     monkeypatch.setenv("BASALT_TOKEN", "s3cret")
     assert "s3cret" not in repr(parse(tokenEnv="BASALT_TOKEN"))

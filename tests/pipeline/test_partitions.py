@@ -130,8 +130,11 @@ def test_a_schema_of_ones_own_is_refused_unless_it_is_the_same():
 def test_a_process_has_one_client_for_a_server_and_its_secret_comes_from_its_own_environment(monkeypatch):
     server = Server("http://127.0.0.1:1", "shop", "BASALT_SPARK_TOKEN")
     monkeypatch.delenv("BASALT_SPARK_TOKEN", raising=False)
-    with pytest.raises(InputError, match="BASALT_SPARK_TOKEN, which is not set in this process"):
+    with pytest.raises(InputError, match="variable BASALT_SPARK_TOKEN that is not set in this process"):
         client_of(server)
+    with pytest.raises(InputError, match="may be the token itself") as refused:
+        client_of(server._replace(token_variable="s3cret-of-somebody"))
+    assert "s3cret" not in str(refused.value)
     monkeypatch.setenv("BASALT_SPARK_TOKEN", "s3cret")
     assert client_of(server) is client_of(server)
     assert client_of(server).namespace == "shop"

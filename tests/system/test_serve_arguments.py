@@ -10,6 +10,9 @@ from tests.system.command_line import CommandLine
 
 pytestmark = pytest.mark.system
 
+ON_HBASE = [
+    flag for place in ("kind=hbase", "hbase.thrift=localhost:1", "hbase.thrift2=localhost:1") for flag in ("--set", f"store.{place}")
+]  # fmt: skip
 # Flags, lines of a settings file, environment, and what is said.
 BAD: list[tuple[list[str], bytes | None, dict[str, str], str]] = [
     (["--port", "65536"], None, {}, "not in the range"),
@@ -36,6 +39,17 @@ BAD: list[tuple[list[str], bytes | None, dict[str, str], str]] = [
     ([], b"[transactions]\ntimeout_ms_default = 1.5\n", {}, "transactions.timeout_ms_default"),
     ([], b"\xff\xfe[\x00", {}, "UTF-8"),
     ([], b"[log]\nlevel = ''\n", {}, "log.level"),
+    (["--host", "0.0.0.0"], None, {}, "setting auth.kinds is not given, and server.host is 0.0.0.0"),
+    (["--host", "::", "--set", "thrift.port=0"], None, {}, "setting auth.kinds is not given, and server.host is ::"),
+    (["--host", "0.0.0.0", "--background"], None, {}, "setting auth.kinds is not given"),
+    (
+        ["--host", "0.0.0.0", "--set", "auth.kinds=token"],
+        None,
+        {},
+        "has 'token' in it, which this version does not know",
+    ),
+    ([], b"[server]\nhost = '0.0.0.0'\n[auth]\nkinds = []\n", {}, "setting auth.kinds is not given"),
+    (["--host", "0.0.0.0", *ON_HBASE], None, {}, "setting auth.kinds is not given"),
     ([], None, {"BASALT__STORE__KIND": ""}, "BASALT__STORE__KIND"),
     ([], None, {"BASALT__STORE__KNID": "rocks"}, "did you mean BASALT__STORE__KIND?"),
     ([], None, {"BASALT__LOG__LEVEL_FILE": "nowhere"}, "nowhere"),

@@ -63,9 +63,24 @@ def test_a_start_after_a_kill_tells_what_it_recovered(fresh: ServerProcess):
 
 
 def test_a_server_that_listens_beyond_its_machine_warns(fresh: ServerProcess):
-    fresh.start("--host", "0.0.0.0", "--set", "log.level=warning")
+    for starts in (1, 2):  # each time
+        fresh.start("--host", "0.0.0.0", "--set", "auth.kinds=none", "--set", "log.level=warning")
+        said = lines(fresh)
+        assert len(said) == starts
+        assert said[-1].startswith(
+            "listens on 0.0.0.0, beyond this machine, and asks nobody who they are (auth.kinds is none)"
+        )
+        assert fresh.stop() == 0
+
+
+def test_a_data_directory_that_others_may_look_into_is_told_of_at_each_start(fresh: ServerProcess):
+    fresh.data.mkdir(mode=0o700)
+    fresh.data.chmod(0o750)
+    fresh.start("--set", "log.level=warning")
     (said,) = lines(fresh)
-    assert said.startswith("listens on 0.0.0.0, beyond this machine, and asks nobody for a password")
+    assert said == (
+        f"other users of this machine may read, enter {fresh.data}, and so every payload in its files: chmod 700 {fresh.data}"
+    )
 
 
 def test_a_server_on_loopback_has_nothing_to_warn_of(fresh: ServerProcess):

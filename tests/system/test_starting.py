@@ -74,7 +74,20 @@ def test_a_port_that_is_taken_is_named_and_the_directory_is_let_go(server: Serve
 
 
 def test_an_address_that_is_not_ours_is_named(server: ServerProcess):
-    assert "cannot listen on 192.0.2.1" in refusal(server, "--host", "192.0.2.1", code=6)
+    said = refusal(server, "--host", "192.0.2.1", "--set", "auth.kinds=none", code=6)
+    assert "cannot listen on 192.0.2.1 port 0" in said
+
+
+def test_a_name_that_nobody_has_is_told_with_the_setting(server: ServerProcess):
+    line = refusal(server, "--host", "nobody.invalid", code=6)
+    assert "cannot listen on nobody.invalid: Name or service not known" in line
+
+
+def test_an_address_beyond_this_machine_is_refused_until_the_word_is_given(server: ServerProcess):
+    line = refusal(server, "--host", "0.0.0.0", code=2)
+    assert "setting auth.kinds is not given, and server.host is 0.0.0.0" in line
+    assert "BASALT__AUTH__KINDS=none" in line
+    serves_its_message(server)
 
 
 def test_a_port_file_that_cannot_be_written_ends_the_start(server: ServerProcess, tmp_path: Path):

@@ -6,6 +6,7 @@ import click
 
 from basalt.cli.output import printable
 from basalt.errors import BasaltError, ConflictError, InvalidSettingError, NotFoundError, RetryError
+from basalt.redaction import without_passwords
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -64,7 +65,8 @@ def one_line(error: BasaltError | click.ClickException) -> str:
         message, hint = _click_message(error)
     notes: list[str] = getattr(error, "__notes__", [])
     message = " ".join([message.strip().rstrip("."), *(f"({note})" for note in notes)])
-    line = printable(f"{message}; {_continued(hint)}" if hint else message)
+    # Arguments are quoted, and one of them may be a URL with a password: what is cut later must be without it already.
+    line = printable(without_passwords(f"{message}; {_continued(hint)}" if hint else message))
     return line if len(line) <= _LINE_CHARS_MAX else line[:_LINE_CHARS_MAX] + "…"
 
 

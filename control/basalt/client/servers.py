@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from basalt.client.attempts import Send, problem_of
 from basalt.client.plans import Answer, AnswerLost, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError
+from basalt.redaction import address_without_password
 
 TransportT = TypeVar("TransportT")
 
@@ -53,9 +54,10 @@ def parse_url(url: str) -> ServerUrl:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InputError(f"URL {url!r} cannot be read: {error}", field="url", hint=_HINT) from None
+        reason = "its port is not 1 to 65535" if "port" in str(error).lower() else "it is not a URL"
+        raise InputError(f"URL {_quoted(url)} cannot be read: {reason}", field="url", hint=_HINT) from None
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise InputError(f"URL {url!r} is not that of an HTTP server", field="url", hint=_HINT)
+        raise InputError(f"URL {_quoted(url)} is not that of an HTTP server", field="url", hint=_HINT)
     if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
         raise InputError(
             f"URL {parts.scheme}://{parts.hostname} has a query, a fragment or a password in it",
@@ -63,10 +65,14 @@ def parse_url(url: str) -> ServerUrl:
             hint="Leave them out; credentials go into headers=.",
         )
     if not url.isascii() or any(char <= " " for char in url):
-        raise InputError(f"URL {url!r} has characters that URLs do not have", field="url", hint=_HINT)
+        raise InputError(f"URL {_quoted(url)} has characters that URLs do not have", field="url", hint=_HINT)
     return ServerUrl(
         parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, parts.path.rstrip("/")
     )
+
+
+def _quoted(url: str) -> str:
+    return repr(address_without_password(url))
 
 
 def parse_urls(urls: str) -> tuple[ServerUrl, ...]:

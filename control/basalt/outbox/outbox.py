@@ -14,6 +14,7 @@ from basalt.client import Transaction, TransactionInfo
 from basalt.client.calls.payloads import BODY_BYTES_MAX, REQUEST_BYTES_MAX, Text, each_payload
 from basalt.errors import InputError, TooLargeError, TransactionEndedError
 from basalt.outbox.tables import DatabaseConnection, DatabaseCursor, DatabaseDriver, OutboxRows, Statements, driver_of
+from basalt.redaction import without_passwords
 
 TABLE_DEFAULT = "basalt_outbox"
 MESSAGE_BYTES_MAX = (
@@ -210,7 +211,10 @@ class OutboxParticipant:
         try:
             self._rows.drop(self._transaction_id)
         except Exception as error:  # noqa: BLE001  # a driver's; the transaction is committed whatever it says
-            log.info("%s: the relay will remove the rows of transaction %s: %s", self.name, self._transaction_id, error)
+            reason = without_passwords(str(error))
+            log.info(
+                "%s: the relay will remove the rows of transaction %s: %s", self.name, self._transaction_id, reason
+            )
 
     def rollback_tx(self) -> bool:
         """Roll the SQL transaction back. The relay publishes the rows that it committed before."""
@@ -219,7 +223,8 @@ class OutboxParticipant:
         try:
             self._connection.rollback()
         except Exception as error:  # noqa: BLE001  # a driver's: the connection is broken, and its transaction with it
-            log.info("%s: transaction %s ends with its connection: %s", self.name, self._transaction_id, error)
+            reason = without_passwords(str(error))
+            log.info("%s: transaction %s ends with its connection: %s", self.name, self._transaction_id, reason)
         self.decided = None if self._deciding else False  # a commit that failed may have happened
         return True
 

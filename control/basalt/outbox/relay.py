@@ -27,6 +27,7 @@ from basalt.errors import (
 )
 from basalt.outbox.outbox import Outbox
 from basalt.outbox.tables import DatabaseConnection, OutboxRow, OutboxRows, Standing
+from basalt.redaction import without_passwords
 
 ROWS_MAX = 500  # of a batch: far more than a request needs to cost little, and few enough to name each in a statement
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # what a client's transaction holds before it sends it ahead of its commit
@@ -109,7 +110,8 @@ class Relay:
                 except (RetryError, ConflictError, SessionNotFoundError, *self._passing) as error:
                     asked_ms = error.retry_after_ms if isinstance(error, RetryError) else 0
                     wait_ms = max(RETRY_PAUSE_MS, asked_ms)
-                    log.warning("outbox %s: trying again in %s ms: %s", self._outbox.name, wait_ms, error)
+                    reason = without_passwords(str(error))  # drivers may quote the address that they were given
+                    log.warning("outbox %s: trying again in %s ms: %s", self._outbox.name, wait_ms, reason)
                 else:
                     published += count
                     if count:

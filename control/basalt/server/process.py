@@ -23,6 +23,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.server.failover import FailoverServer
+from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
 from basalt.server.wiring import open_services, open_store
@@ -30,6 +31,7 @@ from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
 from basalt_engine import __version__
 from basalt_engine.clock import SystemClock
+from basalt_engine.stores.rocks.data_directory import others_may
 
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
 KEEP_ALIVE_S = 75  # longer than a long poll, so that a client's next one finds its connection open
@@ -115,6 +117,11 @@ class _Process:
             store.kind, f"RocksDB in {self.data_directory and self.data_directory.absolute()}"
         )
         log.info("Basalt %s, process %d: opened %s, in %d ms", __version__, os.getpid(), place, took_ms)
+        if store.kind == "rocks" and self.data_directory is not None and (allowed := others_may(self.data_directory)):
+            log.warning(
+                "other users of this machine may %s %s, and so every payload in its files: chmod 700 %s",
+                allowed, self.data_directory.absolute(), self.data_directory.absolute(),
+            )  # fmt: skip
 
     def answers(self, listener: socket.socket) -> None:
         """Requests are answered from now on: say where, and to whom that is open."""
@@ -122,10 +129,10 @@ class _Process:
         serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
         url = _url_of(self.settings.server.host, listener)
         log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
-        if not host.startswith("127.") and host != "::1":
+        if not ListenAddress(self.settings.server.host, host).is_loopback:
             log.warning(
-                "listens on %s, beyond this machine, and asks nobody for a password: whoever reaches port %d may read,"
-                " write and delete everything; set server.host = 127.0.0.1, or let only those in who may", host, port,
+                "listens on %s, beyond this machine, and asks nobody who they are (auth.kinds is none): whoever reaches its ports"
+                " may read, write and delete everything; let only those reach them who may", host,
             )  # fmt: skip
         tell_service_manager(f"READY=1\nSTATUS={serves} at {_url_of(self.settings.server.host, listener)}")
         if self._port_file is not None:
@@ -161,14 +168,13 @@ def serve(
     process.stopped()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(address: ListenAddress, port: int) -> socket.socket:
     """A socket that listens there; `UnavailableError` when another process does, or nobody may."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((address.literal, port), family=family_of(address.literal), backlog=BACKLOG)
     except OSError as error:
         raise UnavailableError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            f"cannot listen on {address} port {port}: {error.strerror or error}",
             field="port",
             hint="another process may have it; port 0 picks a free one",
         ) from error
@@ -177,9 +183,10 @@ def _listen(host: str, port: int) -> socket.socket:
 async def _serve(process: _Process) -> None:
     settings, signals = process.settings, process.signals
     check_thrift(settings)
+    address = listen_address(settings)
     signals.stage = "it opened the store"
     if settings.store.kind == "hbase":
-        await _serve_in_turn(process)
+        await _serve_in_turn(process, address)
         return
     began_ms = process.clock.monotonic_ms()
     store = open_store(settings, process.data_directory)
@@ -188,12 +195,11 @@ async def _serve(process: _Process) -> None:
     services = await open_services(settings, process.data_directory, store=store, clock=process.clock)
     try:
         signals.stage = "it opened its ports"
-        host = settings.server.host
-        listener = _listen(host, settings.server.port)
+        listener = _listen(address, settings.server.port)
         signals.stage = "it started its jobs"
         await services.scheduler.start()
         signals.stage = "it opened its ports"
-        thrift = await services.start_thrift(host)
+        thrift = await services.start_thrift(address.literal)
         try:
             server = _http_server(build_app(services), services.stop_waiting, lambda: process.answers(listener))
             signals.drain_by(server.drain)
@@ -204,18 +210,18 @@ async def _serve(process: _Process) -> None:
         await services.close()
 
 
-async def _serve_in_turn(process: _Process) -> None:
+async def _serve_in_turn(process: _Process, address: ListenAddress) -> None:
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
-    settings, clock, host = process.settings, process.clock, process.settings.server.host
-    listener = _listen(host, settings.server.port)
-    url = settings.leader.url or _url_of(host, listener)
+    settings, clock = process.settings, process.clock
+    listener = _listen(address, settings.server.port)
+    url = settings.leader.url or _url_of(address.host, listener)
     candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
     began_ms = clock.monotonic_ms()
     failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
         open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
-        start_thrift=lambda services: services.start_thrift(host), settings=settings,
+        start_thrift=lambda services: services.start_thrift(address.literal), settings=settings,
     )  # fmt: skip
     process.has_store(clock.monotonic_ms() - began_ms)
     server = _http_server(failover_server, failover_server.stop_waiting, lambda: process.answers(listener))

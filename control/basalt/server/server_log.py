@@ -15,9 +15,20 @@ from datetime import UTC, datetime
 import msgspec
 
 from basalt.errors import InvalidSettingError
+from basalt.redaction import without_passwords
 from basalt.settings import LogSettings
 
 TEXT_LINE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"  # of the log, for people
+
+
+class TextLines(logging.Formatter):
+    """Writes each record as a line for people, with no password of a URL in it: drivers and libraries quote them."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_LINE)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_passwords(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -35,7 +46,7 @@ class JsonLines(logging.Formatter):
             event |= fields
         if record.exc_info:
             event["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(event, enc_hook=str).decode()
+        return without_passwords(msgspec.json.encode(event, enc_hook=str).decode())
 
 
 def set_up_logging(settings: LogSettings) -> None:
@@ -43,7 +54,7 @@ def set_up_logging(settings: LogSettings) -> None:
     handler = logging.StreamHandler(sys.stderr) if settings.file is None else _file_handler(settings.file)
     terminal = settings.file is None and sys.stderr.isatty()
     text = settings.format == "text" or (settings.format == "auto" and terminal)
-    handler.setFormatter(logging.Formatter(TEXT_LINE) if text else JsonLines())
+    handler.setFormatter(TextLines() if text else JsonLines())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "uvicorn.error", "apscheduler"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -96,9 +96,9 @@ class RunningServices(services.Services):
         forget_blocks = self.topics.memory.forget_all_blocks
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
 
-    async def start_thrift(self, host: str) -> ThriftFace:
-        """The Thrift face, where the settings ask for one."""
-        return await ThriftFace.start(self.settings, self._served_by_thrift, host)
+    async def start_thrift(self, address: str) -> ThriftFace:
+        """The Thrift face on this address, where the settings ask for one."""
+        return await ThriftFace.start(self.settings, self._served_by_thrift, address)
 
     def _served_by_thrift(self) -> Served:
         from basalt.thrift.calls import Served  # its library may not be here, and is wanted only for this

@@ -8,6 +8,7 @@ from __future__ import annotations
 from basalt.settings.kinds import DayWindow
 from basalt.settings.sources import changed_settings, load_settings, read_settings
 from basalt.settings.tree import (
+    AuthSettings,
     HBaseSettings,
     HttpSettings,
     JobSettings,
@@ -24,6 +25,6 @@ from basalt.settings.tree import (
 )
 
 __all__ = [
-    "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
+    "AuthSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
     "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "changed_settings", "effective", "load_settings", "read_settings",
 ]  # fmt: skip

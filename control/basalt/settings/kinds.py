@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 from typing import ClassVar
 
+from basalt.redaction import address_without_password
+
+SHOWN_CHARS_MAX = 60  # of what was given, in an error
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -242,9 +245,10 @@ class _Several(SettingKind):
     """Kinds whose values are several strings of some form; "off" where there are none."""
 
     FORM: ClassVar[str]
+    NONE: ClassVar[str] = "off"
 
     def read(self, value: object) -> tuple[str, ...]:
-        if value == "off":
+        if value == self.NONE:
             return ()
         given = value.split(",") if isinstance(value, str) else value
         if not isinstance(given, list):
@@ -262,7 +266,7 @@ class _Several(SettingKind):
 
     def write(self, value: object) -> str:
         assert isinstance(value, tuple)
-        return ",".join(value) or "off"
+        return ",".join(value) or self.NONE
 
     def toml(self, value: object) -> str:
         assert isinstance(value, tuple)
@@ -272,6 +276,23 @@ class _Several(SettingKind):
         return f"{self.FORM}, several with commas between them; off"
 
 
+@dataclass(frozen=True, slots=True)
+class Words(_Several):
+    """Some of a few words; `[]` where nothing is said, which is not the same as any of them."""
+
+    words: tuple[str, ...]
+    FORM = "a word"
+    NONE = "[]"
+
+    def parse(self, text: str) -> str:
+        if text not in self.words:
+            raise ValueError(f"has {_quoted(text)} in it, which this version does not know")
+        return text
+
+    def describe(self) -> str:
+        return f"a list of these words: {', '.join(self.words)}"
+
+
 class HostNames(_Several):
     """Names of this server as they stand in a URL, without a port; compared whole, and in any case."""
 
@@ -279,7 +300,7 @@ class HostNames(_Several):
 
     def parse(self, text: str) -> str:
         if _HOST_NAME.fullmatch(text) is None:
-            raise ValueError(f"has {text[:60]!r} in it, which is not {self.FORM}: it has no scheme, port or *")
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no scheme, port or *")
         return text.lower().removesuffix(".")
 
 
@@ -291,7 +312,7 @@ class Origins(_Several):
     def parse(self, text: str) -> str:
         match = _ORIGIN.fullmatch(text.lower())
         if match is None or int(match[3] or 0) > 65_535 or not _is_host(match[2]):
-            raise ValueError(f"has {text[:60]!r} in it, which is not {self.FORM}: it has no path, user or *")
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no path, user or *")
         scheme, host, port = match[1], match[2], int(match[3] or _SCHEME_PORTS[match[1]])
         return f"{scheme}://{host}" if port == _SCHEME_PORTS[scheme] else f"{scheme}://{host}:{port}"
 
@@ -356,6 +377,10 @@ def _is_host(text: str) -> bool:
         return not text.startswith("[") or bool(IPv6Address(text[1:-1]))
     except AddressValueError:
         return False
+
+
+def _quoted(text: str) -> str:
+    return repr(address_without_password(text)[:SHOWN_CHARS_MAX])
 
 
 def _type_name(value: object) -> str:

@@ -24,7 +24,8 @@ _PAGE_HEAD = """\
 4. the default
 
 `basalt config show --origin` tells what is in force and where it came from, `basalt config check` what is wrong.
-Any variable may name a file instead and end in `_FILE`: the value is then the content of that file and is never shown.
+Any variable may name a file instead and end in `_FILE`: the value is then the content of that file (one line end at
+its end is not part of it), and `basalt config show` and `GET /v1/admin/settings` tell the file instead of it.
 
 Keys that end in `_bytes_max` take a number of bytes or a size with KiB, MiB or GiB ("10MiB"); keys with `_ms` take
 milliseconds or a duration with ms, s, m, h or d ("30s"). An unknown key, a value of the wrong type or out of range, a key

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from basalt.errors import InvalidSettingError, SettingNeedsStartError
+from basalt.redaction import address_without_password
+from basalt.settings.kinds import SHOWN_CHARS_MAX
 from basalt.settings.tree import (
     DEFAULT,
     ENVIRONMENT_PREFIX,
@@ -30,7 +32,6 @@ from basalt.settings.tree import (
 FILE_BYTES_MAX = 1024 * 1024  # a settings file has some 60 keys; more than this is another file
 SECRET_BYTES_MAX = 64 * 1024
 RUNNING = Origin("config set")
-_SHOWN_CHARS_MAX = 60
 _SHOWN_NUMBER_BOUND = 10**100  # Python itself refuses to write out numbers of some thousand digits
 
 
@@ -269,6 +270,6 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
 def _shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= _SHOWN_NUMBER_BOUND:
         return "a number of hundreds of digits"
-    text = value if isinstance(value, str) else str(value)
-    shown = text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "…"
+    text = address_without_password(value if isinstance(value, str) else str(value))
+    shown = text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "…"
     return repr(shown) if isinstance(value, str) else shown

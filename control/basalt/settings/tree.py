@@ -37,6 +37,7 @@ from basalt.settings.kinds import (
     Url,
     Whole,
     Window,
+    Words,
 )
 
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
@@ -65,10 +66,21 @@ class ServerSettings:
     """The place of the server: what `--data`, `--host` and `--port` say, too."""
 
     data: Annotated[str | None, FilePath("data directory of the rocks store; made if it is not there")] = None
-    host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 whoever reaches the port may do everything")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 only where auth.kinds is given")] = "127.0.0.1"
     port: Annotated[int, Whole("port to listen on; 0 picks a free one", 0, 65_535)] = 4780
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthSettings:
+    """The ways in which clients prove who they are."""
+
+    # () is not ("none",): on an address beyond this machine somebody must have written the word.
+    kinds: Annotated[
+        tuple[Literal["none"], ...],
+        Words(
+            "how clients prove who they are; none: not at all, so whoever reaches a port may do everything", ("none",)
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +308,7 @@ class Settings:
     """All settings, read once when the process starts; plain values, so tests may construct any part of it."""
 
     server: ServerSettings = ServerSettings()
+    auth: AuthSettings = AuthSettings()
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()

@@ -57,8 +57,8 @@ class ThriftFace:
         self._registration = registration
 
     @classmethod
-    async def start(cls, settings: Settings, served_by: Callable[[], Served], host: str) -> ThriftFace:
-        """Listen where the settings say; a face that does nothing where they say nothing."""
+    async def start(cls, settings: Settings, served_by: Callable[[], Served], address: str) -> ThriftFace:
+        """Listen on this address where the settings ask for it; a face that does nothing where they do not."""
         check_thrift(settings)
         thrift = settings.thrift
         if thrift.port is None:
@@ -67,12 +67,12 @@ class ThriftFace:
 
         served = served_by()
         server = TephraServer(served)
-        await server.start(host, thrift.port)
+        await server.start(address, thrift.port)
         if thrift.zookeeper is None:
             return cls(server)
         from basalt.thrift.discovery import Registration
 
-        told_host, told_port = _advertised(thrift.advertise, host, server.port)
+        told_host, told_port = _advertised(thrift.advertise, settings.server.host, server.port)
         registration = Registration(thrift.zookeeper, told_host, told_port, served.metrics)
         registration.start()
         return cls(server, registration)

@@ -30,6 +30,15 @@ def test_an_empty_directory_is_fine_and_said_to_be_empty(tmp_path):
     assert "are free" in found["disk space"][1]
 
 
+def test_a_directory_that_others_may_look_into_is_not_well(tmp_path):
+    tmp_path.chmod(0o700)
+    assert checked(tmp_path)["rights"] == (True, "its owner's alone")
+    tmp_path.chmod(0o755)
+    (rights,) = [check for check in check_data_directory(tmp_path) if check.name == "rights"]
+    assert (rights.ok, rights.detail) == (False, "other users of this machine may read, enter it (mode 0755)")
+    assert rights.hint.startswith(f"chmod 700 {tmp_path}")
+
+
 @pytest.mark.parametrize(
     ("content", "ok", "said"),
     [

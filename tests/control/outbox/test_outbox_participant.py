@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from basalt.client.transaction.open_transaction import TransactionAware
 from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError
 from basalt.outbox import OutboxParticipant, Relay
+from basalt.outbox.tables import OutboxRows
 from tests.control.client.participants_world import Broken, Recording
 
 
@@ -62,6 +64,22 @@ def test_an_exception_rolls_both_back(outbox, connection, client, read, left, ac
     with pytest.raises(Broken):
         work(client, connection, participant, Recording("a", [], {"a.commit": "raise"}))
     assert (read(), accounts(), left(), participant.decided) == ([], 0, 0, False)
+
+
+def test_a_password_in_what_a_driver_says_is_not_logged(outbox, connection, client, monkeypatch, caplog):
+    def lost(*_: object) -> None:
+        raise sqlite3.OperationalError("lost postgresql://app:hunter2@db/shop")
+
+    caplog.set_level(logging.INFO, "basalt.outbox")
+    connection.rollback = lost
+    with pytest.raises(Broken):
+        work(client, connection, OutboxParticipant(outbox, connection), Recording("a", [], {"a.commit": "raise"}))
+    del connection.rollback
+    connection.rollback()
+    monkeypatch.setattr(OutboxRows, "drop", lost)
+    work(client, connection, OutboxParticipant(outbox, connection))
+    assert caplog.text.count("lost postgresql://***@db/shop") == 2
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize(("fails", "happened"), [("before", False), ("after", True)])

@@ -273,9 +273,9 @@ def third_time():
     return iter((False, False, True)).__next__
 
 
-def failing_once(monkeypatch, owner, name):
+def failing_once(monkeypatch, owner, name, message="database is locked"):
     """The method fails when it is called next, as a database that is locked does."""
-    plain, failures = getattr(owner, name), ["database is locked"]
+    plain, failures = getattr(owner, name), [message]
 
     def method(*given):
         if failures:
@@ -301,6 +301,13 @@ def test_an_older_relay_that_comes_back_after_an_error_does_not_fence_the_newer(
     with pytest.raises(SessionFencedError):
         first.run_once()
     assert read() == ["1"]
+
+
+def test_a_password_in_what_a_driver_says_is_not_logged(outbox, client, monkeypatch, caplog):
+    failing_once(monkeypatch, OutboxRows, "undecided", 'no answer from "postgresql://app:hunter2@db/shop"')
+    Relay(outbox, client).run(until=third_time(), sleep=lambda seconds: None)
+    assert 'trying again in 1000 ms: no answer from "postgresql://***@db/shop"' in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def test_nor_when_basalt_has_forgotten_their_session(outbox, client, monkeypatch):

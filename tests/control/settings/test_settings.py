@@ -67,6 +67,17 @@ def test_every_job_is_found_by_the_name_its_keys_have():
     assert named == {each.name.replace("_", "-") for each in fields(JobsSettings)}
 
 
+def test_a_list_is_one_in_a_file_and_words_with_commas_elsewhere(tmp_path):
+    assert Settings().auth.kinds == ()
+    in_a_file = load_settings([], {}, written(tmp_path, '[auth]\nkinds = ["none"]\n'))
+    assert in_a_file.auth.kinds == ("none",)
+    assert load_settings(["auth.kinds=none"]).auth.kinds == ("none",)
+    assert load_settings([], {"BASALT__AUTH__KINDS": "none"}).auth.kinds == ("none",)
+    assert load_settings(["auth.kinds=[]"], {"BASALT__AUTH__KINDS": "none"}).auth.kinds == ()
+    shown = {row.key: row.value for row in effective(in_a_file)}
+    assert shown["auth.kinds"] == "none"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1024", 1024), ("64KiB", 65_536), ("10 MiB", 10 * 2**20), ("1GiB", 2**30), ("2048B", 2048)],
@@ -190,6 +201,11 @@ BAD_FLAGS = [
     ("jobs.stats.window=24:00-25:00", "no clock shows"),
     ("jobs.stats.window=10:00-10:00", "is empty"),
     ("log.level=trace", "debug, info, warning, error"),
+    ("auth.kinds=", "has '' in it, which this version does not know"),
+    ("auth.kinds=token", "has 'token' in it, which this version does not know"),
+    ("auth.kinds=none,token", "has 'token' in it, which this version does not know"),
+    ("auth.kinds=None", "has 'None' in it"),
+    ("auth.kinds=off", "has 'off' in it"),
 ]
 
 
@@ -228,6 +244,9 @@ BAD_FILES = [
     (b"[store]\nkind = '\xff'\n", "not UTF-8: byte 0xff at offset 16"),
     (b"\xff\xfe[\x00", "not UTF-8"),
     (b"a = " + b"[" * 100_000, "Nested too deeply"),
+    (b"[auth]\nkinds = [1]\n", "has a number in it, not a word"),
+    (b"[auth]\nkinds = true\n", "true or false, not a word"),
+    (b"[auth]\nkinds = [['none']]\n", "has a list in it, not a word"),
     (b"#" * (1024 * 1024 + 1), "longer than"),
 ]
 
@@ -294,7 +313,7 @@ def test_every_problem_is_collected_not_just_the_first(tmp_path):
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
+        "server", "auth", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())

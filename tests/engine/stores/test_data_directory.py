@@ -9,7 +9,7 @@ import pytest
 
 from basalt_engine.errors import CorruptionError, DataDirectoryError
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.stores.rocks.data_directory import FORMAT_VERSION, write_format
+from basalt_engine.stores.rocks.data_directory import FORMAT_VERSION, others_may, write_format
 from basalt_engine.table import TABLE_NAMES, Put
 
 
@@ -35,6 +35,30 @@ def test_a_directory_is_created_with_its_parents(tmp_path, open_store):
     open_store(directory)
     assert {path.name for path in directory.iterdir()} == {"FORMAT", "LOCK", "SYNCED", "rocks"}
     assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_whatever_the_umask_a_directory_and_its_backups_are_the_owners_alone(tmp_path, open_store):
+    before = os.umask(0)
+    try:
+        open_store(tmp_path / "data").checkpoint(tmp_path / "data" / "backups" / "nightly")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "data", tmp_path / "data" / "backups", tmp_path / "data" / "backups" / "nightly"]
+    assert [f"{path.stat().st_mode & 0o777:o}" for path in made] == ["700"] * 3
+    assert [others_may(path) for path in made] == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "allowed"),
+    [
+        (0o700, ""), (0o500, ""), (0o750, "read, enter"), (0o705, "read, enter"), (0o710, "enter"), (0o701, "enter"),
+        (0o740, "read"), (0o720, "write"), (0o702, "write"), (0o777, "read, write, enter"),
+    ],
+)  # fmt: skip
+def test_what_others_may_do_in_a_directory_is_told(tmp_path, mode, allowed):
+    tmp_path.chmod(mode)
+    assert others_may(tmp_path) == allowed
+    tmp_path.chmod(0o700)
 
 
 def test_an_empty_directory_is_taken_also_as_the_root_of_a_disk(tmp_path, open_store):

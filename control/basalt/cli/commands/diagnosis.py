@@ -106,12 +106,23 @@ def check_data_directory(path: Path) -> Iterator[Check]:
             yield Check("data directory", False, f"no right to {', '.join(missing)} {path}", "run as its owner")
             return
         yield Check("data directory", True, str(path))
+        yield _rights(path)
         yield _free_space(path)
         yield _format(path)
         yield _lock(path)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         yield Check("data directory", False, f"{error.filename or path}: {reason}", "run as the directory's owner")
+
+
+def _rights(path: Path) -> Check:
+    from basalt_engine.stores.rocks.data_directory import others_may
+
+    allowed = others_may(path)
+    if allowed:
+        detail = f"other users of this machine may {allowed} it (mode {path.stat().st_mode & 0o777:04o})"
+        return Check("rights", False, detail, f"chmod 700 {path}: every payload is in its files")
+    return Check("rights", True, "its owner's alone")
 
 
 def _free_space(path: Path) -> Check:

@@ -21,6 +21,7 @@ from basalt.cli.options import (
 )
 from basalt.cli.output import columns
 from basalt.cli.root import group
+from basalt.redaction import address_without_password
 
 profile = group("profile", "Keep servers' addresses under names.")
 
@@ -44,9 +45,12 @@ def _server_url(_ctx: click.Context, _param: click.Parameter, value: str) -> str
     except ValueError:
         known = False
     if not known or not value.isprintable():
-        raise click.BadParameter(f"{value[:200]!r} is not http://HOST:PORT, https://HOST:PORT or embedded:DIR")
-    if any(parts.username or parts.password for parts in servers):
-        raise click.BadParameter("a profile keeps no passwords; leave the user out of the URL")
+        shown = address_without_password(value)[:200]
+        raise click.BadParameter(f"{shown!r} is not http://HOST:PORT, https://HOST:PORT or embedded:DIR")
+    if any(
+        "@" in parts.netloc or (parts.scheme != "embedded" and (parts.query or parts.fragment)) for parts in servers
+    ):
+        raise click.BadParameter("a profile keeps no passwords; leave user, query and fragment out of the URL")
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,10 @@ from basalt.cli.options import (
 )
 from basalt.cli.output import columns, row
 from basalt.cli.root import group
+from basalt.errors import InvalidSettingError, UnavailableError
+
+if TYPE_CHECKING:
+    from basalt.settings import Settings
 
 
 @click.command(cls=Command)
@@ -194,9 +199,23 @@ def check_settings(invocation: Invocation, file: Path | None, config: Path | Non
     from basalt.settings import read_settings
 
     loaded = read_settings(settings, os.environ, file or config)
-    for problem in loaded.problems:
+    problems = loaded.problems or _open_by_accident(loaded.settings)
+    for problem in problems:
         click.echo(f"basalt: {one_line(problem)}", err=True)
-    if loaded.problems:
+    if problems:
         return EXIT_USAGE
     invocation.out.done(f"{file or config or 'the environment'}: no problems", {"problems": 0})
     return EXIT_OK
+
+
+def _open_by_accident(settings: Settings) -> list[InvalidSettingError]:
+    """Say what a start would of the address; nothing where its name means nothing on this machine, which need not be the server's."""
+    from basalt.server.listening import listen_address
+
+    try:
+        listen_address(settings)
+    except InvalidSettingError as problem:
+        return [problem]
+    except UnavailableError:
+        pass
+    return []

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from basalt.errors import CrossOriginError, InputError, WrongHostError
 from basalt.http.asgi.requests import Headers, RequestHead
+from basalt.redaction import address_without_password
 from basalt.settings import Settings
 
 HARMLESS_METHODS = frozenset(
@@ -102,7 +103,8 @@ class Front:
         text = given.decode("latin-1")
         found = _read_authority(text)
         if found is None:
-            raise InputError(f"{text[:SHOWN_CHARS_MAX]!r} is no host, with or without a port", field=field)
+            shown = address_without_password(text)[:SHOWN_CHARS_MAX]
+            raise InputError(f"{shown!r} is no host, with or without a port", field=field)
         if found.host not in self._hosts and not _is_address(found.host):
             raise WrongHostError(
                 f"the request is for {found.host[:SHOWN_CHARS_MAX]}, which is not a name of this server",

@@ -104,6 +104,15 @@ class DataDirectory:
             self._lock = -1
 
 
+def others_may(path: Path) -> str:
+    """Tell the rights of other users of this machine in the directory, such as "read, enter"; empty where they have none.
+
+    Files in it are made by the umask, and RocksDB's own are readable by all: the directory is what keeps others from payloads.
+    """
+    mode = path.stat().st_mode
+    return ", ".join(word for word, bits in (("read", 0o044), ("write", 0o022), ("enter", 0o011)) if mode & bits)
+
+
 def write_format(path: Path, *, initialised: bool) -> None:
     """Write and sync the FORMAT file of a directory."""
     try:

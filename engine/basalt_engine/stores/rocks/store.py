@@ -158,7 +158,7 @@ class RocksStore:
         with os_errors(directory):
             if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
                 raise DataDirectoryError(f"{directory} exists already", hint="name a new directory for the copy")
-            directory.parent.mkdir(parents=True, exist_ok=True)
+            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=directory.parent))
             is_far = partial.stat().st_dev != self.path.stat().st_dev
             links = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.path)) if is_far else partial

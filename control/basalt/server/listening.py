@@ -1,0 +1,62 @@
+"""The address that a server listens on, and to whom that is open.
+
+A name is looked up once, before anything is opened, and what is judged is what is bound: "localhost" may be another machine's
+address somewhere, and "broker" this one's own. Nobody is open by accident: beyond loopback `auth.kinds` must have been written.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from basalt.errors import InvalidSettingError, UnavailableError
+from basalt.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """An address to bind, `literal`, and what the settings call it, `host`."""
+
+    host: str
+    literal: str
+
+    @classmethod
+    def find(cls, host: str) -> ListenAddress:
+        """The one that this name or address stands for; `UnavailableError` when it stands for none."""
+        try:
+            found = socket.getaddrinfo(host or None, 0, family_of(host), socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot listen on {host}: {error.strerror or error}",
+                field="server.host",
+                hint="name an address of this machine, or a name that has one",
+            ) from error
+        return cls(host, str(found[0][4][0]))
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only programs on this machine reach it."""
+        address = ipaddress.ip_address(self.literal)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback
+
+    def __str__(self) -> str:
+        return self.host if self.host == self.literal else f"{self.host} ({self.literal})"
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def listen_address(settings: Settings) -> ListenAddress:
+    """The address of these settings; `InvalidSettingError` when it is open to others and nobody wrote that it is to be."""
+    address = ListenAddress.find(settings.server.host)
+    if not address.is_loopback and not settings.auth.kinds:
+        raise InvalidSettingError(
+            f"setting auth.kinds is not given, and server.host is {address}, which others than this machine may reach",
+            field="auth.kinds",
+            hint='listen on 127.0.0.1; or, where whoever reaches it may read, write and delete everything, write that: kinds = ["none"]'
+            " under [auth] (--set auth.kinds=none, BASALT__AUTH__KINDS=none)",
+        )
+    return address

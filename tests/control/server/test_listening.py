@@ -1,0 +1,72 @@
+"""Which addresses are open to others, and that a server listens there only where somebody wrote so."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from basalt.errors import InvalidSettingError, UnavailableError
+from basalt.server.listening import ListenAddress, listen_address
+from basalt.settings import AuthSettings, ServerSettings, Settings
+
+
+def settings(host: str, *kinds: str) -> Settings:
+    return Settings(server=ServerSettings(host=host), auth=AuthSettings(kinds=kinds))
+
+
+def names(monkeypatch: pytest.MonkeyPatch, **addresses: list[str]) -> None:
+    """Have these names stand for these addresses, and no other name for any."""
+
+    def found(host: str | None, port: int, family: int, *_: object, **__: object) -> list[object]:
+        if host not in addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.9.9.9", "127.1", "2130706433", "localhost", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"]
+)
+def test_loopback_needs_no_word(host: str):
+    address = listen_address(settings(host))
+    assert address.is_loopback
+    assert address.host == host
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("0.0.0.0", "0.0.0.0"), ("::", "::"), ("", " (0.0.0.0)"), ("0", "0 (0.0.0.0)"), ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.1"), ("::2", "::2"), ("128.0.0.1", "128.0.0.1"), ("fe80::1", "fe80::1"),
+    ],
+)  # fmt: skip
+def test_an_address_that_others_reach_is_refused_until_somebody_writes_that_it_is_to_be_open(host: str, shown: str):
+    with pytest.raises(InvalidSettingError) as refused:
+        listen_address(settings(host))
+    assert refused.value.field == "auth.kinds"
+    assert f"server.host is {shown}, which others" in refused.value.message
+    assert 'kinds = ["none"] under [auth]' in refused.value.hint
+    assert not listen_address(settings(host, "none")).is_loopback
+
+
+def test_a_name_is_judged_by_what_it_stands_for_and_not_by_how_it_sounds(monkeypatch: pytest.MonkeyPatch):
+    names(monkeypatch, broker=["127.0.1.1", "10.0.0.7"], localhost=["10.0.0.7", "127.0.0.1"])
+    # The first one is bound, and no other.
+    assert listen_address(settings("broker")) == ListenAddress("broker", "127.0.1.1")
+    with pytest.raises(InvalidSettingError, match=r"server\.host is localhost \(10\.0\.0\.7\)"):
+        listen_address(settings("localhost"))
+
+
+def test_a_name_that_nobody_has_is_told_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch):
+    names(monkeypatch)
+    with pytest.raises(UnavailableError, match="cannot listen on nowhere: Name or service not known") as refused:
+        listen_address(settings("nowhere", "none"))
+    assert refused.value.field == "server.host"
+
+
+def test_what_was_looked_up_is_what_is_bound():
+    found = ListenAddress.find("localhost")
+    with socket.create_server((found.literal, 0)) as bound:
+        assert bound.getsockname()[0] == found.literal

@@ -1,0 +1,125 @@
+"""Secrets that are planted where people put them, and looked for in everything that comes out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.command_line import CommandLine
+from tests.system.server_process import ORDERS, ServerProcess
+
+pytestmark = pytest.mark.system
+
+CANARY = "canary-5e1f0c77"
+URL = f"http://etl:{CANARY}@127.0.0.1:4780"
+# A shell keeps its history, and a process list shows arguments: there only paths and names of variables belong.
+SERVER_PLANTS = ("BASALT__STORE__HBASE__PREFIX_FILE", "BASALT_CANARY_TOKEN")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that logs all that it can, with a setting out of a file of its own and a secret in its environment."""
+    file = tmp_path / "prefix"
+    file.write_text(f"{CANARY}\n")
+    file.chmod(0o600)
+    process = ServerProcess(tmp_path)
+    process.launch(
+        "--set", "log.level=debug", "--set", "log.access=all",
+        environment={name: str(file) if name.endswith("_FILE") else CANARY for name in SERVER_PLANTS},
+    )  # fmt: skip
+    process.wait_until_ready()
+    yield process
+    process.kill()
+
+
+def test_no_secret_that_a_server_holds_or_is_sent_comes_out_again(server: ServerProcess, tmp_path: Path):
+    server.ask_json("PUT", ORDERS)
+    sent = {"Authorization": f"Bearer {CANARY}", "Cookie": f"session={CANARY}", "Content-Type": "application/json"}
+    answers = [
+        server.ask(method, target, body, sent)
+        for method, target, body in (
+            (
+                "POST",
+                f"{ORDERS}/publish",
+                b'{"messages": ["%s"]}' % CANARY.encode(),
+            ),  # a payload is nobody else's either
+            ("POST", f"{ORDERS}/publish", b'{"messages": [{"value": "%s", "bogus"' % CANARY.encode()),
+            *(
+                ("PATCH", "/v1/admin/settings", b'{"%s": "%s"}' % (key, URL.encode()))
+                for key in (b"leader.url", b"log.level", b"store.hbase.thrift")
+            ),
+            ("GET", f"{ORDERS}?token={CANARY}", b""),
+            ("POST", f"{ORDERS}/poll?x-api-%6bey={CANARY}&access_token={CANARY}", b"{}"),
+            ("GET", f"{URL}/v1", b""),
+            ("GET", "/nowhere", b""),
+            *(("GET", path, b"") for path in ("/metrics", "/openapi.json", "/v1", "/readyz", "/v1/admin/store")),
+            *(("GET", f"/v1/admin/{path}", b"") for path in ("settings", "audit", "jobs", "backups")),
+            ("GET", f"{ORDERS}/stats", b""),
+        )
+    ]
+    assert [answer.status for answer in answers] == [200, 400, 400, 400, 400, 400, 400, 400, 404, *[200] * 9, 200]
+    line = CommandLine(tmp_path, server.url)
+    line.environment.update({name: str(tmp_path / "prefix") for name in SERVER_PLANTS if name.endswith("_FILE")})
+    shown = [
+        line.run(*command.split())
+        for command in (
+            "config show --server --origin", "config show --origin", "config show --origin -o json", "config check",
+            f"doctor --data {server.data}", "explain poll orders --namespace shop", "audit list", "job list", "topic show orders --namespace shop",
+            "config set log.level=info", "config set log.access=errors", "top --once",
+        )
+    ]  # fmt: skip
+    assert [(ran.code, ran.err) for ran in shown] == [(0, "")] * len(shown)
+    settings = {each["key"]: each for each in server.ask_json("GET", "/v1/admin/settings")}
+    prefix = settings["store.hbase.prefix"]
+    assert (prefix["value"], prefix["origin"]) == (
+        "(secret)",
+        f"environment {SERVER_PLANTS[0]} ({tmp_path / 'prefix'})",
+    )
+    assert server.process is not None
+    process = Path(f"/proc/{server.process.pid}")
+    seen = [server.log.read_text(), (process / "cmdline").read_text(), *(ran.out for ran in shown)]
+    seen += [f"{answer.headers} {answer.body.decode()}" for answer in answers]
+    assert "POST" in seen[0]  # the log has its requests
+    assert CANARY in (process / "environ").read_text()  # it was planted
+    assert [text for text in seen if CANARY in text] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [
+        (["topic", "list", "--url", URL], {}),
+        (["topic", "list", "--url", f"ftp://etl:{CANARY}@host"], {}),
+        (["topic", "list", "--url", f"http://etl:{CANARY}@host:99999"], {}),
+        (["topic", "list", "--url", f"http://etl:{CANARY}/x@host"], {}),
+        (["topic", "list", "--url", f"etl:{CANARY}@host:4780"], {}),
+        (["topic", "list", "--url", f"http://host:4780/?token={CANARY}"], {}),
+        (["topic", "list"], {"BASALT_URL": URL}),
+        (["doctor"], {"BASALT_URL": f"http://host:1,{URL}"}),
+        (["wait"], {"BASALT_URL": f"{URL}:x"}),
+        (["topic", URL], {}),
+        (["topic", "list", "--limit", URL], {}),
+        (["profile", "add", "dev", "--url", URL], {}),
+        (["profile", "add", "dev", "--url", f"{'http://host:4780,' * 10}ftp://etl:{CANARY}@host"], {}),
+        (["profile", "add", "dev", "--url", f"http://host:4780?token={CANARY}"], {}),
+        (["config", "show", "--set", f"leader.url={URL}"], {}),
+        (["config", "check", "--set", f"leader.url={'x' * 45}://etl:{CANARY}@host"], {}),
+        (["config", "check", "--set", f"store.hbase.thrift=etl:{CANARY}@host:1"], {}),
+        (["config", "check"], {"BASALT__LEADER__URL": URL}),
+        (["config", "check"], {"BASALT__HTTP__HOSTS": URL}),
+        (["config", "check", "--set", f"http.cors_origins=http://host,{URL}"], {}),
+        (["config", "check", "bad.toml"], {}),
+        (["config", "check", "not.toml"], {}),
+        (["serve", "--data", "data", "--port", "0"], {"BASALT__LEADER__URL": URL}),
+        (["serve", "--data", "data", "--port", "0"], {"BASALT__LOG__LEVEL_FILE": "level"}),
+    ],
+)
+def test_no_command_repeats_a_password_that_it_refuses(tmp_path: Path, command: list[str], environment: dict[str, str]):
+    (tmp_path / "bad.toml").write_text(f'[leader]\nurl = "{URL}"\n')
+    (tmp_path / "not.toml").write_text(f"[leader]\nurl = {URL}\n")
+    (tmp_path / "level").write_text(CANARY)
+    ran = CommandLine(tmp_path).run(*command, **environment)
+    assert ran.code in (1, 2), ran
+    assert ran.err.count("\n") == 1, ran
+    assert CANARY not in ran.out + ran.err
