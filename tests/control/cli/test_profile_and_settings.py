@@ -46,6 +46,17 @@ def test_config_check_of_a_good_file_is_0(run, tmp_path):
     assert run("config", "check", str(file)).code == 0
 
 
+def test_config_check_tells_of_an_address_that_would_be_open_to_others_by_accident(run, tmp_path):
+    file = tmp_path / "basalt.toml"
+    file.write_text('[server]\nhost = "0.0.0.0"\n')
+    ran = run("config", "check", str(file))
+    assert ran.code == 2
+    assert "setting auth.kinds is not given" in ran.err
+    assert run("config", "check", str(file), "--set", "auth.kinds=none").code == 0
+    # The server may run elsewhere, where this is a name.
+    assert run("config", "check", str(file), "--set", "server.host=nobody.invalid").code == 0
+
+
 def test_init_writes_a_file_that_check_accepts_and_does_not_replace_it_without_yes(run, tmp_path):
     file = tmp_path / "basalt.toml"
     assert run("init", str(file), "--dry-run").code == 0

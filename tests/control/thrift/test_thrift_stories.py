@@ -16,7 +16,7 @@ from basalt.catalog.topics import topic_name
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.settings import Settings
-from basalt.settings.tree import ThriftSettings
+from basalt.settings.tree import ServerSettings, ThriftSettings
 from basalt.thrift.wire import types
 from tests.control.thrift.conftest import Serving
 
@@ -198,3 +198,15 @@ def test_a_port_that_is_taken_is_named(serving: Serving):
 
     with pytest.raises(UnavailableError, match="cannot listen"):
         serving.do(again)
+
+
+def test_the_face_listens_on_the_address_that_was_looked_up_and_asks_for_the_name_no_second_time(serving: Serving):
+    async def named(services):
+        services.settings = dataclasses.replace(
+            services.settings, server=ServerSettings(host="nobody.invalid"), thrift=ThriftSettings(port=0)
+        )
+        face = await services.start_thrift("127.0.0.1")
+        await face.stop()
+        return face.port
+
+    assert serving.do(named) > 0
