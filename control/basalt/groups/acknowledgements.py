@@ -390,10 +390,10 @@ class Acknowledging:
         dispatcher = planned.live.dispatcher
         claims, before = dispatcher.claims, dispatcher.claims.messages
         unclaimed = planned.came_back  # and claimed by nobody since
-        claims.take([part for part in planned.claims if part.claim.end is None and part.spans], acknowledged=True)
+        dispatcher.take([part for part in planned.claims if part.claim.end is None and part.spans])
         if planned.by_id and (dispatcher.returned or len(claims)):
-            parts, unheld = _by_claim(claims, planned.by_id, least=1)
-            claims.take(parts, acknowledged=True)
+            parts, unheld = _by_claim(claims, planned.by_id)
+            dispatcher.take(parts)
             unclaimed += dispatcher.returned.covered(unheld)
         taken = before - claims.messages
         dispatcher.settle(planned.spans, transaction_id, taken + unclaimed)
@@ -476,10 +476,8 @@ def _behind(spans: Spans, after: bytes, message_id: bytes) -> bytes:
     return begin
 
 
-def _by_claim(
-    claims: Claims, by_id: Sequence[tuple[bytes, bytes]], least: int = 0
-) -> tuple[list[ClaimPart], list[bytes]]:
-    """The parts of claims in which these single messages lie, with the number of them (`least` in each); and the ids that nobody has.
+def _by_claim(claims: Claims, by_id: Sequence[tuple[bytes, bytes]]) -> tuple[list[ClaimPart], list[bytes]]:
+    """The parts of claims in which these single messages lie, with the number of them; and the ids that nobody has.
 
     Of a claim that only has what lives no more before such a message there are none.
     """
@@ -489,7 +487,7 @@ def _by_claim(
         first = bisect_right(ids, begin, at)
         stop = bisect_right(ids, end, first)
         unheld += ids[at:first]
-        numbers[claim] = numbers.get(claim, 0) + max(stop - first, least)
+        numbers[claim] = numbers.get(claim, 0) + stop - first
         at = stop
     return parts_of(found, numbers), unheld + ids[at:]
 

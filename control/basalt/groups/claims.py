@@ -224,7 +224,8 @@ class Claims:
     def take(self, parts: Sequence[ClaimPart], *, acknowledged: bool) -> list[Claim]:
         """Take these parts, which do not overlap, out of their claims, all at once: they are acknowledged, or given back.
 
-        Returns the claims that ended by it.
+        Returns the claims that ended by it. One that has no message left ends though it has gaps in which none lies: these are
+        nobody's, and stay in its `left`.
         """
         whole = [part for part in parts if part.is_whole]
         some = [part for part in parts if not part.is_whole] if len(whole) < len(parts) else []
@@ -257,6 +258,11 @@ class Claims:
         if not claim.left:
             return False
         gone = min(claim.messages_left, part.messages)
+        if gone == claim.messages_left > 0:
+            self._held.remove_of(claim, claim.left)
+            self._taken.subtract(claim.left)
+            claim.spans = claim.spans.minus(claim.left)
+            return False
         claim.messages_left -= gone
         self._count(claim, -gone)
         if acknowledged:

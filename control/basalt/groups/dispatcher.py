@@ -206,9 +206,18 @@ class Dispatcher:
             self._came_back(spans)
         else:
             self.unacked -= sum([messages for claim, _, messages in parts if claim.attempt == 1])
-        self.claims.take(parts, acknowledged=False)
+        self._take(parts, acknowledged=False)
         self._look_again(spans, returned=returned)
         self._reckon()
+
+    def take(self, parts: Sequence[ClaimPart]) -> None:
+        """These parts of claims are acknowledged, or pending."""
+        self._take(parts, acknowledged=True)
+
+    def _take(self, parts: Sequence[ClaimPart], *, acknowledged: bool) -> None:
+        for ended in self.claims.take(parts, acknowledged=acknowledged):
+            if ended.left:  # of its gaps: nobody knows that nothing lives there
+                self._look_again(ended.left, returned=False)
 
     def unparked(self, spans: Spans, messages: int) -> None:
         """So many messages that were parked are as free as if they had never been dealt."""

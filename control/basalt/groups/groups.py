@@ -115,14 +115,14 @@ class Groups:
         self._claim_number = secrets.randbits(CLAIM_NUMBER_BITS)
         self.desk = Desk(
             clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max,
-            FormerMembers(),
+            FormerMembers(), set(),
         )  # fmt: skip
         self._live: dict[int, LiveGroup] = {}
         self._table: GroupRules | None = None  # in which they were found
         self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
         self._looked_at = 0  # the number of the group at which the job goes on
         self._began_ms = clock.now_ms()
-        self.stopping = False
+        self.stopping = self._closed = False
 
     # Finding.
 
@@ -171,6 +171,8 @@ class Groups:
         if live is None:
             live = self._live[state.number] = LiveGroup(self.desk, title, state)
             live.stopping = self.stopping
+            if self._closed:
+                live.close()  # nobody would come to end what it begins
         return live
 
     def _present(self, state: GroupState) -> LiveGroup:
@@ -265,7 +267,7 @@ class Groups:
 
     def _drop(self, live: LiveGroup) -> None:
         self._live.pop(live.number, None)
-        live.wake()  # those who wait hear that it is gone
+        live.end()
 
     async def seek(
         self, title: TopicName, name: str, asked: SeekRequest, *, dry_run: bool = False, force: bool = False
@@ -584,9 +586,13 @@ class Groups:
 
     async def close(self) -> None:
         """Answer who waits, and let timers and tasks end."""
-        self.stopping = True
-        ending = [task for live in self._live.values() for task in live.close()]
-        await asyncio.gather(*ending, return_exceptions=True)
+        self.stopping = self._closed = True
+        for live in self._live.values():
+            live.close()
+        while ending := list(self.desk.tasks):
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
 
     # How.
 

@@ -57,6 +57,7 @@ class Desk(NamedTuple):
     members_max: int
     window_bytes_max: int
     former: FormerMembers
+    tasks: set[asyncio.Task[None]]  # of all groups, also of those that are gone: they end with the server
 
 
 class GroupFetch(NamedTuple):
@@ -89,7 +90,7 @@ class LiveGroup:
     """One group of one generation of a topic. Everything runs on the event loop."""
 
     __slots__ = (
-        "_again", "_arrival", "_closed", "_dealing", "_desk", "_leaving", "_looked_ms", "_name", "_queue", "_replaced", "_table", "_tasks", "_timer", "_timer_ms",
+        "_again", "_arrival", "_closed", "_dealing", "_desk", "_leaving", "_looked_ms", "_name", "_queue", "_replaced", "_table", "_timer", "_timer_ms",
         "dispatcher", "last_used_ms",
         "members", "number", "stopping", "title",
     )  # fmt: skip
@@ -117,7 +118,6 @@ class LiveGroup:
         self._arrival: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def state(self) -> GroupState:
@@ -584,22 +584,28 @@ class LiveGroup:
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._desk.tasks.add(task)
+        task.add_done_callback(self._desk.tasks.discard)
         return task
 
-    def close(self) -> list[asyncio.Task[None]]:
-        """Answer who waits, and forget timers and tasks: the group is not served any more. Returns the tasks, which are about to end."""
+    def end(self) -> None:
+        """The group is gone: tell who waits, and look at no time any more."""
+        try:
+            _ = self.state
+        except GroupNotFoundError as gone:
+            for waiter in self._queue:
+                if not waiter.answer.done():
+                    waiter.answer.set_exception(gone)
+        self.close()
+
+    def close(self) -> None:
+        """Answer who waits, and look at no time any more: the group is not served here."""
         self._closed = True
         self.stop_waiting()
         if self._timer is not None:
             self._timer.cancel()
         if self._arrival is not None:
             self._arrival.cancel()
-        ending = list(self._tasks)
-        for task in ending:
-            task.cancel()
-        return ending
 
 
 def _together(claims: Iterable[Claim]) -> list[Claim]:

@@ -331,6 +331,38 @@ async def test_a_stream_is_acknowledged_message_by_message_whatever_lies_between
     assert list(billing.live.state.acknowledged) == [(ZERO_ID, page.through)]
 
 
+@pytest.mark.parametrize("mode", ["shared", "keyed"])
+@pytest.mark.parametrize("way", ["plain", "by a transaction", "released"])
+async def test_a_claim_of_which_each_message_was_named_by_its_id_is_over_though_rows_that_nobody_sees_lie_before_them(
+    shop: Wired, mode: str, way: str
+) -> None:
+    for message in "ab":
+        for _ in range(places.ROWS_BEFORE_MAX + 1):
+            aborted = await shop.transactions.begin()
+            await shop.publish(A, "never", tx=aborted)
+            await shop.transactions.abort(aborted.id)
+        await shop.publish(A, message)
+    billing = await Billing.made(shop, GroupOptions(mode, retry_delay_ms=0))
+    page = await billing.fetch("mary")
+    tx = await shop.transactions.begin() if way == "by a transaction" else None
+    for each in ids_of(page):
+        assert len(billing.live.dispatcher.claims) == 1
+        if way == "released":
+            assert (await billing.release(ids=[each], member="mary")).released == 1
+        else:
+            await billing.acknowledge(ids=[each], member="mary", tx=None if tx is None else tx.id)
+    assert len(billing.live.dispatcher.claims) == 0
+    if tx is not None:
+        await billing.acknowledge(page.claim, member="mary", tx=tx.id)
+        assert (await billing.fetch("mary", epoch=page.member_epoch)).waiting_for == "claimed", "it is pending"
+        await shop.transactions.commit(tx.id)
+    again = await billing.fetch("mary", epoch=page.member_epoch)
+    assert texts(again.fetch)[:1] == (["a"] if way == "released" else [])
+    if way != "released":
+        assert (again.waiting_for, billing.live.dispatcher.unacked) == ("no_messages", 0)
+        assert (await billing.acknowledge(page.claim, member="mary")).already == 2
+
+
 async def test_a_stream_refuses_a_message_behind_a_far_one_that_is_not_acknowledged(shop: Wired) -> None:
     await shop.publish(A, "a")
     for number in range(2 * places.ROWS_BEFORE_MAX):

@@ -29,11 +29,16 @@ def claim(number: int, *pairs: tuple[int, int], **given: object) -> Claim:
     return Claim(number, spans, sum(b - a for a, b in pairs), **({"since_ms": 0, "until_ms": 100} | given))  # type: ignore[arg-type]
 
 
+def _width(span: tuple[bytes, bytes]) -> int:
+    return int.from_bytes(span[1]) - int.from_bytes(span[0])
+
+
 def cut(
     claims: Claims, after: int, through: int, *, acknowledged: bool = True, messages: int | None = None
 ) -> list[int]:
     parts = parts_of(claims.common(Spans([(place(after), place(through))])))
-    ended = claims.take([part._replace(messages=messages or 0) for part in parts], acknowledged=acknowledged)
+    told = [part._replace(messages=min(messages or 0, sum(map(_width, part.spans)))) for part in parts]
+    ended = claims.take(told, acknowledged=acknowledged)
     return [each.number for each in ended]
 
 
@@ -220,6 +225,22 @@ def test_one_long_claim_keeps_no_times_of_those_that_ended() -> None:
         claims.renew(claims.of_member("")[0], 50 + number)
     assert len(claims._due) < 100
     assert (claims.due_ms(), [each.number for each in claims.run_out(1_049)]) == (1_049, [1])
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_claim_ends_with_its_last_message_whatever_gaps_it_has(acknowledged: bool) -> None:
+    """Of rows that nobody sees: what is acknowledged by ids begins behind them."""
+    claims = Claims()
+    two = Claim(1, Spans([(place(0), place(20))]), 2, since_ms=0, until_ms=100)
+    claims.add(two)
+    assert cut(claims, 5, 10, acknowledged=acknowledged, messages=1) == []
+    assert cut(claims, 3, 10, acknowledged=acknowledged) == [], "no message lies there"
+    assert (claims.messages, two.messages_left) == (1, 1)
+    assert cut(claims, 15, 20, acknowledged=acknowledged, messages=1) == [1]
+    assert (len(claims), claims.messages, bool(claims.taken)) == (0, 0, False)
+    assert list(two.left) == [(place(0), place(3)), (place(10), place(15))], "nobody's"
+    if acknowledged:
+        assert list(two.spans) == [(place(3), place(10)), (place(15), place(20))], "these it stands for from now on"
 
 
 @settings(max_examples=200, deadline=None)

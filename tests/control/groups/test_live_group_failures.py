@@ -11,7 +11,7 @@ from basalt.api.bodies.groups import Acknowledged, GroupMode, GroupOptions, Seek
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError, MemberFencedError
 from basalt.groups import attendance, live_group
-from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.dispatcher import Dispatcher, FetchAsk
 from basalt.groups.live_group import LiveGroup
 from basalt.messaging.messages import Messages
 from basalt.transactions.rules import edits
@@ -96,9 +96,36 @@ async def test_a_deleted_group_has_no_timer_for_the_claims_that_it_had(
     live._time_is_up()
     for _ in range(20):
         await asyncio.sleep(0.005)
-    assert (live._timer, len(live._tasks)) == (None, 0)
+    assert (live._timer, len(billing.groups.desk.tasks)) == (None, 0)
     with pytest.raises(GroupNotFoundError):
         await billing.fetch("mary")
+
+
+@pytest.mark.parametrize("gone", ["deleted", "its server was closed", "made anew behind that"])
+async def test_a_group_that_is_gone_looks_at_no_time_any_more(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """Nobody would cancel its timer, which would go off while the loop ends."""
+    looks: list[LiveGroup] = []
+
+    async def look(self: LiveGroup) -> None:
+        looks.append(self)
+
+    monkeypatch.setattr(LiveGroup, "_look_at_time", look)
+    monkeypatch.setattr(live_group, "TIMER_MS_MIN", 100)
+    await shop.publish(A, "a")
+    billing = await Billing.made(shop)
+    if gone == "made anew behind that":
+        await billing.groups.keep_up()  # it was idle, and is forgotten
+        await billing.groups.close()
+        await billing.live.fetch(FetchAsk("mary"))
+        billing.live._look_at(shop.clock.monotonic_ms())
+    else:
+        await billing.fetch("mary", claim_ms=1)
+        await (billing.groups.delete(A, "billing") if gone == "deleted" else billing.groups.close())
+    looks.clear()  # before it was gone, on a slow machine
+    await asyncio.sleep(2 * live_group.TIMER_MS_MIN / 1_000)
+    assert looks == []
 
 
 async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None:
@@ -338,7 +365,7 @@ async def test_a_seek_takes_nothing_from_who_is_dealt_messages_behind_it(
         await billing.fetch(limit=1)
     await billing.groups.seek(A, "billing", SeekRequest("start"))
     page = await billing.fetch()
-    while billing.live._tasks:
+    while billing.groups.desk.tasks:
         await asyncio.sleep(0)
     assert texts(page.fetch) == [*"abc"]
     await billing.acknowledge(page.claim)
