@@ -64,6 +64,7 @@ PROBLEMS = [
     (409, "transaction_conflict", 4),
     (400, "invalid_name", 1),
     (400, "invalid_property", 1),
+    (403, "forbidden", 5),
     (413, "too_large", 1),
     (503, "busy", 6),
     (503, "stopping", 6),
@@ -126,7 +127,7 @@ def test_every_error_class_has_an_exit_code_and_fits_on_one_line():
     for kind in BY_CODE.values():
         error = kind("something\nwent wrong.", hint="try\nthis.")
         error.add_note("after 3 attempts")
-        assert exit_code(error) in (1, 2, 3, 4, 6)
+        assert exit_code(error) in (1, 2, 3, 4, 5, 6)
         assert one_line(error) == "something\\nwent wrong (after 3 attempts); try\\nthis"
 
 

@@ -65,6 +65,7 @@ def test_every_write_can_be_tried_without_writing():
         "lag",
         "members",
         "messages",
+        "whoami",
     }
     for path, command in tree():
         words = set(path.split())
