@@ -64,6 +64,7 @@ def _transactions(client: Any, consumer: Any, topic: str) -> None:
 
 
 def main(url: str, group: str, mode: str, way: str, inputs: str = INPUTS) -> None:
+    _ = basalt.Client  # is loaded before a signal may interrupt that: msgspec crashes where a decoder is being made
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     topic = outputs_of(group)
     while True:

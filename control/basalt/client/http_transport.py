@@ -139,8 +139,9 @@ class _Connection:
                 )
             except (BrokenPipeError, ConnectionResetError):
                 pass  # a server may refuse a body before its end; then the reason is there to be read
-            response = self._http.getresponse()
-            answer = Answer(response.status, _headers(response), self._read(response))
+            # Closed here, for what an interrupt raises while a finalizer closes it Python drops without a word.
+            with self._http.getresponse() as response:
+                answer = Answer(response.status, _headers(response), self._read(response))
         except TimeoutError as error:
             return AnswerLost(f"no answer in time: {error}"), False
         except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from basalt.api.codecs import batches
 from basalt.api.codecs.avro import decode_consume_request, decode_publish_request
+from basalt.client import connect
 from basalt.client.plans import BATCHES
 from basalt.errors import (
     GroupNotFoundError,
@@ -275,7 +278,6 @@ def test_a_body_that_is_refused_before_its_end_tells_why(side):
 
 def test_a_refusal_behind_a_broken_pipe_is_found():
     # A server that does not even read the rest. (aiohttp loses the refusal then: an unknown outcome, which is safe.)
-    from basalt.client import connect
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         refusing = threading.Thread(target=refuse_early, args=(listener, False))
@@ -302,7 +304,6 @@ def test_a_closed_client_says_so(side, server):
 
 
 def test_many_threads_share_a_client(server):
-    from basalt.client import connect
 
     server.script = [NO_MESSAGES]
     with connect(server.url) as client:
@@ -326,7 +327,6 @@ def test_many_threads_share_a_client(server):
 
 
 def test_connections_beyond_those_that_are_kept_are_closed_and_every_call_is_answered(server, monkeypatch):
-    from basalt.client import connect
 
     monkeypatch.setattr("basalt.client.http_transport.IDLE_CONNECTIONS_MAX", 2)
     server.script = [NO_MESSAGES]
@@ -384,12 +384,38 @@ class Interrupted(Exception):
     """What a signal's handler raises here; Ctrl-C raises KeyboardInterrupt."""
 
 
-def test_a_long_poll_can_be_interrupted(server):
-    from basalt.client import connect
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGALRM interrupts whoever calls."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise Interrupted
 
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_at_the_very_end_of_an_answer_is_raised(server, monkeypatch):
+    """Where a finalizer closes the answer, Python drops it, and whoever pressed Ctrl-C waits."""
+    close = http.client.HTTPResponse.close
+
+    def close_interrupted(response: http.client.HTTPResponse) -> None:
+        close(response)
+        signal.raise_signal(signal.SIGALRM)
+
+    with connect(server.url) as client:
+        monkeypatch.setattr(http.client.HTTPResponse, "close", close_interrupted)
+        with pytest.raises(Interrupted):
+            client.topic("orders").publish(b"a")
+        monkeypatch.undo()
+        client.topic("orders").publish(b"b")
+    assert (len(server.seen), server.connections) == (2, 2)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_a_long_poll_can_be_interrupted(server):
     main = threading.get_ident()
 
     def interrupt_the_first() -> None:
@@ -398,21 +424,16 @@ def test_a_long_poll_can_be_interrupted(server):
         signal.pthread_kill(main, signal.SIGALRM)
 
     server.script = [None, NO_MESSAGES]
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with connect(server.url) as client:
-            threading.Thread(target=interrupt_the_first).start()
-            with pytest.raises(Interrupted):
-                client.topic("orders").poll(wait_ms=60_000)
-            assert len(client.topic("orders").poll()) == 0
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with connect(server.url) as client:
+        threading.Thread(target=interrupt_the_first).start()
+        with pytest.raises(Interrupted):
+            client.topic("orders").poll(wait_ms=60_000)
+        assert len(client.topic("orders").poll()) == 0
     assert server.connections == 2  # half an answer may be on the first: it is not used again
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_process_does_not_use_its_parents_connections(server):
-    from basalt.client import connect
 
     with connect(server.url) as client:
         client.topic("orders").publish(b"parent")
