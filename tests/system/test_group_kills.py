@@ -89,7 +89,8 @@ class World:
 
     def create_topics(self) -> None:
         with self.client() as client:
-            for topic in (INPUTS, *map(outputs_of, GROUPS)):
+            # Those of dead letters too: a member that is late to join would make its group's only then.
+            for topic in (INPUTS, *map(outputs_of, GROUPS), *map(dead_of, GROUPS)):
                 client.topics.create(topic)
 
     def start_member(self, member: Member) -> None:
