@@ -122,6 +122,10 @@ class UriTooLongError(InputError, code="uri_too_long"):
     """The path and query of a request are longer than the server reads."""
 
 
+class UnauthenticatedError(InputError, code="unauthenticated"):
+    """The call does not prove who makes it, or by a credential that does not count (any more). Nothing was done."""
+
+
 class ForbiddenError(InputError, code="forbidden"):
     """The caller has no right to do this; it is refused whether what the call names exists or not."""
 
@@ -226,6 +230,14 @@ class BusyError(RetryError, code="busy"):
     """A bounded queue is full; wait for `retry_after_ms` and send the same call again."""
 
 
+class ThrottledError(RetryError, code="throttled"):
+    """The caller has used up a quota; wait for `retry_after_ms` and send the same call again. Nothing was done."""
+
+
+class AuthenticationUnavailableError(RetryError, code="authentication_unavailable"):
+    """The server cannot find out who calls, or what they may do: keys or grants could not be read of late. Nothing was done."""
+
+
 class StoppingError(RetryError, code="stopping"):
     """The server is shutting down and takes no new work."""
 
@@ -264,15 +276,15 @@ def _leaves(base: type[BasaltError]) -> dict[str, type[BasaltError]]:
 BY_CODE: dict[str, type[BasaltError]] = _leaves(BasaltError)
 
 __all__ = [
-    "BY_CODE", "AcknowledgeConflictError", "AcknowledgeOrderError", "BackupNotFoundError", "BasaltError", "BusyError",
+    "BY_CODE", "AcknowledgeConflictError", "AcknowledgeOrderError", "AuthenticationUnavailableError", "BackupNotFoundError", "BasaltError", "BusyError",
     "ChangesLostError", "ClaimLostError", "ConflictError", "CorruptionError", "CrossOriginError", "DataDirectoryError", "DiskFullError",
-    "ExternalWritesError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
+    "ExternalWritesError", "ForbiddenError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MemberFencedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError",
     "NotLeaderError", "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError",
     "RouteNotFoundError", "SessionFencedError", "SessionForeignError", "SessionNotFoundError",
     "SettingNeedsStartError", "StoppingError", "StoreError", "TableExistsError", "TableNotFoundError",
-    "TooLargeError", "TopicChangedError", "TopicEndedError", "TopicExistsError", "TopicNotFoundError",
-    "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError", "UnavailableError",
+    "ThrottledError", "TooLargeError", "TopicChangedError", "TopicEndedError", "TopicExistsError", "TopicNotFoundError",
+    "TransactionConflictError", "TransactionEndedError", "TransactionNotFoundError", "UnauthenticatedError", "UnavailableError",
     "UnknownOutcomeError", "UnsupportedMediaTypeError", "UriTooLongError", "WrongHostError",
 ]  # fmt: skip

@@ -184,6 +184,17 @@ class FilePath(_Text):
         return text if text and "\0" not in text else None
 
 
+class Secret(_Text):
+    """A secret. It has no form that could be written down: it is given as the path of a file that holds nothing else."""
+
+    FORM = "the path of a file that only its owner can read, under this name with _file behind it"
+
+    def parse(self, text: str) -> str | None:
+        if not text or not text.isprintable():
+            raise ValueError("is empty, or holds more than one line of printable text")
+        return text
+
+
 class Host(_Text):
     """A name or an address of this machine."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from basalt.settings.tree import (
 
 FILE_BYTES_MAX = 1024 * 1024  # a settings file has some 60 keys; more than this is another file
 SECRET_BYTES_MAX = 64 * 1024
+NAMING_FILE = "_file"  # behind a secret's name in a settings file or a flag: the path of the file that holds it
 RUNNING = Origin("config set")
 _SHOWN_NUMBER_BOUND = 10**100  # Python itself refuses to write out numbers of some thousand digits
 
@@ -111,6 +113,12 @@ def _value(given: _Given) -> object:
     key = keys().get(given.name)
     if key is None:
         raise _unknown(given)
+    if key.is_secret and not given.origin.secret and given.value != "off":
+        raise InvalidSettingError(
+            f"setting {key.name} is a secret, and is not written down (from {given.origin.text})",
+            field=key.name,
+            hint=f"write it to a file that only its owner can read, and name that: {key.name}_file, or {key.environment}{FILE_SUFFIX}",
+        )
     try:
         return key.kind.read(given.value)
     except ValueError as error:
@@ -146,7 +154,11 @@ def _from_flags(flags: Sequence[str]) -> Iterator[_Given | InvalidSettingError]:
             yield InvalidSettingError(f"setting {name} is given twice", field=name, hint="leave one out")
         else:
             seen.add(name)
-            yield _Given(name, value.strip(), Origin("--set"))
+            origin = Origin("--set")
+            if name not in keys() and name.endswith(NAMING_FILE) and _is_secret(name.removesuffix(NAMING_FILE)):
+                yield _secret_named(name, value.strip(), origin)
+            else:
+                yield _Given(name, value.strip(), origin)
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given | InvalidSettingError]:
@@ -176,6 +188,8 @@ def _secret(key: Key, path: Path, origin: Origin) -> _Given | InvalidSettingErro
     """The value from a file of its own, as container platforms hand out secrets; one line end at its end is not part of it."""
     try:
         text = _text(path, SECRET_BYTES_MAX)
+        if key.is_secret and path.stat().st_mode & stat.S_IROTH:
+            raise ValueError("can be read by every user of this machine, and is to hold a secret (chmod o-r)")
     except ValueError as error:
         message = f"setting {key.name}: {path} {error} (from {origin.text})"
         return InvalidSettingError(message, field=key.name, hint="name a readable file that holds just the value")
@@ -229,14 +243,28 @@ def _not_toml(path: Path, text: str, reason: str) -> InvalidSettingError:
     )
 
 
-def _flatten(tree: Mapping[str, object], prefix: str, origin: Origin) -> Iterator[_Given]:
+def _flatten(tree: Mapping[str, object], prefix: str, origin: Origin) -> Iterator[_Given | InvalidSettingError]:
     for name, value in tree.items():
         full = f"{prefix}{name}"
         # Only below a known section is a table descended into, so that a misspelt section is named once, not per key.
         if isinstance(value, dict) and full in sections():
             yield from _flatten(value, f"{full}.", origin)
+        elif full not in keys() and full.endswith(NAMING_FILE) and _is_secret(full.removesuffix(NAMING_FILE)):
+            yield _secret_named(full, value, origin)
         else:
             yield _Given(full, value, origin)
+
+
+def _is_secret(name: str) -> bool:
+    key = keys().get(name)
+    return key is not None and key.is_secret
+
+
+def _secret_named(full: str, value: object, origin: Origin) -> _Given | InvalidSettingError:
+    if not isinstance(value, str) or not value:
+        message = f"setting {full}: {_shown(value)} is no path (from {origin.text})"
+        return InvalidSettingError(message, field=full, hint="name the file that holds the secret")
+    return _secret(keys()[full.removesuffix(NAMING_FILE)], Path(value), origin)
 
 
 def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:

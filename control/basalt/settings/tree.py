@@ -32,6 +32,7 @@ from basalt.settings.kinds import (
     NamePrefix,
     Origins,
     Port,
+    Secret,
     SettingKind,
     Size,
     Url,
@@ -76,11 +77,15 @@ class AuthSettings:
 
     # () is not ("none",): on an address beyond this machine somebody must have written the word.
     kinds: Annotated[
-        tuple[Literal["none"], ...],
+        tuple[Literal["none", "token", "jwt", "cert", "kerberos", "proxy"], ...],
         Words(
-            "how clients prove who they are; none: not at all, so whoever reaches a port may do everything", ("none",)
+            "how clients prove who they are; none: not at all, so whoever reaches a port may do everything",
+            ("none", "token", "jwt", "cert", "kerberos", "proxy"),
         ),
     ] = ()
+    bootstrap_token: Annotated[
+        str | None, Secret("token of the first superuser, token:bootstrap, who makes the tokens of the others")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +339,11 @@ class Key:
     live: bool
 
     @property
+    def is_secret(self) -> bool:
+        """True when its value comes from a file of its own alone, and is shown nowhere."""
+        return isinstance(self.kind, Secret)
+
+    @property
     def environment(self) -> str:
         """The name of its environment variable."""
         return ENVIRONMENT_PREFIX + self.name.replace(".", "__").replace("-", "_").upper()
@@ -383,7 +393,9 @@ def effective(settings: Settings) -> list[EffectiveSetting]:
     shown = []
     for key in keys().values():
         origin = settings.origins.get(key.name, DEFAULT)
-        text = _HIDDEN if origin.secret else key.kind.write(value_of(settings, key))
+        value = value_of(settings, key)
+        hidden = origin.secret or (key.is_secret and value is not None)
+        text = _HIDDEN if hidden else key.kind.write(value)
         shown.append(EffectiveSetting(key.name, text, origin.text, key.live))
     return shown
 

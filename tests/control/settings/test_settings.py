@@ -202,8 +202,8 @@ BAD_FLAGS = [
     ("jobs.stats.window=10:00-10:00", "is empty"),
     ("log.level=trace", "debug, info, warning, error"),
     ("auth.kinds=", "has '' in it, which this version does not know"),
-    ("auth.kinds=token", "has 'token' in it, which this version does not know"),
-    ("auth.kinds=none,token", "has 'token' in it, which this version does not know"),
+    ("auth.kinds=password", "has 'password' in it, which this version does not know"),
+    ("auth.kinds=none,password", "has 'password' in it, which this version does not know"),
     ("auth.kinds=None", "has 'None' in it"),
     ("auth.kinds=off", "has 'off' in it"),
 ]
@@ -334,3 +334,50 @@ def test_no_environment_name_stands_for_two_things():
     names = [key.environment for key in keys().values()]
     assert len(set(names)) == len(names)
     assert not set(names) & {f"{name}_FILE" for name in names}
+
+
+def _secret_file(path, mode=0o600, text="basalt_0011223344556677_secret\n"):
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_secret_comes_from_a_file_of_its_own_whichever_way_that_is_named(tmp_path):
+    file = _secret_file(tmp_path / "bootstrap")
+    settings_file = tmp_path / "basalt.toml"
+    settings_file.write_text(f'[auth]\nbootstrap_token_file = "{file}"\n')
+    for settings in (
+        load_settings([], {"BASALT__AUTH__BOOTSTRAP_TOKEN_FILE": str(file)}),
+        load_settings([f"auth.bootstrap_token_file={file}"]),
+        load_settings([], {}, settings_file),
+    ):
+        assert settings.auth.bootstrap_token == "basalt_0011223344556677_secret"
+        shown = {each.key: each for each in effective(settings)}["auth.bootstrap_token"]
+        assert shown.value == "(secret)"
+        assert str(file) in shown.origin
+
+
+@pytest.mark.parametrize("flags", [["auth.bootstrap_token=hunter2"], []])
+def test_a_secret_that_is_written_down_is_refused_and_not_repeated(tmp_path, flags):
+    settings_file = tmp_path / "basalt.toml"
+    settings_file.write_text('[auth]\nbootstrap_token = "hunter2"\n')
+    with pytest.raises(InvalidSettingError, match="is a secret, and is not written down") as caught:
+        load_settings(flags, {}, None if flags else settings_file)
+    assert "hunter2" not in f"{caught.value.message} {caught.value.hint}"
+    assert "auth.bootstrap_token_file" in caught.value.hint
+    with pytest.raises(InvalidSettingError, match="is a secret"):
+        load_settings([], {"BASALT__AUTH__BOOTSTRAP_TOKEN": "hunter2"})
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o666])
+def test_a_secret_in_a_file_that_others_can_read_is_refused(tmp_path, mode):
+    file = _secret_file(tmp_path / "bootstrap", mode)
+    with pytest.raises(InvalidSettingError, match="can be read by every user of this machine"):
+        load_settings([f"auth.bootstrap_token_file={file}"])
+
+
+def test_a_file_of_two_lines_holds_no_secret_and_its_text_is_not_shown(tmp_path):
+    file = _secret_file(tmp_path / "bootstrap", text="hunter2\nhunter3\n")
+    with pytest.raises(InvalidSettingError, match="more than one line") as caught:
+        load_settings([f"auth.bootstrap_token_file={file}"])
+    assert "hunter" not in f"{caught.value.message} {caught.value.hint}"

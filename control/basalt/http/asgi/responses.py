@@ -30,6 +30,7 @@ TARGET_BYTES_MAX = 2_000  # of a request's target in the log
 STATUS: dict[type[errors.BasaltError], int] = {
     errors.BasaltError: 500,
     errors.InputError: 400,
+    errors.UnauthenticatedError: 401,
     errors.CrossOriginError: 403,
     errors.ForbiddenError: 403,
     errors.NotFoundError: 404,
@@ -41,6 +42,7 @@ STATUS: dict[type[errors.BasaltError], int] = {
     errors.UriTooLongError: 414,
     errors.UnsupportedMediaTypeError: 415,
     errors.WrongHostError: 421,
+    errors.ThrottledError: 429,
     errors.ProtocolError: 502,
     errors.RetryError: 503,
     errors.DiskFullError: 507,
