@@ -24,6 +24,7 @@ CALLERS_MAX = 10_000  # credentials that are not verified again; when they are f
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
 FOREVER_MS = float("inf")
 
+COOKIES = (b"__Host-basalt", b"basalt")  # of the console's logins, over TLS and without
 BEARER = b"bearer"
 
 log = logging.getLogger("basalt.access")
@@ -84,7 +85,7 @@ class Authentication:
         if known is not None and now_ms < known.until_ms:
             tokens.check_network(known.networks, address)
             return known
-        given = headers.get(b"authorization")
+        given = headers.get(b"authorization") or _login_of(headers.get(b"cookie"))
         if given is None:
             self._refuse_vouching(headers)
             return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
@@ -97,6 +98,8 @@ class Authentication:
         kind = "token"
         try:
             proof = self._prove(scheme.lower(), value.strip().decode("latin-1"), address)
+            if b"authorization" not in headers and not proof.credential.startswith("login "):
+                raise tokens.invalid_token()  # a browser keeps what ends soon, and nothing else
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except UnauthenticatedError as error:
@@ -135,7 +138,7 @@ class Authentication:
 
     def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
         rules = self._rules
-        given = headers.get(b"authorization", b"")
+        given = headers.get(b"authorization") or headers.get(b"cookie", b"")
         user = headers.get(rules.user_header)
         return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
 
@@ -208,6 +211,17 @@ class Authentication:
             self._callers.clear()
         self._callers[key] = found
         return found
+
+
+def _login_of(cookies: bytes | None) -> bytes | None:
+    """The login in the console's cookie, as a header would have it."""
+    if cookies is None:
+        return None
+    for each in cookies.split(b";"):
+        name, _, value = each.strip().partition(b"=")
+        if name in COOKIES and value:
+            return b"Bearer " + value
+    return None
 
 
 def _text(header: bytes) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from basalt.errors import BasaltError, UnauthenticatedError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
+from basalt.http.asgi.inside import InsideCall, InsideExchange, Reply
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head, PromptExchange
 from basalt.http.asgi.responses import (
@@ -50,6 +51,9 @@ from basalt.http.routes.route_table import Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
+# A browser whose login is over is sent to sign in again.
+PAGES_PATH, LOGIN_PAGE = "/console", b"/console/login"
+FORGET_LOGIN = b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
 
@@ -78,10 +82,13 @@ def _document() -> bytes:
     return msgspec.json.encode(openapi.describe(OPERATIONS))
 
 
-def build_app(services: Services, caller: Caller = ANYBODY) -> Frame:
-    """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal."""
+def build_app(services: Services, caller: Caller = ANYBODY, further_routes: Iterable[Operation] = ()) -> Frame:
+    """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal.
+
+    `further_routes` are answered beside those of the API, and are no part of it.
+    """
     settings = services.settings
-    routes = Routes(OPERATIONS, Front.of(settings), services.authentication, settings.auth.public)
+    routes = Routes((*OPERATIONS, *further_routes), Front.of(settings), services.authentication, settings.auth.public)
     return Frame(services, routes, caller)
 
 
@@ -105,6 +112,14 @@ class Frame:
         else:
             await answer_no_request(scope, receive, send)
 
+    async def ask(self, caller: Caller, call: InsideCall) -> Reply:
+        """Answer a call that is made from within the process for this caller, whose rights and limits hold as over a socket."""
+        exchange = InsideExchange(call)
+        request = self._request(call.head(), exchange, None)
+        request.caller = caller
+        await self._respond(request)
+        return exchange.reply
+
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
         return self._respond(self._request(head, exchange, client_id))
@@ -126,7 +141,7 @@ class Frame:
     def _request(self, head: Head, exchange: Exchange, client_id: str | None) -> Request:
         return Request(
             self._services, self.metrics, self._snapshots, self.bodies, self._caller, head, exchange,
-            self._clock.monotonic_ms(), client_id,
+            self._clock.monotonic_ms(), client_id, self.ask,
         )  # fmt: skip
 
     def _submit(self, request: Request, exchange: PromptExchange, body: bytes) -> bool:
@@ -185,6 +200,8 @@ class Frame:
 
     def _problem(self, request: Request, error: BasaltError) -> Response:
         self.metrics.refused(error)
+        if isinstance(error, UnauthenticatedError) and request.head.path.startswith(PAGES_PATH):
+            return Response(303, headers=[(b"location", LOGIN_PAGE), (b"set-cookie", FORGET_LOGIN)])
         request.name_as_asked(error)
         return problem_response(error, request.id)
 

@@ -32,7 +32,7 @@ from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
 from basalt.http.metrics import LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
-from basalt.server.wiring import RunningServices
+from basalt.server.wiring import RunningServices, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
@@ -229,7 +229,9 @@ class FailoverServer:
         over = asyncio.Event()
         term.when_over(lambda: self._call_in_loop(over.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
-        self._serving = _Serving(term, services, build_app(services), thrift)
+        self._serving = _Serving(
+            term, services, build_app(services, further_routes=pages_of(services.settings)), thrift
+        )
         log.info("serves under epoch %d", term.epoch)
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)

@@ -27,7 +27,7 @@ from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
-from basalt.server.wiring import open_services, open_store
+from basalt.server.wiring import open_services, open_store, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
 from basalt_engine import __version__
@@ -209,7 +209,11 @@ async def _serve(process: _Process) -> None:
         signals.stage = "it opened its ports"
         thrift = await services.start_thrift(address.literal)
         try:
-            server = _http_server(build_app(services), services.stop_waiting, lambda: process.answers(listener))
+            server = _http_server(
+                build_app(services, further_routes=pages_of(settings)),
+                services.stop_waiting,
+                lambda: process.answers(listener),
+            )
             signals.drain_by(server.drain)
             await server.serve(sockets=[listener])
         finally:

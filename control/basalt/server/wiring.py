@@ -17,6 +17,7 @@ from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
 from basalt.http.metrics import StoreMetrics
+from basalt.http.routes.route_table import Operation
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
@@ -128,6 +129,15 @@ class RunningServices(services.Services):
                 await self.producers.save(everything=True)
         await self.writer.stop()
         self.store.close()
+
+
+def pages_of(settings: Settings) -> tuple[Operation, ...]:
+    """The routes of the console, where the settings want one."""
+    if not settings.console.enabled:
+        return ()
+    from basalt.console.app import PAGES  # its templates take time to load, and memory
+
+    return PAGES
 
 
 def open_store(settings: Settings, data_directory: Path | None) -> Store:

@@ -339,6 +339,17 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """The web console, at /console."""
+
+    enabled: Annotated[bool, Flag("answer the pages of the console")] = True
+    read_only: Annotated[bool, Flag("let nobody do anything from its pages")] = False
+    refresh_ms: Annotated[int, Duration("how often an open page renews what changes; 0: never", 0, HOUR_MS)] = (
+        5 * SECOND_MS
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings, read once when the process starts; plain values, so tests may construct any part of it."""
 
@@ -354,6 +365,7 @@ class Settings:
     thrift: ThriftSettings = ThriftSettings()
     jobs: JobsSettings = JobsSettings()
     log: LogSettings = LogSettings()
+    console: ConsoleSettings = ConsoleSettings()
     # Where each value came from, by key; absent for a default. Not a setting itself.
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
 

@@ -71,8 +71,9 @@ class AsgiExchange:
 
     async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
         """Send the whole answer as fast as the client takes it."""
-        send = self._send
-        await send({"type": "http.response.start", "status": status, "headers": [*EVERY_ANSWER, *headers]})
+        send, named = self._send, {name for name, _ in headers}
+        sent = [*(header for header in EVERY_ANSWER if header[0] not in named), *headers]
+        await send({"type": "http.response.start", "status": status, "headers": sent})
         if isinstance(parts, list):
             for number, part in enumerate(parts, 1):
                 request.sent_bytes += len(part)

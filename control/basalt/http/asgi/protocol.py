@@ -48,6 +48,7 @@ _UPGRADE = re.compile(rb"\r\n(upgrade:)", re.IGNORECASE)
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
 _EVERY_LINES = b"".join(b"%s: %s\r\n" % header for header in EVERY_ANSWER)
+_NOT_KEPT = b"cache-control: no-store\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 log = logging.getLogger("basalt.http")
@@ -476,6 +477,8 @@ class HttpConnection(asyncio.Protocol):
             self._default_lines = b"".join((*(b"%s: %s\r\n" % header for header in defaults), _EVERY_LINES))
         lines = [_STATUS_LINES[status], self._default_lines]
         for name, value in headers:
+            if name == b"cache-control":  # an answer that may be kept says so in its own words
+                lines[1] = lines[1].replace(_NOT_KEPT, b"")
             lines += (name, b": ", value, b"\r\n")
         if not keep_alive:
             lines.append(b"connection: close\r\n")
@@ -483,7 +486,7 @@ class HttpConnection(asyncio.Protocol):
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         head = b"".join(lines)
-        if head.count(b"\n") != 2 + self._default_lines.count(b"\n") + len(headers) + (not keep_alive) + chunked:
+        if head.count(b"\n") != 2 + lines[1].count(b"\n") + len(headers) + (not keep_alive) + chunked:
             raise ValueError("a header of the answer holds the end of a line")
         return head
 

@@ -31,6 +31,7 @@ from basalt.errors import (
     TopicNotFoundError,
 )
 from basalt.http.asgi.front import Front
+from basalt.http.asgi.inside import InsideCall, Reply
 from basalt.http.asgi.requests import (
     JSON,
     BodyBudget,
@@ -92,16 +93,20 @@ class Header:
     meaning: str
 
 
+Ask: TypeAlias = Callable[[Caller, InsideCall], Awaitable[Reply]]
+
+
 class Request(RequestHead):
     """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what."""
 
-    __slots__ = ("asked_id", "caller", "metrics", "services", "snapshots")
+    __slots__ = ("ask", "asked_id", "caller", "metrics", "services", "snapshots")
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
-        head: Head, exchange: Exchange, started_ms: float, client_id: str | None,
+        head: Head, exchange: Exchange, started_ms: float, client_id: str | None, ask: Ask,
     ) -> None:  # fmt: skip
         super().__init__(head, exchange, started_ms, bodies, client_id)
+        self.ask = ask  # makes a call from within the process: a page is a list of such
         self.caller = caller
         self.services = services
         self.metrics = metrics

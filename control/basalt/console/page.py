@@ -1,0 +1,173 @@
+"""Pages: a list of panels, each of which is one call of the API, made as whoever looks at the page.
+
+So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME` renders one panel, for a page
+that keeps itself up to date; `.json` behind a page's path gives its calls and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+import msgspec
+
+from basalt.access.resources import Resource
+from basalt.api.bodies import json
+from basalt.console import text
+from basalt.console.assets import ASSETS
+from basalt.console.call import Answer, Call, answer_of
+from basalt.console.copy_lines import NO_COMMAND
+from basalt.http.asgi.inside import InsideCall
+from basalt.http.asgi.requests import JSON, Headers
+from basalt.http.asgi.responses import Response
+from basalt.http.routes.route_table import Query, Request, query, text_query
+
+HTML = b"text/html; charset=utf-8"
+PANEL_NAME_CHARS_MAX = 40
+CONSOLE_PATH = "/console"
+
+# Nothing is loaded from elsewhere, nothing inline runs, and no other page frames this one.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Headers = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+# The navigation: path, title, and the key that goes there behind `g`.
+NAVIGATION: tuple[tuple[str, str, str], ...] = (
+    (CONSOLE_PATH, "Overview", "o"),
+    (f"{CONSOLE_PATH}/topics", "Topics", "t"),
+)
+
+PANEL: Query = query(
+    "panel", {"type": "string", "maxLength": PANEL_NAME_CHARS_MAX}, "one panel alone",
+    lambda value: len(value) <= PANEL_NAME_CHARS_MAX, "be the name of a panel",
+)  # fmt: skip
+AS_JSON = query("json", {"type": "boolean"}, "the calls and answers of the page", ("true",).__contains__, "be true")
+PAGE_QUERY = (PANEL, AS_JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open."""
+
+    name: str
+    title: str
+    call: Call
+    template: str = ""
+    live: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A panel with the answer to its call."""
+
+    panel: Panel
+    answer: Answer
+
+    @property
+    def template(self) -> str:
+        """The file that shows the answer."""
+        return f"panels/{self.panel.template or self.panel.name}.html"
+
+
+class Visit:
+    """A request for a page, and the calls that it makes for it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.services = request.services
+        self.now_ms = request.services.clock.now_ms()
+        self.settings = request.services.settings
+
+    def may(self, verb: str, resource: Resource) -> bool:
+        """Tell whether the visitor has a right: an act without it is shown, and disabled."""
+        return self.request.caller.has(verb, resource)
+
+    @property
+    def url(self) -> str:
+        """The server's own URL, as the visitor's browser has it."""
+        host = (self.request.headers.get(b"host") or b"localhost").decode("latin-1")
+        return f"{self.request.exchange.scheme}://{host}"
+
+    async def ask(self, call: Call) -> Answer:
+        """Make a call as the visitor."""
+        headers = self.request.headers
+        inside = InsideCall(
+            call.method, call.target, call.sent, self.request.exchange.client, headers.get(b"user-agent", b"")
+        )
+        return answer_of(call, await self.request.ask(self.request.caller, inside))
+
+    async def page(self, title: str, panels: Sequence[Panel], template: str = "page.html", **context: Any) -> Response:
+        """The page of these panels; or one of them, or all answers as JSON, as the request's query has it."""
+        wanted = self.request.text("panel")
+        if wanted is not None:
+            panels = [panel for panel in panels if panel.name == wanted]
+        answers = await asyncio.gather(*(self.ask(panel.call) for panel in panels))
+        seen = [Shown(panel, answer) for panel, answer in zip(panels, answers, strict=True)]
+        if self.request.flag("json"):
+            return self._as_json(seen)
+        if wanted is not None:
+            return self.html("panel_alone.html", title=title, shown=seen, **context)
+        return self.html(template, title=title, shown=seen, **context)
+
+    def html(self, template: str, status: int = 200, headers: Headers | None = None, **context: Any) -> Response:
+        """A template with what every one has."""
+        caller = self.request.caller
+        body = _environment().get_template(template).render(
+            visit=self,
+            now_ms=self.now_ms,
+            path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
+            principal=str(caller.principal),
+            is_asked=self.services.authentication is not None,
+            refresh_ms=self.settings.console.refresh_ms,
+            read_only=self.settings.console.read_only,
+            **context,
+        )  # fmt: skip
+        return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
+
+    def _as_json(self, seen: Sequence[Shown]) -> Response:
+        found = {
+            each.panel.name: {
+                "call": f"{each.answer.call.method} {each.answer.call.target}",
+                "status": each.answer.status,
+                "answer": each.answer.plain(),
+            }
+            for each in seen
+        }
+        return Response(200, msgspec.json.encode(found), JSON)
+
+
+def redirect(to: str, headers: Headers | None = None) -> Response:
+    """Send the browser to another page of the console."""
+    assert to.startswith(CONSOLE_PATH)
+    return Response(303, headers=[(b"location", to.encode("ascii")), *HEADERS, *(headers or [])])
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("basalt.console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters.update(
+        shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age,
+        block=text.block, json=lambda value: json.encode(value).decode(),
+    )  # fmt: skip
+    found.globals.update(
+        asset={name: asset.path for name, asset in ASSETS.items()}, navigation=NAVIGATION, no_command=NO_COMMAND
+    )
+    return found
+
+
+__all__ = ["CONSOLE_PATH", "PAGE_QUERY", "Panel", "Visit", "redirect", "text_query"]

@@ -1,0 +1,80 @@
+"""A call that is made from within the process, and its answer: pages show what calls answer, and nothing else.
+
+It has no socket, so neither host nor origin is asked of it; who makes it is handed in, and judged as over a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from basalt.http.asgi.requests import JSON, Head, Headers, Parts, RequestHead
+
+ANSWER_BYTES_MAX = 16 << 20  # of an answer that is kept as a whole: more than any page shows
+
+
+@dataclass(frozen=True, slots=True)
+class InsideCall:
+    """A call: its method, its target as a client would send it, and its body in JSON (empty: none)."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    address: str | None = None  # of whoever looks at the page, for the audit
+    agent: bytes = b""
+
+    def head(self) -> Head:
+        """The head that a client would have sent."""
+        raw_path, _, query = self.target.partition("?")
+        headers = {b"user-agent": self.agent}
+        if self.body:
+            headers |= {b"content-type": JSON, b"content-length": b"%d" % len(self.body)}
+        return Head(self.method, unquote(raw_path), raw_path.encode("ascii"), query.encode("ascii"), headers)
+
+
+@dataclass(slots=True)
+class Reply:
+    """The answer: its body is whole."""
+
+    status: int = 0
+    headers: Headers = ()  # type: ignore[assignment]
+    body: bytes = b""
+
+    def header(self, name: bytes) -> bytes | None:
+        """A header of the answer, by its name in lower case."""
+        return next((value for each, value in self.headers if each == name), None)
+
+
+class InsideExchange:
+    """The way to the one who called."""
+
+    internal = True
+    scheme = "http"
+    sequence: bytes | None = None
+
+    def __init__(self, call: InsideCall) -> None:
+        self.client = call.address
+        self._body = call.body
+        self.reply = Reply()
+
+    async def receive(self) -> tuple[bytes, bool]:
+        """The body, which is here."""
+        return self._body, False
+
+    async def until_gone(self) -> None:
+        """Wait until whoever asked is gone: their task is cancelled then."""
+        await asyncio.Event().wait()
+
+    async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
+        """Keep the answer."""
+        collected, size = [], 0
+        for part in parts:
+            size += len(part)
+            if size > ANSWER_BYTES_MAX:
+                raise ValueError(f"the answer to {request.route} is longer than {ANSWER_BYTES_MAX} bytes")
+            collected.append(bytes(part))
+            if not isinstance(parts, list):
+                await asyncio.sleep(0)  # making a part takes time: others go in between
+        request.sent_bytes = size
+        self.reply = Reply(status, list(headers), b"".join(collected))
