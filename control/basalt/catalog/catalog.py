@@ -120,9 +120,14 @@ class Catalog(ABC, Generic[NameT, EntryT]):
             raise self.absent(title)
         return metadata
 
-    async def pages(self, namespace: str | None) -> AsyncIterator[list[tuple[NameT, TopicMetadata]]]:
-        """All that is stored of each entry, deleted ones (negative generation) too: a page at a time, in the order of the store."""
-        start = b""
+    async def pages(
+        self, namespace: str | None, after: EntryName | None = None
+    ) -> AsyncIterator[list[tuple[NameT, TopicMetadata]]]:
+        """All that is stored of each entry, deleted ones (negative generation) too: a page at a time, in the order of the store.
+
+        `after`: only those behind it in that order, whether it is there or not.
+        """
+        start = b"" if after is None else self._prefix(after) + b"\0"
         while rows := await self._call(self._page, start, namespace):
             yield [(self._title_of(prefix), metadata) for prefix, metadata in rows]
             start = rows[-1][0] + b"\0"

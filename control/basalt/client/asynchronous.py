@@ -429,6 +429,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     prune_region = awaiting(admin.prune_region)
     prune_history = awaiting(admin.prune_history)
     prune_restore = awaiting(admin.prune_restore)
+    tables = awaiting(admin.tables)
     transactions = awaiting(admin.transactions)
     hanging_transactions = awaiting(admin.hanging_transactions)
     describe_transaction = awaiting(admin.describe_transaction)

@@ -428,6 +428,7 @@ class Admin(Handle[ClientScope, Driver]):
     prune_region = blocking(admin.prune_region)
     prune_history = blocking(admin.prune_history)
     prune_restore = blocking(admin.prune_restore)
+    tables = blocking(admin.tables)
     transactions = blocking(admin.transactions)
     hanging_transactions = blocking(admin.hanging_transactions)
     describe_transaction = blocking(admin.describe_transaction)

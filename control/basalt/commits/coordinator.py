@@ -404,10 +404,12 @@ class SessionCalls:
     async def get(self, name: str) -> SessionStanding:
         return await self._manager.run(lambda group: self._standing(self._manager.state.sessions.get(name)))
 
-    async def list(self) -> list[SessionStanding]:
+    async def list(self, after: str = "") -> list[SessionStanding]:
+        """The sessions by name, those behind a name."""
+
         def stage(group: Group) -> list[SessionStanding]:
-            found = sorted(self._manager.state.sessions.all(), key=lambda session: session.name)
-            return [self._standing(session) for session in found]
+            behind = (session for session in self._manager.state.sessions.all() if session.name > after)
+            return [self._standing(session) for session in sorted(behind, key=lambda session: session.name)]
 
         return await self._manager.run(stage)
 

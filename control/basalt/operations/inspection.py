@@ -10,7 +10,9 @@ Basalt: those writes would be seen, and nobody would undo them.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -97,21 +99,25 @@ class Inspection:
         self._topics = topics
         self._audit = audit
 
-    async def list(self, wanted: Filter) -> bodies.InspectedList:
-        """The transactions that have not ended, oldest first."""
+    async def list(self, wanted: Filter, after: int = 0, limit: int | None = None) -> bodies.InspectedList:
+        """The transactions that have not ended, oldest first; those that began after one, as many as are wanted."""
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
-        shown = []
-        for number, each in enumerate(everything, 1):
+        shown: list[bodies.InspectedTransaction] = []
+        following = None
+        first = bisect_right(everything, after, key=_id_of)
+        for number, each in enumerate(islice(everything, first, None), 1):
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)  # others go in between
-            if wanted.lets_through(each, now_ms):
-                shown.append(
-                    bodies.InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each)))
-                )
-        return bodies.InspectedList(len(everything), tuple(shown))
+            if not wanted.lets_through(each, now_ms):
+                continue
+            if len(shown) == limit:
+                following = shown[-1].id
+                break
+            shown.append(bodies.InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each))))
+        return bodies.InspectedList(len(everything), tuple(shown), following)
 
-    async def hanging(self, wanted: Filter) -> bodies.HangingList:
+    async def hanging(self, wanted: Filter, limit: int | None = None) -> bodies.HangingList:
         """The transactions that somebody should look at, worst first. `older_than_ms` says what counts as long."""
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
@@ -131,7 +137,7 @@ class Inspection:
                 worst = _worst_first(blocks)
                 listed.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
         listed.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
-        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed))
+        return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed[:limit]), len(listed))
 
     async def describe(self, transaction_id: int) -> bodies.TransactionDescription | bodies.EndDescription:
         """Everything that is known of one transaction. `TransactionNotFoundError`: nothing is."""
@@ -323,7 +329,7 @@ class ForcedEnds:
         if dry_run:
             moves = transactions.state.invalidate(transaction_id, self._clock.now_ms()).edits
             state = State.INVALID if moves else was.state
-            return bodies.ForcedEnd(self._ids.text(was.id), was.state.name, state.name, bool(moves), True)
+            return self._ended(was, state, bool(moves), dry_run=True)
         return await self._done("invalidate", was, by, do)
 
     async def _done(self, verb: str, was: Outcome, by: By, do: Callable[[], Awaitable[Outcome]]) -> bodies.ForcedEnd:
@@ -333,10 +339,21 @@ class ForcedEnds:
             return f"{outcome.state.name} before" if outcome.state is was.state else outcome.state.name
 
         text = self._ids.text(was.id)
+        before = self._ended(
+            was, was.state, False, dry_run=False
+        )  # it names what is known now, and not when it has ended
         outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, outcome_text)
         changed = outcome.state is not was.state
         self._transactions.totals.events["forced"] += changed
-        return bodies.ForcedEnd(text, was.state.name, outcome.state.name, changed, False)
+        return structs.replace(before, state=outcome.state.name, changed=changed)
+
+    def _ended(self, was: Outcome, state: State, changed: bool, *, dry_run: bool) -> bodies.ForcedEnd:
+        """The answer about one that was so, and is in this state, or would be."""
+        known = self._transactions.state.find(was.id) or was
+        return bodies.ForcedEnd(
+            self._ids.text(was.id), was.state.name, state.name, changed, dry_run, was.owner,
+            tuple(map(transaction_topic, known.topics)), tuple(map(transaction_table, known.tables)),
+        )  # fmt: skip
 
     async def _would_abort(self, was: Outcome, force: bool) -> bodies.ForcedEnd:
         """Tell what an abort would do; refuse what it would refuse."""
@@ -347,7 +364,7 @@ class ForcedEnds:
         after = was.state
         if moves:
             after = State.INVALID if any(isinstance(edit, Invalidated) for edit in moves) else State.ABORTED
-        return bodies.ForcedEnd(self._ids.text(was.id), was.state.name, after.name, bool(moves), True)
+        return self._ended(was, after, bool(moves), dry_run=True)
 
     async def _guard(self, was: Outcome, force: bool) -> Guard:
         """Refuse to abort one that wrote outside Basalt, unless it is forced.
@@ -371,6 +388,10 @@ class ForcedEnds:
                 )
 
         return guard
+
+
+def _id_of(transaction: Transaction) -> int:
+    return transaction.id
 
 
 def _leaves_the_list(outcome: Outcome) -> bool:

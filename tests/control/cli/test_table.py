@@ -20,6 +20,9 @@ def test_a_table_is_created_shown_listed_and_deleted(cli):
     assert cli("table", "create", "stock", "--conflict", "cell").out.startswith("created table test-")
     assert json.loads(cli("table", "show", "stock", "-o", "json").out)["conflict"] == "cell"
     assert [(row["name"], row["generation"]) for row in rows(cli("table", "list", "-o", "json"))] == [("stock", 1)]
+    everywhere = rows(cli("table", "list", "--all-namespaces", "--limit", "1000", "-o", "json"))
+    assert [row["conflict"] for row in everywhere if row["name"] == "stock" and row["namespace"].startswith("test-")]
+    assert len(rows(cli("table", "list", "--all-namespaces", "--limit", "1", "-o", "json"))) == 1
     assert cli("topic", "list", "-o", "json").out.strip() == "[]"  # a table is no topic
     assert cli("table", "delete", "stock", "--yes").code == 0
     assert rows(cli("table", "list", "-o", "json")) == []

@@ -59,6 +59,23 @@ def test_a_table_is_created_shown_listed_and_deleted(client):
     assert client.call("PUT", STOCK).json()["generation"] == 2
 
 
+def test_tables_of_all_namespaces_are_listed_a_page_at_a_time(client):
+    for title in ("b/tables/x", "a/tables/y", "a/tables/x", "a/tables/gone", "a/topics/t"):
+        assert client.call("PUT", f"/v1/namespaces/{title}").status == 200
+    client.call("DELETE", "/v1/namespaces/a/tables/gone")
+    path = "/v1/admin/tables"
+    first = client.call("GET", f"{path}?limit=2").json()
+    assert ([(each["namespace"], each["name"]) for each in first["tables"]], first["next"]) == (
+        [("a", "x"), ("a", "y")], "a:y",
+    )  # fmt: skip
+    second = client.call("GET", f"{path}?limit=2&after={first['next']}").json()
+    assert ([(each["namespace"], each["name"]) for each in second["tables"]], second["next"]) == ([("b", "x")], None)
+    assert [each["name"] for each in client.call("GET", f"{path}?namespace=a").json()["tables"]] == ["x", "y"]
+    assert [client.call("GET", f"{path}?{query}").status for query in ("after=x", "limit=0", "namespace=a:b")] == [
+        400
+    ] * 3
+
+
 def test_an_existing_table_is_not_created_again(client):
     client.call("PUT", STOCK)
     reply = client.call("PUT", STOCK, {"conflict": "cell"})

@@ -76,6 +76,36 @@ def test_transactions_are_listed_oldest_first_with_filters(client):
     assert listed[0]["remainingMs"] == 30_000 - 100
 
 
+def test_a_list_is_read_a_page_at_a_time_and_each_is_on_one_page(client):
+    begun = [begin(client, owner="etl" if number % 3 else "web")["id"] for number in range(7)]
+    pages, after = [], ""
+    while True:
+        page = client.call("GET", f"{ADMIN}?owner=etl&limit=2{after}").json()
+        pages.append([each["id"] for each in page["transactions"]])
+        assert page["open"] == 7
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert pages == [[begun[1], begun[2]], [begun[4], begun[5]]], "no page is empty for having nothing behind it"
+    assert client.call("GET", f"{ADMIN}?limit=7").json()["next"] is None
+    client.call("POST", f"/v1/transactions/{begun[3]}/abort")
+    assert [each["id"] for each in client.call("GET", f"{ADMIN}?after={begun[3]}").json()["transactions"]] == begun[4:]
+
+
+def test_a_list_of_what_hangs_has_a_limit_and_counts_the_rest(client):
+    for _ in range(5):
+        begin(client)
+    client.clock.advance(20_000)
+    found = client.call("GET", f"{ADMIN}/hanging?limit=2").json()
+    assert (len(found["hanging"]), found["found"], found["leftOut"]) == (2, 5, 0)
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=0", "limit=0", "limit=10001"])
+def test_a_place_in_the_list_that_makes_no_sense_is_refused_by_name(client, query):
+    reply = client.call("GET", f"{ADMIN}?{query}")
+    assert (reply.status, reply.json()["field"]) == (400, query.split("=")[0])
+
+
 @pytest.mark.parametrize(
     "query",
     ["state=gone", "owner=a%0Ab", "olderThanMs=-1", "olderThanMs=x", "topic=orders", "topic=a:b:c", "topic=", "x=1"],
@@ -234,7 +264,10 @@ def test_an_abort_by_hand_leaves_a_line_a_step_and_a_count(client):
     begun = begin(client, owner="etl")
     publish(client, begun, "early")
     reply = client.call("POST", f"{ADMIN}/{begun['id']}/abort?reason=client+is+gone&as=alice", user_agent="curl/8")
-    assert reply.json() == {"id": begun["id"], "was": "OPEN", "state": "ABORTED", "changed": True, "dryRun": False}
+    assert reply.json() == {
+        "id": begun["id"], "was": "OPEN", "state": "ABORTED", "changed": True, "dryRun": False, "owner": "etl",
+        "topics": [{"namespace": "shop", "topic": "orders", "generation": 1}], "tables": [],
+    }  # fmt: skip
     (line,) = audit(client)
     assert (line["act"], line["what"], line["outcome"]) == ("forced abort", f"transaction {begun['id']}", "ABORTED")
     assert (line["reason"], line["name"], line["address"], line["agent"]) == (

@@ -90,6 +90,23 @@ def test_sessions_are_listed_shown_and_deleted(client):
     assert client.call("GET", f"{TRANSACTIONS}/{tx['id']}").json()["state"] == "ABORTED"
 
 
+def test_sessions_are_listed_a_page_at_a_time(client):
+    for name in ("c", "a", "b"):
+        opened(client, name)
+    first = client.call("GET", f"{SESSIONS}?limit=2").json()
+    assert ([each["name"] for each in first["sessions"]], first["next"]) == (["a", "b"], "b")
+    second = client.call("GET", f"{SESSIONS}?limit=2&after=b").json()
+    assert ([each["name"] for each in second["sessions"]], second["next"]) == (["c"], None)
+
+
+def test_a_deletion_that_is_tried_dry_tells_what_it_would_end_and_ends_nothing(client):
+    tx = begin(client, opened(client)).json()
+    would = client.call("DELETE", f"{SESSIONS}/billing?dryRun=true").json()
+    assert would == {"name": "billing", "run": "monday", "version": None, "transactions": [tx["id"]], "dryRun": True}
+    assert client.call("GET", f"{TRANSACTIONS}/{tx['id']}").json()["state"] == "OPEN"
+    assert client.call("DELETE", f"{SESSIONS}/billing").json() == {**would, "dryRun": False}
+
+
 def test_a_name_is_any_text_without_a_slash(client):
     assert opened(client, "t%C3%A4glich%20%3F")["name"] == "täglich ?"
     assert client.call("GET", f"{SESSIONS}/t%C3%A4glich%20%3F").status == 200

@@ -26,6 +26,23 @@ class TableInfo(Struct, frozen=True, rename="camel"):
     created_ms: int
 
 
+class ListedTable(Struct, frozen=True, rename="camel"):
+    """A table in a list of all namespaces."""
+
+    namespace: str
+    name: str
+    conflict: str
+    generation: int
+    created_ms: int
+
+
+class TablePage(Struct, frozen=True):
+    """Tables, in the order of the store. `next` is the `after` of the page behind it, and null in the last one."""
+
+    tables: list[ListedTable]
+    next: str | None
+
+
 class CellPut(Struct, frozen=True, forbid_unknown_fields=True):
     """A cell's new value."""
 

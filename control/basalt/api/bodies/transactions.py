@@ -216,10 +216,14 @@ class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class InspectedList(Struct, frozen=True):
-    """Transactions, oldest first; `open` counts all that have not ended, also those that the filters left out."""
+    """Transactions, oldest first; `open` counts all that have not ended, also those that the filters left out.
+
+    `next` is the `after` of the page behind it, and null in the last one.
+    """
 
     open: int
     transactions: tuple[InspectedTransaction, ...]
+    next: str | None = None
 
 
 class HangingTransaction(InspectedTransaction, frozen=True, rename="camel", kw_only=True):
@@ -231,11 +235,15 @@ class HangingTransaction(InspectedTransaction, frozen=True, rename="camel", kw_o
 
 
 class HangingList(Struct, frozen=True, rename="camel"):
-    """Worst first: those that hold most messages back, then the oldest. `left_out` pass the filters and were not looked at."""
+    """Worst first: those that hold most messages back, then the oldest. `left_out` pass the filters and were not looked at.
+
+    `found` counts all that hang, also those beyond the limit of the list.
+    """
 
     open: int
     left_out: int
     hanging: tuple[HangingTransaction, ...]
+    found: int
 
 
 class TransactionDescription(InspectedTransaction, frozen=True, rename="camel", kw_only=True):
@@ -275,13 +283,19 @@ class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ForcedEnd(Struct, frozen=True, rename="camel"):
-    """A transaction that an operator ended. `changed` is false when it had ended like that before."""
+    """A transaction that an operator ended. `changed` is false when it had ended like that before.
+
+    `owner` is whose it was; `topics` and `tables` are those that it had written to, as far as they are known.
+    """
 
     id: str
     was: str
     state: str
     changed: bool
     dry_run: bool
+    owner: str
+    topics: tuple[TransactionTopic, ...]
+    tables: tuple[WrittenTable, ...]
 
 
 class TimelineStep(Struct, frozen=True, rename="camel"):
@@ -335,6 +349,17 @@ class SessionInfo(Struct, frozen=True, rename="camel"):
 
 
 class SessionList(Struct, frozen=True):
-    """All sessions, by name."""
+    """Sessions, by name. `next` is the `after` of the page behind it, and null in the last one."""
 
     sessions: list[SessionInfo]
+    next: str | None = None
+
+
+class DeletedSession(Struct, frozen=True, rename="camel"):
+    """A session that was forgotten, or would be: its newest version, and the ids of what was open in it, which is ended."""
+
+    name: str
+    run: str
+    version: int | None
+    transactions: tuple[str, ...]
+    dry_run: bool

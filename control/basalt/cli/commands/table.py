@@ -25,11 +25,13 @@ from basalt.cli.output import PAYLOAD_FORMATS, PayloadFormat, bytes_field, colum
 from basalt.cli.root import group
 
 if TYPE_CHECKING:
-    from basalt.client import TableInfo, TableRow
+    from basalt.api.bodies.tables import ListedTable
+    from basalt.client import Client, TableInfo, TableRow
 
 table = group("table", "Create, list, show and delete tables; get, put and scan their cells.")
 
 SCAN_ROWS_DEFAULT = 100
+PAGE_TABLES = 1_000  # that are asked for at once
 _FORMS = [form for form in PAYLOAD_FORMATS if form != "raw"]
 _COLUMNS = columns("namespace name generation conflict created_ms")
 _CELLS = columns("row column value")
@@ -72,12 +74,14 @@ def create(invocation: Invocation, name: str, conflict: Any, dry_run: bool) -> N
 
 
 @table.call("list")
-def list_tables(invocation: Invocation) -> None:
-    """List the namespace's tables."""
-    namespace = invocation.target().namespace
+@click.option("--all-namespaces", is_flag=True, help="Tables of every namespace.")
+@click.option("--after", metavar="NAMESPACE:NAME", help="Only those behind this one.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+def list_tables(invocation: Invocation, all_namespaces: bool, after: str | None, limit: int | None) -> None:
+    """List tables, in the order of the store."""
     with invocation.client() as client:
-        rows = [_table_row(client.tables.get(name), namespace) for name in client.tables.list()]
-    invocation.out.rows(_COLUMNS[1:], rows)
+        found = _listed(client, None if all_namespaces else client.namespace, after, limit)
+        invocation.out.rows(_COLUMNS[not all_namespaces :], map(row, found))
 
 
 @table.call("show")
@@ -198,6 +202,17 @@ def scan(
     with invocation.client() as client:
         found = client.table(name).scan(start, stop, columns=columns or None, transaction=transaction)
         invocation.out.rows(_CELLS, _all_cells(invocation, islice(found, limit), form))
+
+
+def _listed(client: Client, namespace: str | None, after: str | None, limit: int | None) -> Iterator[ListedTable]:
+    """The tables, a page at a time."""
+    while True:
+        page = client.admin.tables(namespace=namespace, after=after, limit=min(limit or PAGE_TABLES, PAGE_TABLES))
+        yield from page.tables
+        limit = None if limit is None else limit - len(page.tables)
+        if page.next is None or limit == 0:
+            return
+        after = page.next
 
 
 def _all_cells(invocation: Invocation, rows: Iterable[TableRow], form: PayloadFormat) -> Iterator[dict[str, Any]]:

@@ -25,16 +25,21 @@ from basalt.cli.output import TRANSACTION_COLUMNS, Column, columns, counted, pla
 from basalt.cli.root import group
 from basalt_engine.snapshot import POINTERS_PER_MS
 
+PAGE_MAX = 10_000  # as the server has it
+
 sessions = group("sessions", "List, show and delete named sessions.")
+_limit = click.option("--limit", type=click.IntRange(1, PAGE_MAX), metavar="N", help="At most so many.")
 
 _SESSIONS = columns("name run epoch version used_ms transactions")
 _SESSION = (*_SESSIONS, *columns("committed_by counter_owner replaced"))
 
 
 @sessions.call("list")
-def list_sessions(invocation: Invocation) -> None:
+@click.option("--after", metavar="NAME", help="Only those behind this one.")
+@_limit
+def list_sessions(invocation: Invocation, after: str | None, limit: int | None) -> None:
     """List the sessions, with the run that holds each, and the version that it has committed."""
-    invocation.show_all(_SESSIONS, lambda client: client.sessions.list())
+    invocation.show_all(_SESSIONS, lambda client: client.sessions.list(after=after, limit=limit))
 
 
 @sessions.call("show")
@@ -54,16 +59,15 @@ def show_session(invocation: Invocation, name: str) -> None:
 def delete_session(invocation: Invocation, name: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
     """End what is open in a session, and forget it and its version: work that it has committed may be committed again."""
     with invocation.client() as client:
-        found = client.sessions.get(name)
+        found = client.sessions.delete(name, dry_run=True)
         committed = "no version" if found.version is None else f"version {found.version}"
         told = f"session {name}, which has committed {committed}"
-        result = {"name": name, "version": found.version, "transactions": found.transactions, "dry_run": dry_run}
         if dry_run:
-            invocation.out.done(f"would delete {told}", result)
+            invocation.out.done(f"would delete {told}", row(found))
             return
         confirm(f"Delete {told}?", yes=yes)
-        client.sessions.delete(name, reason=reason, by=by)
-    invocation.out.done(f"deleted session {name}", result)
+        done = client.sessions.delete(name, reason=reason, by=by)
+    invocation.out.done(f"deleted session {name}", row(done))
 
 
 tx = group("tx", "Begin, end, list, describe and find transactions.")
@@ -189,6 +193,8 @@ _filters = stacked(
 @tx.call("list")
 @_filters
 @click.option("--older-than", "older_than_ms", type=DurationMs(), metavar="DURATION", help="Only those open longer.")
+@click.option("--after", type=TransactionId(), metavar="ID", help="Only those that began after this one.")
+@_limit
 def list_open(invocation: Invocation, topic: str | None, **chosen: Any) -> None:
     """List transactions that have not ended, oldest first, and say how many there are."""
     with invocation.client() as client:
@@ -206,6 +212,7 @@ def list_open(invocation: Invocation, topic: str | None, **chosen: Any) -> None:
     "--older-than", "older_than_ms", type=DurationMs(), metavar="DURATION",
     help="What counts as long. [default: half of a transaction's own time-out]",
 )  # fmt: skip
+@_limit
 def find_hanging(invocation: Invocation, topic: str | None, **chosen: Any) -> int:
     """Find transactions that hold readers back or are open for long, by topic, worst first.
 
@@ -218,7 +225,7 @@ def find_hanging(invocation: Invocation, topic: str | None, **chosen: Any) -> in
         if hanging:
             invocation.out.rows(_HANGING, [line for each in hanging for line in _by_topic(each)])
             invocation.out.line(
-                f"\n{counted(len(hanging), 'transaction')} of {answer['open']:,}. The worst: {hanging[0]['id']}; {hanging[0]['next_step']}"
+                f"\n{counted(answer['found'], 'transaction')} of {answer['open']:,}. The worst: {hanging[0]['id']}; {hanging[0]['next_step']}"
             )
         else:
             invocation.out.line(f"none of {counted(answer['open'], 'transaction')} hangs")

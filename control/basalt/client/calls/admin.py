@@ -31,6 +31,7 @@ from basalt.api.bodies.operations import (
     StoreInfo,
     Version,
 )
+from basalt.api.bodies.tables import TablePage
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
 from basalt.client.plans import (
@@ -62,6 +63,13 @@ def namespaces(scope: ClientScope) -> Steps[list[str]]:
 def topics(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[TopicDescription]]:
     """Every topic with all its metadata, deleted ones too; of one namespace or of all."""
     return _get(list[TopicDescription], "describe topics", "topics", query=query_of(namespace=namespace))
+
+
+def tables(
+    scope: ClientScope, *, namespace: str | None = None, after: str | None = None, limit: int | None = None
+) -> Steps[TablePage]:
+    """The tables of one namespace or of all; a page of them, of which the next one begins `after` its `next`."""
+    return _get(TablePage, "list tables", "tables", query=query_of(namespace=namespace, after=after, limit=limit))
 
 
 def jobs(scope: ClientScope) -> Steps[list[JobInfo]]:
@@ -183,9 +191,14 @@ def transactions(
     owner: str | None = None,
     older_than_ms: int | None = None,
     topic: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
 ) -> Steps[InspectedList]:
-    """The transactions that have not ended, oldest first; of a state, an owner, an age, or a topic ("namespace:topic")."""
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic)
+    """The transactions that have not ended, oldest first; of a state, an owner, an age, or a topic ("namespace:topic").
+
+    With a `limit` the answer is a page, and the next one begins `after` its `next`.
+    """
+    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, after=after, limit=limit)
     return _get(InspectedList, "list transactions", "transactions", query=query)
 
 
@@ -196,9 +209,10 @@ def hanging_transactions(
     owner: str | None = None,
     older_than_ms: int | None = None,
     topic: str | None = None,
+    limit: int | None = None,
 ) -> Steps[HangingList]:
     """The transactions that hold readers back, or are open for long (half of their time-out), worst first."""
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic)
+    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, limit=limit)
     return _get(HangingList, "find hanging transactions", "transactions", "hanging", query=query)
 
 

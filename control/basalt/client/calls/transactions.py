@@ -21,6 +21,7 @@ from basalt.api.bodies.transactions import (
     ChangesRequest,
     CheckpointRequest,
     CommittedBefore,
+    DeletedSession,
     ExternalParticipantRequest,
     InvalidateResponse,
     OpenedSession,
@@ -51,6 +52,7 @@ from basalt.client.plans import (
     joined_path,
     json_of,
     nothing,
+    query_of,
     send_json,
 )
 from basalt.errors import TooLargeError, TransactionEndedError
@@ -294,18 +296,23 @@ def get_session(scope: ClientScope, name: str) -> Steps[SessionInfo]:
     return get_json(SessionInfo, f"get session {name}", _session_path(name))
 
 
-def list_sessions(scope: ClientScope) -> Steps[list[SessionInfo]]:
-    """All sessions, by name."""
-    return (yield from get_json(SessionList, "list sessions", _session_path())).sessions
+def list_sessions(
+    scope: ClientScope, *, after: str | None = None, limit: int | None = None
+) -> Steps[list[SessionInfo]]:
+    """The sessions by name: all, or those `after` a name, `limit` at most."""
+    query = query_of(after=after, limit=limit)
+    return (yield from get_json(SessionList, "list sessions", _session_path(), query)).sessions
 
 
-def delete_session(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[None]:
-    """End what is open in a session, and forget it with the version that it has committed. Its runs stay fenced.
+def delete_session(
+    scope: ClientScope, name: str, *, reason: str = "", by: str = "", dry_run: bool = False
+) -> Steps[DeletedSession]:
+    """End what is open in a session, and forget it with the version that it has committed; or only tell. Its runs stay fenced.
 
     The audit keeps who did it and why.
     """
     what, path = f"delete session {name}", _session_path(name)
-    return ask(Call(what, "DELETE", path, nothing, Effect.ONCE, act_of(reason, by)))
+    return ask(Call(what, "DELETE", path, json_of(DeletedSession), Effect.ONCE, act_of(reason, by, dry_run=dry_run)))
 
 
 def named_transaction(

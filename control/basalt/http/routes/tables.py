@@ -9,11 +9,12 @@ from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.route_table import Request, RouteTable
+from basalt.http.routes.route_table import ADMIN_PATH, Request, RouteTable, integer, words
 from basalt.http.routes.schemas import NAMES
 from basalt.tables.tables import READ_CELLS_MAX, CellWrites
 from basalt.transactions.rules.transaction import VisibilityLevel
 from basalt_engine.cells.table import CellVersion
+from basalt_engine.keys import NAME_EXPRESSION
 
 TABLES_PATH = "/v1/namespaces/{namespace}/tables"
 TABLE_PATH = TABLES_PATH + "/{table}"
@@ -23,6 +24,13 @@ LEVELS: dict[bodies.Visibility, VisibilityLevel] = {
     "exclude_current": VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT,
     "all": VisibilityLevel.SNAPSHOT_ALL,
 }
+PAGE_MAX = 10_000  # tables of one page; some 1 MB of JSON
+_LIMIT = integer("limit", 1, PAGE_MAX, f"most to answer; {PAGE_MAX:,} when it is left out")
+_AFTER = words(
+    "after",
+    f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$",
+    "go on behind this one, as namespace:table: `next` of the page before",
+)
 _CONFLICT_BY_ROW = bodies.CreateTable()
 _EXISTING = (errors.InvalidNameError, errors.TableNotFoundError)
 _READING = (
@@ -33,6 +41,7 @@ _READING = (
 )
 
 route = RouteTable("tables")
+operators = RouteTable("admin")
 
 
 def named_table(request: Request) -> TableName:
@@ -114,6 +123,31 @@ async def names(request: Request) -> Response:
     namespace, may = request.path["namespace"], request.caller.may
     listed = await request.services.table_catalog.list(namespace)
     return json_response([name for name in listed if may("observe", resources.table(namespace, name))])
+
+
+@operators(
+    "GET",
+    ADMIN_PATH + "/tables",
+    needs(filters="observe table"),
+    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"), _AFTER, _LIMIT),
+    errors=(errors.InvalidNameError,),
+)
+async def all_tables(request: Request) -> bodies.TablePage:
+    """The tables of all namespaces."""
+    namespace, limit, may = request.text("namespace"), request.integer("limit") or PAGE_MAX, request.caller.may
+    after = request.text("after")
+    behind = None if after is None else table_name(*after.split(":"))
+    catalog = request.services.table_catalog
+    found: list[bodies.ListedTable] = []
+    async for page in catalog.pages(namespace, behind):
+        for title, stored in page:
+            if stored.generation < 0 or not may("observe", resources.table(*title)):
+                continue
+            if len(found) == limit:
+                return bodies.TablePage(found, f"{found[-1].namespace}:{found[-1].name}")
+            table = catalog.at(title, stored)
+            found.append(bodies.ListedTable(*title, table.conflict, stored.generation, stored.created_ms))
+    return bodies.TablePage(found, None)
 
 
 def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:

@@ -3,6 +3,8 @@ of operators: which transactions there are, what they hold back, what happened; 
 
 from __future__ import annotations
 
+from itertools import islice
+
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
@@ -51,6 +53,7 @@ OPERATORS_PATH = ADMIN_PATH + "/transactions"
 OPERATORS_ONE = OPERATORS_PATH + "/{transaction}"
 
 SESSION = "session:{session}"
+PAGE_MAX = 10_000  # entries of one page; some 5 MB of JSON
 ACTS = needs("transact", str(TRANSACTIONS))
 LOOKS = needs("observe", str(TRANSACTIONS))
 
@@ -59,6 +62,8 @@ _OWNER = text_query("owner", "only those of this owner")
 _OLDER = integer("olderThanMs", 0, MS_MAX, "only those that are open longer than this")
 _HANGS = integer("olderThanMs", 0, MS_MAX, "what counts as long; half of its own time-out when it is left out")
 _TOPIC = words("topic", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "only those that write to it, as namespace:topic")
+_LIMIT = integer("limit", 1, PAGE_MAX, "most to answer; all when it is left out")
+_AFTER = text_query("after", "go on behind this one: `next` of the page before")
 _FORCE = flag("force", "abort it though it has writes outside Basalt: they have been undone")
 _WITH_SNAPSHOT = bodies.CheckpointRequest()
 _ENDING = (
@@ -146,12 +151,14 @@ async def show_all(request: Request) -> bodies.TransactionList:
 # Before the calls on one transaction, of which "sessions" is no id.
 
 
-@route("GET", SESSIONS_PATH, needs(filters="observe session"))
+@route("GET", SESSIONS_PATH, needs(filters="observe session"), query=(_AFTER, _LIMIT))
 async def sessions(request: Request) -> SessionList:
     """The named sessions."""
-    listed, may = await request.services.transactions.sessions.list(), request.caller.may
+    after, limit, may = request.text("after") or "", request.integer("limit"), request.caller.may
+    listed = await request.services.transactions.sessions.list(after)
     seen = (standing for standing in listed if may("observe", resources.session(standing.session.name)))
-    return SessionList([_session_info(request, standing) for standing in seen])
+    page = [_session_info(request, standing) for standing in islice(seen, limit)]
+    return SessionList(page, page[-1].name if page and next(seen, None) is not None else None)
 
 
 @route("POST", SESSION_PATH, needs("transact", SESSION), errors=(errors.InvalidNameError, errors.BusyError))
@@ -167,13 +174,26 @@ async def session(request: Request) -> SessionInfo:
     return _session_info(request, await request.services.transactions.sessions.get(request.path["session"]))
 
 
-@route("DELETE", SESSION_PATH, needs("manage", SESSION), query=(REASON, AS), errors=(errors.SessionNotFoundError,))
-async def delete_session(request: Request) -> None:
+@route(
+    "DELETE", SESSION_PATH, needs("manage", SESSION), query=(REASON, AS, DRY_RUN), errors=(errors.SessionNotFoundError,)
+)
+async def delete_session(request: Request) -> bodies.DeletedSession:
     """End a session's open transactions, and forget it."""
-    services, name = request.services, request.path["session"]
-    await services.audit.act(
-        "delete session", f"session {name}", *request.act, lambda: services.transactions.sessions.delete(name)
+    services, name, dry_run = request.services, request.path["session"], request.flag("dryRun")
+    sessions = services.transactions.sessions
+
+    async def delete() -> SessionStanding:
+        standing = await sessions.get(name)
+        await sessions.delete(name)
+        return standing
+
+    standing = (
+        await sessions.get(name)
+        if dry_run
+        else await services.audit.act("delete session", f"session {name}", *request.act, delete, lambda _: "done")
     )
+    known = _session_info(request, standing)
+    return bodies.DeletedSession(known.name, known.run, known.version, known.transactions, dry_run)
 
 
 @route("GET", TRANSACTION_PATH, LOOKS, errors=(errors.TransactionNotFoundError,))
@@ -257,16 +277,20 @@ async def timeline(request: Request) -> bodies.Timeline:
     return await request.services.inspection.timeline(request.transaction_id)
 
 
-@operators("GET", OPERATORS_PATH, needs("observe", CLUSTER), query=(_STATE, _OWNER, _OLDER, _TOPIC))
+@operators("GET", OPERATORS_PATH, needs("observe", CLUSTER), query=(_STATE, _OWNER, _OLDER, _TOPIC, _AFTER, _LIMIT))
 async def inspect_all(request: Request) -> bodies.InspectedList:
     """Transactions that have not ended, as operators see them."""
-    return await request.services.inspection.list(_filter(request))
+    after = request.text("after")
+    behind = 0 if after is None else request.write_pointer_of(after, "after")
+    return await request.services.inspection.list(_filter(request), behind, request.integer("limit"))
 
 
-@operators("GET", OPERATORS_PATH + "/hanging", needs("observe", CLUSTER), query=(_STATE, _OWNER, _HANGS, _TOPIC))
+@operators(
+    "GET", OPERATORS_PATH + "/hanging", needs("observe", CLUSTER), query=(_STATE, _OWNER, _HANGS, _TOPIC, _LIMIT)
+)
 async def hanging(request: Request) -> bodies.HangingList:
     """Transactions that hold readers back or take long, worst first."""
-    return await request.services.inspection.hanging(_filter(request))
+    return await request.services.inspection.hanging(_filter(request), request.integer("limit"))
 
 
 @operators("GET", OPERATORS_ONE, needs("observe", CLUSTER), errors=(errors.TransactionNotFoundError,))
