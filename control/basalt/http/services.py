@@ -133,6 +133,7 @@ class Services:
             in_progress=len(current.in_progress),
             invalid=len(current.invalid),
             oldest_in_progress=None if oldest is None else self.ids.text(oldest.id),
+            oldest_began_ms=None if oldest is None else oldest.began_ms,
             published=self.prune_reports.published,
         )
 

@@ -50,6 +50,7 @@ from basalt_engine.table import Store
 
 SEARCHED_MAX = 1_000  # transactions whose topics one call looks into for rows that hold readers back
 CALL_ROWS_MAX = 100_000  # rows that one call reads to tell what is held back: some five seconds where they are large
+SHARES = 10  # of the rows that a caller names, the part that one transaction may use up: others are to be found as well
 STORED_LOOKUPS_MAX = 10_000  # topics times write pointers, of which it is asked what they have stored
 AUDIT_LINES_MAX = 100  # of one transaction, in its timeline
 WRITE_POINTERS_SHOWN_MAX = 100
@@ -117,19 +118,27 @@ class Inspection:
             shown.append(bodies.InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each))))
         return bodies.InspectedList(len(everything), tuple(shown), following)
 
-    async def hanging(self, wanted: Filter, limit: int | None = None) -> bodies.HangingList:
-        """The transactions that somebody should look at, worst first. `older_than_ms` says what counts as long."""
+    async def hanging(self, wanted: Filter, limit: int | None = None, rows: int | None = None) -> bodies.HangingList:
+        """The transactions that somebody should look at, worst first. `older_than_ms` says what counts as long.
+
+        With `rows` no more than these are read to tell what they hold back, and for one transaction no more than a tenth of them: for who
+        asks again and again.
+        """
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
         passing = wanted._replace(older_than_ms=None)
         candidates = [each for each in everything if passing.lets_through(each, now_ms)]
-        budget, looked_at = ReadBudget(CALL_ROWS_MAX), 0
+        budget, looked_at = ReadBudget(rows or CALL_ROWS_MAX), 0
+        share_rows = CALL_ROWS_MAX if rows is None else rows // SHARES
         listed: list[bodies.HangingTransaction] = []
         for transaction in candidates[:SEARCHED_MAX]:
             if budget.is_spent:
                 break
             looked_at += 1
-            blocks = await self._ranges.blocked_by(transaction, budget)
+            given = min(budget.rows, share_rows)
+            share = ReadBudget(given)
+            blocks = await self._ranges.blocked_by(transaction, share)
+            budget.rows -= given - share.rows
             reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
                 fields = self._fields(transaction, now_ms, bool(blocks))
@@ -187,7 +196,7 @@ class Inspection:
         steps = [*logged.steps]
         for line in reversed(forced):
             detail = {
-                "by": line.name or line.agent,
+                "by": (line.principal if line.credential else "") or line.name or line.agent,
                 "address": line.address,
                 "reason": line.reason,
                 "outcome": line.outcome,

@@ -21,7 +21,7 @@ class Local:
 
 def asking(path: str, method: str = "GET", query: bytes = b"", caller: Caller = ANYBODY) -> Request:
     head = Head(method, path, path.encode(), query, {b"host": b"localhost"})
-    return Request(None, None, None, BodyBudget(1), caller, head, Local(), 0.0, None)
+    return Request(None, None, None, BodyBudget(1), caller, head, Local(), 0.0, None, None)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")

@@ -178,6 +178,7 @@ def test_the_calls_that_take_no_right_are_these():
     }  # fmt: skip
     assert {called(each) for each in OPERATIONS if not each.needs.is_public and not each.needs.rights} == {
         "GET /v1/admin/namespaces",
+        "GET /v1/admin/tables",
         "GET /v1/admin/topics",
         "GET /v1/namespaces/{namespace}/tables",
         "GET /v1/namespaces/{namespace}/topics",
@@ -390,6 +391,9 @@ LISTS = {
     "GET /v1/namespaces/{namespace}/topics": ("observe topic:shop:orders", lambda found: found, ["orders"]),
     "GET /v1/namespaces/{namespace}/tables": ("observe table:shop:accounts", lambda found: found, ["accounts"]),
     "GET /v1/admin/namespaces": ("observe topic:shop:orders", lambda found: found, ["shop"]),
+    "GET /v1/admin/tables": (
+        "observe table:shop:accounts", lambda found: [each["name"] for each in found["tables"]], ["accounts"],
+    ),
     "GET /v1/admin/topics": ("observe topic:shop:orders", lambda found: [each["name"] for each in found], ["orders"]),
     "GET /v1/transactions/sessions": (
         "observe session:s", lambda found: [each["name"] for each in found["sessions"]], ["s"],
@@ -465,7 +469,7 @@ class Prompt:
 
 
 def asking(caller: Caller, head: Head) -> Request:
-    return Request(None, None, None, BodyBudget(1), caller, head, Prompt(), 0.0, None)
+    return Request(None, None, None, BodyBudget(1), caller, head, Prompt(), 0.0, None, None)
 
 
 def test_a_head_that_is_known_is_judged_again_for_another_caller():

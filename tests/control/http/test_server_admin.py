@@ -111,6 +111,7 @@ def test_the_snapshot_is_told_by_its_pointers_and_lengths(client):
     shown = client.call("GET", f"{ADMIN}/snapshot").json()
     assert (shown["inProgress"], shown["invalid"]) == (1, 1)
     assert (shown["oldestInProgress"], shown["writePointer"]) == (begun["id"], given_up["writePointer"])
+    assert shown["oldestBeganMs"] == begun["beganMs"]
 
 
 def test_a_store_without_a_directory_cannot_be_backed_up(client):

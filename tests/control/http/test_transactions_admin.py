@@ -100,6 +100,21 @@ def test_a_list_of_what_hangs_has_a_limit_and_counts_the_rest(client):
     assert (len(found["hanging"]), found["found"], found["leftOut"]) == (2, 5, 0)
 
 
+def test_who_asks_again_and_again_has_fewer_rows_read_and_still_finds_each(client):
+    client.topic()
+    for owner in ("a", "b", "c"):
+        publish(client, begin(client, owner=owner), "early")
+        for number in range(30):  # a row each
+            publish(client, None, str(number))
+    found = client.call("GET", f"{ADMIN}/hanging?rows=100").json()
+    whole = client.call("GET", f"{ADMIN}/hanging").json()
+    for answer, exact in ((found, False), (whole, True)):
+        assert [each["owner"] for each in answer["hanging"]] == ["a", "b", "c"]
+        assert {each["blocks"][0]["exact"] for each in answer["hanging"]} == {exact}
+    assert found["hanging"][0]["blocks"][0]["messages"] < whole["hanging"][0]["blocks"][0]["messages"] == 92
+    assert inspection.SHARES == 10
+
+
 @pytest.mark.parametrize("query", ["after=x", "after=0", "limit=0", "limit=10001"])
 def test_a_place_in_the_list_that_makes_no_sense_is_refused_by_name(client, query):
     reply = client.call("GET", f"{ADMIN}?{query}")

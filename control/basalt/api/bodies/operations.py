@@ -281,13 +281,17 @@ class StoreInfo(Struct, frozen=True, rename="camel"):
 
 
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
-    """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told."""
+    """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told.
+
+    `oldest_in_progress` is the id of the oldest open transaction, which began at `oldest_began_ms`.
+    """
 
     read_pointer: int
     write_pointer: int
     in_progress: int
     invalid: int
     oldest_in_progress: str | None
+    oldest_began_ms: int | None
     published: PublishedSnapshot | None
 
 

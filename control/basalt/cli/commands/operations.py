@@ -107,7 +107,9 @@ def list_acts(invocation: Invocation, limit: int) -> None:
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")
 
-_SNAPSHOT = columns("read_pointer write_pointer in_progress invalid oldest_in_progress")
+_SNAPSHOT = columns(
+    "read_pointer write_pointer in_progress invalid oldest_in_progress oldest_began_ms", oldest_began_ms="began"
+)
 _PUBLISHED = columns(
     "epoch sequence time_ms decided visibility_upper_bound lifetime_ms_max in_progress invalid",
     time_ms="published",

@@ -25,10 +25,8 @@ from basalt.cli.output import TRANSACTION_COLUMNS, Column, columns, counted, pla
 from basalt.cli.root import group
 from basalt_engine.snapshot import POINTERS_PER_MS
 
-PAGE_MAX = 10_000  # as the server has it
-
 sessions = group("sessions", "List, show and delete named sessions.")
-_limit = click.option("--limit", type=click.IntRange(1, PAGE_MAX), metavar="N", help="At most so many.")
+_limit = click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
 
 _SESSIONS = columns("name run epoch version used_ms transactions")
 _SESSION = (*_SESSIONS, *columns("committed_by counter_owner replaced"))
@@ -213,6 +211,7 @@ def list_open(invocation: Invocation, topic: str | None, **chosen: Any) -> None:
     help="What counts as long. [default: half of a transaction's own time-out]",
 )  # fmt: skip
 @_limit
+@click.option("--rows", type=click.IntRange(1), metavar="N", help="Have the server read at most so many rows for it.")
 def find_hanging(invocation: Invocation, topic: str | None, **chosen: Any) -> int:
     """Find transactions that hold readers back or are open for long, by topic, worst first.
 

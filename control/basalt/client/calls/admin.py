@@ -210,9 +210,13 @@ def hanging_transactions(
     older_than_ms: int | None = None,
     topic: str | None = None,
     limit: int | None = None,
+    rows: int | None = None,
 ) -> Steps[HangingList]:
-    """The transactions that hold readers back, or are open for long (half of their time-out), worst first."""
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, limit=limit)
+    """The transactions that hold readers back, or are open for long (half of their time-out), worst first.
+
+    `rows` are the most that the server reads to tell what they hold back.
+    """
+    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, limit=limit, rows=rows)
     return _get(HangingList, "find hanging transactions", "transactions", "hanging", query=query)
 
 

@@ -38,7 +38,7 @@ from basalt.http.routes.route_table import (
     text_query,
     words,
 )
-from basalt.operations.inspection import STATES, Filter, transaction_fields
+from basalt.operations.inspection import CALL_ROWS_MAX, SHARES, STATES, Filter, transaction_fields
 from basalt.transactions.rules import outcomes
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
@@ -63,6 +63,12 @@ _OLDER = integer("olderThanMs", 0, MS_MAX, "only those that are open longer than
 _HANGS = integer("olderThanMs", 0, MS_MAX, "what counts as long; half of its own time-out when it is left out")
 _TOPIC = words("topic", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "only those that write to it, as namespace:topic")
 _LIMIT = integer("limit", 1, PAGE_MAX, "most to answer; all when it is left out")
+_ROWS = integer(
+    "rows",
+    SHARES,
+    CALL_ROWS_MAX,
+    f"most rows to read for it, and a tenth of them for one transaction; {CALL_ROWS_MAX:,} when it is left out",
+)
 _AFTER = text_query("after", "go on behind this one: `next` of the page before")
 _FORCE = flag("force", "abort it though it has writes outside Basalt: they have been undone")
 _WITH_SNAPSHOT = bodies.CheckpointRequest()
@@ -286,11 +292,12 @@ async def inspect_all(request: Request) -> bodies.InspectedList:
 
 
 @operators(
-    "GET", OPERATORS_PATH + "/hanging", needs("observe", CLUSTER), query=(_STATE, _OWNER, _HANGS, _TOPIC, _LIMIT)
+    "GET", OPERATORS_PATH + "/hanging", needs("observe", CLUSTER), query=(_STATE, _OWNER, _HANGS, _TOPIC, _LIMIT, _ROWS)
 )
 async def hanging(request: Request) -> bodies.HangingList:
     """Transactions that hold readers back or take long, worst first."""
-    return await request.services.inspection.hanging(_filter(request), request.integer("limit"))
+    limit, rows = request.integer("limit"), request.integer("rows")
+    return await request.services.inspection.hanging(_filter(request), limit, rows)
 
 
 @operators("GET", OPERATORS_ONE, needs("observe", CLUSTER), errors=(errors.TransactionNotFoundError,))
