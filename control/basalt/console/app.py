@@ -1,11 +1,36 @@
-"""The console's routes, which the server answers beside the API."""
+"""The console's routes, which the server answers beside the API; where there is no page, one that says so, as a browser can show it."""
 
 from __future__ import annotations
 
+from basalt.access.needs import PUBLIC
 from basalt.console import assets, sign_in
-from basalt.console.pages import overview, topics
-from basalt.http.routes.route_table import Operation
+from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, redirect
+from basalt.console.pages import overview, sessions, tables, topics, transactions
+from basalt.http.asgi.responses import Response
+from basalt.http.routes.route_table import Operation, Request, RouteTable
 
+PATH_NAMES_MAX = 10  # behind /console, of what is answered as a page that is missing; those of pages have up to eight
+
+missing = RouteTable("console")
+
+
+async def no_page(request: Request) -> Response:
+    """Say that there is no such page."""
+    visit = Visit(request)
+    if visit.must_sign_in:
+        return redirect(login_path(request))
+    return visit.html("no_page.html", 404, title="No such page")
+
+
+for _count in range(1, PATH_NAMES_MAX + 1):
+    _names = "".join(f"/{{name{number}}}" for number in range(_count))
+    missing("GET", CONSOLE_PATH + _names, PUBLIC, query=PAGE_QUERY)(no_page)
+
+# Routes are tried in this order; what is missing comes last, for it takes every path.
 PAGES: tuple[Operation, ...] = tuple(
-    operation for table in (overview.route, topics.route, sign_in.route, assets.route) for operation in table.operations
-)
+    operation
+    for table in (
+        overview.route, topics.route, transactions.route, sessions.route, tables.route, sign_in.route, assets.route, missing,
+    )
+    for operation in table.operations
+)  # fmt: skip

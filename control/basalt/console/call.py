@@ -19,7 +19,10 @@ from basalt.http.asgi.inside import Reply
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the API: its method and path as OpenAPI has them, the names in the path, query and body; and the type of its answer."""
+    """A call of the API: its method and path as OpenAPI has them, the names in the path, query and body; and the type of its answer.
+
+    `kind` is a tuple where the answer is of one of several types, those that ask for most members first.
+    """
 
     method: str
     path: str
@@ -62,6 +65,7 @@ class Answer:
     value: Any = None
     problem: Problem | None = None
     raw: bytes = b""
+    request_id: str = ""  # by which the audit knows the call
 
     @property
     def ok(self) -> bool:
@@ -76,8 +80,19 @@ class Answer:
 def answer_of(call: Call, reply: Reply) -> Answer:
     """The answer in a reply."""
     kind = (reply.header(b"content-type") or b"").partition(b";")[0]
+    request_id = (reply.header(b"basalt-request-id") or b"").decode("latin-1")
     if kind == b"application/problem+json":
-        return Answer(call, reply.status, problem=json.decode(reply.body, Problem), raw=reply.body)
-    if kind == b"application/json":
-        return Answer(call, reply.status, json.decode(reply.body, call.kind), raw=reply.body)
-    return Answer(call, reply.status)
+        return Answer(call, reply.status, None, json.decode(reply.body, Problem), reply.body, request_id)
+    value = _value(reply.body, call.kind) if kind == b"application/json" else None
+    return Answer(call, reply.status, value, None, reply.body, request_id)
+
+
+def _value(body: bytes, kind: Any) -> Any:
+    """The value in a body of this type; of the first of several whose members are all there."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    for each in kinds[:-1]:
+        try:
+            return json.decode(body, each)
+        except msgspec.ValidationError:
+            pass
+    return json.decode(body, kinds[-1])

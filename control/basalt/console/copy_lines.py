@@ -1,7 +1,9 @@
 """The command that makes a call, by the call's method and path: shown on every panel, to be copied.
 
-A word in braces stands for a name in the path, a query parameter or a member of the body. A part in brackets is there where its words are. A test runs
-each line that a page shows, and compares what it answers with the page.
+A word in braces stands for a name in the path, a query parameter or a member of the body; with .1 or .2 behind it for what is before or behind
+its colon; with a colon behind it for nothing: it is the condition of
+an option without a value; with an exclamation mark, too, where the option is there without the word. A part in brackets is there where its words are.
+A test runs each line that a page shows, and compares what it answers with the page.
 """
 
 from __future__ import annotations
@@ -11,23 +13,53 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 NO_COMMAND = "there is no command for this call"
 
 # In the order of the routes. None: the command line has nothing for it, and the panel says so.
 COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/readyz"): "doctor",
-    ("GET", "/v1/admin/topics"): "topic list --all [--namespace {namespace}]",
+    ("GET", "/v1/admin/topics"): "topic list [--all-namespaces{namespace!}] [--namespace {namespace}]",
     ("GET", "/v1/namespaces/{namespace}/topics"): "topic list --namespace {namespace}",
-    ("GET", "/v1/admin/jobs"): "jobs list",
+    ("GET", "/v1/admin/jobs"): "job list",
     ("GET", "/v1/admin/audit"): "audit list [--limit {limit}]",
     ("GET", "/v1/transactions"): "tx list",
+    ("GET", "/v1/admin/transactions"): (
+        "tx list [--state {state}] [--owner {owner}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
+        " [--after {after}] [--limit {limit}]"
+    ),
+    ("GET", "/v1/admin/transactions/hanging"): "tx find-hanging [--limit {limit}] [--rows {rows}]",
+    ("GET", "/v1/admin/transactions/{transaction}"): "tx describe {transaction}",
+    ("GET", "/v1/transactions/{transaction}/timeline"): "tx timeline {transaction}",
+    (
+        "POST",
+        "/v1/admin/transactions/{transaction}/abort",
+    ): "tx abort {transaction} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/transactions/{transaction}/invalidate"): (
+        "tx invalidate {transaction} [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("GET", "/v1/transactions/sessions"): "tx sessions list [--after {after}] [--limit {limit}]",
+    ("GET", "/v1/transactions/sessions/{session}"): "tx sessions show {session}",
+    (
+        "DELETE",
+        "/v1/transactions/sessions/{session}",
+    ): "tx sessions delete {session} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/tables"): (
+        "table list [--all-namespaces{namespace!}] [--namespace {namespace}] [--after {after}] [--limit {limit}]"
+    ),
+    ("GET", "/v1/namespaces/{namespace}/tables/{table}"): "table show {table} --namespace {namespace}",
+    (
+        "POST",
+        "/v1/namespaces/{namespace}/tables/{table}/scan",
+    ): "table scan {table} --namespace {namespace} [--from {start}]",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/store"): None,
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 
 _OPTIONAL = re.compile(r" ?\[([^\]]*)\]")
-_WORD = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"\{(\w+)(\.1|\.2|:|!)?\}")
 
 
 def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[str, str], body: Any) -> str | None:
@@ -35,10 +67,32 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
     template = COMMANDS.get((method, path))
     if template is None:
         return None
-    given = {**names, **query, **(body if isinstance(body, dict) else {})}
+    given = {**names, **query, **_members(body)}
 
     def optional(match: re.Match[str]) -> str:
-        return f" {match[1]}" if all(word in given for word in _WORD.findall(match[1])) else ""
+        return f" {match[1]}" if all((word in given) != (part == "!") for word, part in _WORD.findall(match[1])) else ""
+
+    def value(match: re.Match[str]) -> str:
+        if match[2] in (":", "!"):
+            return ""
+        word, part = given[match[1]], match[2]
+        return _quoted(word if part is None else str(word).partition(":")[0 if part == ".1" else 2])
 
     line = _OPTIONAL.sub(optional, template)
-    return "basalt " + _WORD.sub(lambda match: shlex.quote(str(given[match[1]])), line)
+    return "basalt " + _WORD.sub(value, line)
+
+
+def _members(body: Any) -> Mapping[str, Any]:
+    if isinstance(body, msgspec.Struct):
+        body = msgspec.structs.asdict(body)
+    return {name: value for name, value in body.items() if value not in (None, b"")} if isinstance(body, dict) else {}
+
+
+def _quoted(value: object) -> str:
+    """A word of a command line; bytes that are no text in the quotes that shells have for them."""
+    if isinstance(value, bytes):
+        try:
+            return shlex.quote(value.decode("utf-8"))
+        except UnicodeDecodeError:
+            return "$'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"
+    return shlex.quote(str(value))

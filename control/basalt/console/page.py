@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import msgspec
@@ -24,11 +25,12 @@ from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
 from basalt.http.asgi.responses import Response
-from basalt.http.routes.route_table import Query, Request, query, text_query
+from basalt.http.routes.route_table import Query, Request, flag, query, text_query
 
 HTML = b"text/html; charset=utf-8"
 PANEL_NAME_CHARS_MAX = 40
 CONSOLE_PATH = "/console"
+LOGIN_PATH = f"{CONSOLE_PATH}/login"
 
 # Nothing is loaded from elsewhere, nothing inline runs, and no other page frames this one.
 POLICY = (
@@ -46,25 +48,32 @@ HEADERS: Headers = [
 NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (CONSOLE_PATH, "Overview", "o"),
     (f"{CONSOLE_PATH}/topics", "Topics", "t"),
+    (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
+    (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
+    (f"{CONSOLE_PATH}/tables", "Tables", "b"),
 )
 
 PANEL: Query = query(
     "panel", {"type": "string", "maxLength": PANEL_NAME_CHARS_MAX}, "one panel alone",
     lambda value: len(value) <= PANEL_NAME_CHARS_MAX, "be the name of a panel",
 )  # fmt: skip
-AS_JSON = query("json", {"type": "boolean"}, "the calls and answers of the page", ("true",).__contains__, "be true")
+AS_JSON = flag("json", "the calls and answers of the page, in place of it")
 PAGE_QUERY = (PANEL, AS_JSON)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open."""
+    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open.
+
+    `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
+    """
 
     name: str
     title: str
     call: Call
     template: str = ""
     live: bool = True
+    subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
 
 
@@ -92,7 +101,15 @@ class Visit:
 
     def may(self, verb: str, resource: Resource) -> bool:
         """Tell whether the visitor has a right: an act without it is shown, and disabled."""
-        return self.request.caller.has(verb, resource)
+        caller = self.request.caller
+        is_let_through = caller.refusals is not None and not caller.refusals.enforced
+        return is_let_through or caller.has(verb, resource)
+
+    @property
+    def must_sign_in(self) -> bool:
+        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go."""
+        authentication = self.services.authentication
+        return authentication is not None and authentication.is_nobody(self.request.caller)
 
     @property
     def url(self) -> str:
@@ -109,7 +126,12 @@ class Visit:
         return answer_of(call, await self.request.ask(self.request.caller, inside))
 
     async def page(self, title: str, panels: Sequence[Panel], template: str = "page.html", **context: Any) -> Response:
-        """The page of these panels; or one of them, or all answers as JSON, as the request's query has it."""
+        """The page of these panels; or one of them, or all answers as JSON, as the request's query has it.
+
+        Who has not signed in is sent to do so, and comes back.
+        """
+        if self.must_sign_in:
+            return redirect(login_path(self.request))
         wanted = self.request.text("panel")
         if wanted is not None:
             panels = [panel for panel in panels if panel.name == wanted]
@@ -117,6 +139,9 @@ class Visit:
         seen = [Shown(panel, answer) for panel, answer in zip(panels, answers, strict=True)]
         if self.request.flag("json"):
             return self._as_json(seen)
+        absent = next((each.answer for each in seen if each.panel.subject and not each.answer.ok), None)
+        if absent is not None:
+            return self.html("absent.html", absent.status, title=title, answer=absent)
         if wanted is not None:
             return self.html("panel_alone.html", title=title, shown=seen, **context)
         return self.html(template, title=title, shown=seen, **context)
@@ -154,6 +179,35 @@ def redirect(to: str, headers: Headers | None = None) -> Response:
     return Response(303, headers=[(b"location", to.encode("ascii")), *HEADERS, *(headers or [])])
 
 
+def login_path(request: Request) -> str:
+    """The path at which a visitor signs in, and comes back to this page."""
+    head = request.head
+    target = head.raw_path.decode("ascii", "replace")
+    if head.query_string:
+        target = f"{target}?{head.query_string.decode('ascii', 'replace')}"
+    return sign_in_path(target)
+
+
+def sign_in_path(following: str) -> str:
+    """The path at which a visitor signs in, and goes on to this page."""
+    return f"{LOGIN_PATH}?next={quote(inside_console(following), safe='')}"
+
+
+def inside_console(path: str) -> str:
+    """The path, where it is one of the console; the first page otherwise, so that nobody is sent elsewhere."""
+    is_ours = path == CONSOLE_PATH or path.startswith((f"{CONSOLE_PATH}/", f"{CONSOLE_PATH}?"))
+    if (
+        not is_ours
+        or path.startswith(LOGIN_PATH)
+        or "\\" in path
+        or "//" in path
+        or not path.isascii()
+        or not path.isprintable()
+    ):
+        return CONSOLE_PATH
+    return path
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     found = jinja2.Environment(
@@ -162,7 +216,7 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     found.filters.update(
         shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age,
-        block=text.block, json=lambda value: json.encode(value).decode(),
+        block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
     )  # fmt: skip
     found.globals.update(
         asset={name: asset.path for name, asset in ASSETS.items()}, navigation=NAVIGATION, no_command=NO_COMMAND
@@ -170,4 +224,15 @@ def _environment() -> jinja2.Environment:
     return found
 
 
-__all__ = ["CONSOLE_PATH", "PAGE_QUERY", "Panel", "Visit", "redirect", "text_query"]
+__all__ = [
+    "CONSOLE_PATH",
+    "LOGIN_PATH",
+    "PAGE_QUERY",
+    "Panel",
+    "Visit",
+    "inside_console",
+    "login_path",
+    "redirect",
+    "sign_in_path",
+    "text_query",
+]

@@ -5,21 +5,17 @@ The token that was given is not kept. Signing out ends the login at the server, 
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, quote
-
 from basalt.access.needs import PUBLIC
 from basalt.api.bodies.access import LoginRequest, NewToken, TokenInfo
 from basalt.console.call import Call
-from basalt.console.page import CONSOLE_PATH, Visit, redirect
-from basalt.errors import BasaltError, InputError
+from basalt.console.forms import FORM, form_of
+from basalt.console.page import CONSOLE_PATH, LOGIN_PATH, Visit, inside_console, redirect
+from basalt.errors import BasaltError
 from basalt.http.asgi.requests import Headers
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable, text_query
 
-FORM = b"application/x-www-form-urlencoded"
-LOGIN_PATH = f"{CONSOLE_PATH}/login"
 LOGIN_MS = 12 * 3_600_000
-FIELDS_MAX = 20  # of a form
 
 route = RouteTable("console")
 
@@ -36,7 +32,7 @@ async def ask(request: Request) -> Response:
 async def sign_in(request: Request) -> Response:
     """Turn a token into a login."""
     visit, fields = Visit(request), await form_of(request)
-    following = _inside(fields.get("next", ""))
+    following = inside_console(fields.get("next", ""))
     authentication = request.services.authentication
     if authentication is None:
         return redirect(following)
@@ -59,50 +55,8 @@ async def sign_out(request: Request) -> Response:
     return redirect(LOGIN_PATH, _cookie(request, "", 0))
 
 
-async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form; a field that is there twice is refused."""
-    request.content_type((FORM,))
-    try:
-        given = parse_qs(
-            (await request.body()).decode("utf-8"),
-            keep_blank_values=True,
-            strict_parsing=False,
-            max_num_fields=FIELDS_MAX,
-        )
-    except ValueError:
-        raise InputError("the form is not one of this console", hint="Load the page again.") from None
-    for name, values in given.items():
-        if len(values) > 1:
-            raise InputError(f"the form has {name[:40]!r} twice", field=name[:40], hint="Load the page again.")
-    return {name: values[0] for name, values in given.items()}
-
-
-def login_path(request: Request) -> str:
-    """Where a visitor signs in, and comes back to this page from."""
-    head = request.head
-    target = head.raw_path.decode("ascii", "replace")
-    if head.query_string:
-        target = f"{target}?{head.query_string.decode('ascii', 'replace')}"
-    return f"{LOGIN_PATH}?next={quote(_inside(target), safe='')}"
-
-
 def _form(visit: Visit, following: str, problem: str = "", status: int = 200) -> Response:
-    return visit.html("login.html", status, title="Sign in", next=_inside(following), problem=problem)
-
-
-def _inside(path: str) -> str:
-    """The path, where it is one of the console; the first page otherwise, so that nobody is sent elsewhere."""
-    is_ours = path == CONSOLE_PATH or path.startswith((f"{CONSOLE_PATH}/", f"{CONSOLE_PATH}?"))
-    if (
-        not is_ours
-        or path.startswith(LOGIN_PATH)
-        or "\\" in path
-        or "//" in path
-        or not path.isascii()
-        or not path.isprintable()
-    ):
-        return CONSOLE_PATH
-    return path
+    return visit.html("login.html", status, title="Sign in", next=inside_console(following), problem=problem)
 
 
 def _cookie(request: Request, value: str, lasts_s: int) -> Headers:

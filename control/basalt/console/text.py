@@ -15,6 +15,7 @@ SHOWN_CHARS_MAX = 65_536  # of one text; the rest is there for download
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 # Not printable are controls, marks of direction, invisible spaces and lone surrogates. Line ends and tabs are, in a block of text.
+_HUMP = re.compile("[A-Z]")
 _PLAIN = re.compile(r"[ -~\u00a1-\u00ac\u00ae-\u02ff]*")
 
 
@@ -75,7 +76,7 @@ def moment(value_ms: int | None) -> Markup:
 
 
 def age(value_ms: int | None, now_ms: int) -> Markup:
-    """How long ago a time is, as an element whose text a script keeps up."""
+    """The time that has passed since, as an element whose text a script keeps up."""
     if value_ms is None:
         return escape(NOTHING)
     written = datetime.fromtimestamp(value_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -85,6 +86,31 @@ def age(value_ms: int | None, now_ms: int) -> Markup:
 def block(text: object) -> Markup:
     """A payload, a plan, a settings file: text of several lines."""
     return Markup("<pre>{}</pre>").format(escape(shown(text, block=True)))
+
+
+def content(value: bytes | None, chars_max: int = SHOWN_CHARS_MAX) -> str:
+    """Bytes of a row, a column or a value: text where they are UTF-8, hex behind 0x otherwise."""
+    if value is None:
+        return NOTHING
+    try:
+        given = value.decode("utf-8")
+    except UnicodeDecodeError:
+        given = f"0x{value[:chars_max].hex()}"
+    cut = shown(given[:chars_max])
+    return cut if len(given) <= chars_max else f"{cut}… ({len(value):,} bytes)"
+
+
+def advice(given: str) -> Markup:
+    """A sentence of the server's, whose commands are between backticks."""
+    parts = (escape(shown(part)) for part in given.split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
+    )
+
+
+def words(name: str) -> str:
+    """The name of a member of an answer, as people read it: externalWrites is external writes."""
+    return shown(_HUMP.sub(lambda hump: f" {hump[0].lower()}", name.removesuffix("Ms").replace("_", " ")))
 
 
 def _escaped(char: str) -> str:

@@ -1,0 +1,174 @@
+"""The console as a browser without scripts meets it: pages of an application in this process, read as HTML."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from basalt.console.app import PAGES
+from basalt.http.app import build_app
+from basalt.server.wiring import RunningServices, open_services
+from basalt.settings import Settings
+from basalt.settings.tree import AuthSettings
+from basalt_engine.clock import ManualClock
+from basalt_engine.stores.memory import MemoryStore
+from tests.control.http.conftest import Client, Reply
+
+FORM = "application/x-www-form-urlencoded"
+BOOTSTRAP = "b" * 40
+ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token=BOOTSTRAP))
+BLOCKS = frozenset(("td", "th", "dt", "dd", "li", "p", "h1", "h2", "h3", "label", "button"))
+VOID = frozenset(("meta", "link", "input", "img", "br", "hr"))
+
+
+class Page(HTMLParser):
+    """A page: its text, its links, forms and buttons. Markup that is not closed as it was opened fails."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(convert_charrefs=True)
+        self.status = reply.status
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self._open: list[str] = []
+        self._parts: list[str] = []
+        assert reply.header("content-type") == "text/html; charset=utf-8", (reply.status, reply.body)
+        assert b"default-src 'none'" in dict(reply.headers)[b"content-security-policy"]
+        self.feed(reply.body.decode())
+        self.close()
+        assert self._open == []
+        self.text = " ".join("".join(self._parts).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        assert not [name for name in given if name.startswith("on") or name == "style"], given
+        assert tag != "script" or given.get("src", "").startswith("/console/assets/")
+        self.tags.append((tag, given))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+        if tag in BLOCKS:
+            self._parts.append(" ")
+
+    def handle_data(self, data: str) -> None:
+        self._parts.append(data)
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
+        """The attributes of the elements of this kind that have these."""
+        return [each for name, each in self.tags if name == tag and wanted.items() <= each.items()]
+
+    @property
+    def links(self) -> list[str]:
+        return [each["href"] for each in self.all("a")]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of the page's forms, as a browser would send them."""
+        return {each["name"]: each.get("value", "") for each in self.all("input") if "name" in each}
+
+
+class Browser:
+    """Somebody who looks at pages and sends forms; `token` is that of a login."""
+
+    def __init__(self, client: Client, token: str | None = None) -> None:
+        self.client = client
+        self._headers = {} if token is None else {"Cookie": f"basalt={token}"}
+
+    def get(self, path: str) -> Reply:
+        return self.client.call("GET", path, **self._headers)
+
+    def page(self, path: str) -> Page:
+        return Page(self.get(path))
+
+    def post(self, path: str, fields: dict[str, str] | None = None, **headers: str) -> Reply:
+        return self.client.call("POST", path, urlencode(fields or {}).encode(), FORM, **self._headers, **headers)
+
+    def plan(self, path: str) -> Page:
+        """The first step of an act."""
+        return Page(self.post(f"{path}?step=plan"))
+
+    def act(self, path: str, **fields: str) -> Page:
+        """Both steps of an act."""
+        planned = self.plan(path)
+        assert planned.status == 200, planned.text
+        return Page(self.post(path, {**planned.fields, **fields}))
+
+
+class Api:
+    """Somebody who makes calls, with a credential or none."""
+
+    def __init__(self, client: Client, token: str | None = None) -> None:
+        self.client = client
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def __call__(self, method: str, path: str, body: Any = b"", status: int = 200) -> Any:
+        reply = self.client.call(method, path, body, **self._headers)
+        assert reply.status == status, reply.body
+        return reply.json() if reply.body else None
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def connect(runner: asyncio.Runner) -> Iterator[Callable[[Settings], Client]]:
+    """Open services over a memory store, and a client of their application with its pages."""
+    opened: list[RunningServices] = []
+
+    def open_one(settings: Settings) -> Client:
+        services = runner.run(open_services(settings, None, store=MemoryStore(), clock=ManualClock()))
+        opened.append(services)
+        client = Client(services, runner)
+        client.app = build_app(services, further_routes=PAGES)
+        return client
+
+    yield open_one
+    for services in opened:
+        runner.run(services.close())
+
+
+@pytest.fixture
+def client(connect: Callable[[Settings], Client]) -> Client:
+    return connect(Settings())
+
+
+@pytest.fixture
+def browser(client: Client) -> Browser:
+    return Browser(client)
+
+
+@pytest.fixture
+def api(client: Client) -> Api:
+    return Api(client)
+
+
+@pytest.fixture
+def asked(connect: Callable[[Settings], Client]) -> Client:
+    """A client of a server that asks who is there."""
+    return connect(ASKED)
+
+
+@pytest.fixture
+def root(asked: Client) -> Api:
+    return Api(asked, BOOTSTRAP)
+
+
+@pytest.fixture
+def signed_in(asked: Client, root: Api) -> Callable[..., Browser]:
+    """A browser of somebody with these rights, who has signed in."""
+
+    def sign_in(name: str, *rights: tuple[str, str]) -> Browser:
+        for verb, resource in rights:
+            root("POST", "/v1/admin/grants", {"subject": f"token:{name}", "verbs": [verb], "resource": resource})
+        token = root("POST", "/v1/admin/tokens", {"name": name})["token"]
+        return Browser(asked, Api(asked, token)("POST", "/v1/auth/logins", {"ttlMs": 3_600_000})["token"])
+
+    return sign_in

@@ -1,0 +1,61 @@
+"""The commands that pages show are commands: each is one that the command line takes as it is written."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+
+from basalt.cli.root import root
+from basalt.console.copy_lines import COMMANDS, command_of
+from basalt.http.app import OPERATIONS
+
+ID = "0123456789abcdef0123456789abcdef"
+VALUES = {
+    "transaction": ID, "session": "import", "namespace": "shop", "table": "stock", "state": "open", "owner": "a b", "topic": "shop:orders",
+    "olderThanMs": "5", "after": ID, "limit": "7", "reason": "it's gone", "dryRun": "true", "start": b"\xff\x00",
+}  # fmt: skip
+
+
+def taken(line: str) -> dict[str, object]:
+    """The arguments of the command that the line runs; a usage error where it is none."""
+    program, *arguments = shlex.split(line)
+    assert program == "basalt"
+    command: click.Command = root
+    context = command.make_context(program, arguments)
+    while isinstance(command, click.Group):
+        name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert name is not None
+        assert found is not None
+        command, context = found, found.make_context(name, rest, parent=context)
+    return context.params
+
+
+@pytest.mark.parametrize(("method", "path"), [key for key, template in COMMANDS.items() if template])
+@pytest.mark.parametrize("given", [{}, VALUES])
+def test_every_line_is_a_command(method, path, given):
+    names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path}
+    line = command_of(method, path, names, given, None)
+    assert line is not None
+    taken(line)
+
+
+def test_every_line_belongs_to_a_call():
+    assert set(COMMANDS) <= {(operation.method, operation.path) for operation in OPERATIONS}
+
+
+def test_a_line_has_what_was_asked_and_nothing_else():
+    path = "/v1/admin/transactions"
+    line = command_of("GET", path, {}, {"owner": "a b", "topic": "shop:orders", "olderThanMs": "5"}, None)
+    assert line == "basalt tx list --owner 'a b' --namespace shop --topic orders --older-than 5ms"
+    assert command_of("GET", path, {}, {}, None) == "basalt tx list"
+    assert command_of("GET", "/v1/admin/tables", {}, {}, None) == "basalt table list --all-namespaces"
+    assert command_of("GET", "/v1/admin/tables", {}, {"namespace": "a"}, None) == "basalt table list --namespace a"
+
+
+def test_hostile_words_stay_one_word():
+    names = {"session": "a; rm -rf ~ 'b' $(c) \n"}
+    line = command_of("GET", "/v1/transactions/sessions/{session}", names, {}, None)
+    assert line is not None
+    assert shlex.split(line)[-1] == names["session"]

@@ -1,0 +1,82 @@
+"""Pages: lists of calls, made as whoever looks, with a policy that nothing foreign passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from basalt.console.page import PANEL_NAME_CHARS_MAX, POLICY, inside_console
+from tests.control.console.conftest import ASKED, BOOTSTRAP, Api, Browser
+
+
+def test_every_page_has_a_policy_under_which_nothing_inline_runs_and_no_other_page_frames_it(browser):
+    headers = dict(browser.get("/console").headers)
+    assert headers[b"content-security-policy"] == POLICY.encode()
+    assert "unsafe" not in POLICY
+    assert "frame-ancestors 'none'" in POLICY
+    assert headers[b"cache-control"] == b"no-store"
+    assert headers[b"x-content-type-options"] == b"nosniff"
+
+
+def test_a_panel_is_made_of_one_call_and_can_be_had_alone(browser):
+    alone = browser.page("/console?panel=jobs")
+    assert [each["id"] for each in alone.all("section")] == ["panel-jobs"]
+    assert alone.all("html") == []
+    assert browser.page("/console?panel=none").all("section") == []
+    assert browser.get(f"/console?panel={'x' * (PANEL_NAME_CHARS_MAX + 1)}").status == 400
+
+
+def test_the_calls_of_a_page_are_what_a_client_gets(browser, api):
+    found = browser.get("/console?json=true").json()
+    assert found["audit"] == {
+        "call": "GET /v1/admin/audit?limit=10",
+        "status": 200,
+        "answer": api("GET", "/v1/admin/audit"),
+    }
+    assert found["manager"]["answer"] == api("GET", "/v1/admin/snapshot")
+    assert "readiness" not in browser.get("/console?json=true&panel=jobs").json()
+
+
+def test_a_panel_that_its_visitor_may_not_see_says_so_and_the_others_are_there(signed_in):
+    page = signed_in("ada", ("observe", "cluster")).page("/console")
+    assert page.status == 200
+    assert "token:ada may not inspect cluster" in page.text
+    assert "Scheduled jobs" in page.text
+
+
+def test_who_has_signed_in_is_named_and_can_sign_out(signed_in):
+    page = signed_in("ada").page("/console")
+    assert "token:ada" in page.text
+    assert page.all("form", action="/console/logout")
+
+
+def test_where_rights_are_not_enforced_acts_are_offered_to_who_lacks_them(connect):
+    client = connect(replace(ASKED, auth=replace(ASKED.auth, enforce=False)))
+    root = Api(client, BOOTSTRAP)
+    begun = root("POST", "/v1/transactions", {})["id"]
+    page = Browser(client).page(f"/console/transactions/{begun}")
+    assert [each for each in page.all("button") if "disabled" in each] == []
+    done = Browser(client).act(f"/console/transactions/{begun}/abort", reason="gone")
+    assert done.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("/console", "/console"),
+        ("/console?x=1", "/console?x=1"),
+        ("/console/topics", "/console/topics"),
+        ("/consoles", "/console"),
+        ("//evil.example", "/console"),
+        ("/console//evil.example", "/console"),
+        ("/console/\\evil.example", "/console"),
+        ("https://evil.example/console", "/console"),
+        ("/console/login", "/console"),
+        ("/console/a\r\nset-cookie: x", "/console"),
+        ("/console/é", "/console"),
+        ("", "/console"),
+    ],
+)
+def test_nobody_is_sent_elsewhere(path, inside):
+    assert inside_console(path) == inside
