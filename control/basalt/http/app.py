@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -51,9 +52,12 @@ from basalt.http.routes.route_table import Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
-# A browser whose login is over is sent to sign in again.
-PAGES_PATH, LOGIN_PAGE = "/console", b"/console/login"
-FORGET_LOGIN = b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+# A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
+PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"
+FORGET_LOGIN = {
+    "http": b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
+    "https": b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
+}
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
 
@@ -201,7 +205,7 @@ class Frame:
     def _problem(self, request: Request, error: BasaltError) -> Response:
         self.metrics.refused(error)
         if isinstance(error, UnauthenticatedError) and request.head.path.startswith(PAGES_PATH):
-            return Response(303, headers=[(b"location", LOGIN_PAGE), (b"set-cookie", FORGET_LOGIN)])
+            return _sign_in_again(request)
         request.name_as_asked(error)
         return problem_response(error, request.id)
 
@@ -243,6 +247,18 @@ class _StageAnswer:
         """Answer with what went wrong."""
         self._is_done = True
         self._frame.tell(self._request, self._exchange, functools.partial(_raise, exception))
+
+
+def _sign_in_again(request: Request) -> Response:
+    head = request.head
+    location = LOGIN_PAGE
+    if head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
+        target = head.raw_path + (b"?" + head.query_string if head.query_string else b"")
+        location = (
+            f"{LOGIN_PAGE}?next={quote(target, safe='')}"  # which that page takes only where it is one of the console
+        )
+    forgetting = FORGET_LOGIN[request.exchange.scheme]
+    return Response(303, headers=[(b"location", location.encode("ascii")), (b"set-cookie", forgetting)])
 
 
 def _raise(error: BaseException) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from basalt.console.page import PANEL_NAME_CHARS_MAX, POLICY, inside_console
-from tests.control.console.conftest import ASKED, BOOTSTRAP, Api, Browser
+from tests.control.console.conftest import ASKED, BOOTSTRAP, FORM, Api, Browser, Page
 
 
 def test_every_page_has_a_policy_under_which_nothing_inline_runs_and_no_other_page_frames_it(browser):
@@ -80,3 +80,26 @@ def test_where_rights_are_not_enforced_acts_are_offered_to_who_lacks_them(connec
 )
 def test_nobody_is_sent_elsewhere(path, inside):
     assert inside_console(path) == inside
+
+
+@pytest.mark.parametrize(("scheme", "cookie"), [("http", "basalt"), ("https", "__Host-basalt")])
+def test_a_login_that_is_over_is_forgotten_and_its_visitor_comes_back_behind_a_new_one(asked, scheme, cookie):
+    asked.app = over(asked.app, scheme)
+    reply = asked.call("GET", "/console/transactions?owner=a%26b", Cookie=f"{cookie}=basalt_gone")
+    assert reply.status == 303
+    location = reply.header("location")
+    assert location == "/console/login?next=%2Fconsole%2Ftransactions%3Fowner%3Da%2526b"
+    assert reply.header("set-cookie").startswith(f"{cookie}=; Path=/; Max-Age=0;")
+    assert ("Secure" in reply.header("set-cookie")) == (scheme == "https")
+    assert Page(asked.call("GET", location)).fields["next"] == "/console/transactions?owner=a%26b"
+    posted = asked.call("POST", "/console/transactions/17/abort", b"", FORM, Cookie=f"{cookie}=basalt_gone")
+    assert (posted.status, posted.header("location")) == (303, "/console/login")
+
+
+def over(app, scheme: str):
+    """The application, as it is asked over this scheme."""
+
+    async def asked(scope, receive, send) -> None:
+        await app({**scope, "scheme": scheme}, receive, send)
+
+    return asked
