@@ -127,7 +127,7 @@ def test_an_abort_of_a_long_one_undoes_it(client):
 def test_half_a_name_is_refused(client, body, field):
     reply = client.call("POST", TRANSACTIONS, body)
     assert (reply.status, reply.code, reply.json()["field"]) == (400, "invalid_input", field)
-    assert client.call("GET", SESSIONS).json() == {"sessions": []}
+    assert client.call("GET", SESSIONS).json() == {"sessions": [], "next": None}
 
 
 @pytest.mark.parametrize(
