@@ -14,7 +14,7 @@ import pytest
 
 OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
-DISTRIBUTIONS = {"Hbase_thrift": "happybase", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 
 
 def normalised(requirement: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from basalt.errors import CorruptionError, InvalidSettingError, StoreError
+from basalt.settings import HBaseSettings
+from basalt_engine.stores.hbase.kerberos import Kerberos, KerberosLogin
 from basalt_engine.stores.hbase.regions import REPORT_KIND, RegionReport
 from basalt_engine.stores.hbase.tables import FAMILY, table_name
 from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS, SERVER_TYPE, Thrift2, refusal
@@ -47,8 +49,19 @@ class HBaseRefusedError(Exception):
         self.denied = denied
 
 
+def kerberos_login(settings: HBaseSettings) -> KerberosLogin | None:
+    """Basalt's identity for the gateways; None where they ask nobody. `InputError` without the library for Kerberos."""
+    if settings.sasl == "off":
+        return None
+    return KerberosLogin(
+        Kerberos(settings.sasl, settings.principal, settings.keytab, settings.service, settings.gateway_host)
+    )
+
+
 @contextlib.contextmanager
-def admin_gateway(address: str | None, timeout_ms: int = CALL_TIMEOUT_MS) -> Iterator[Thrift2]:
+def admin_gateway(
+    address: str | None, timeout_ms: int = CALL_TIMEOUT_MS, login: KerberosLogin | None = None
+) -> Iterator[Thrift2]:
     """The Thrift 2 gateway at `address`; what HBase refuses inside is an `HBaseRefusedError`."""
     if address is None:
         raise InvalidSettingError(
@@ -56,7 +69,7 @@ def admin_gateway(address: str | None, timeout_ms: int = CALL_TIMEOUT_MS) -> Ite
             field="store.hbase.thrift2",
             hint="start one with `hbase thrift2 start` and name it with --set store.hbase.thrift2=HOST:9090",
         )
-    with Thrift2(address, timeout_ms=timeout_ms) as gateway:
+    with Thrift2(address, timeout_ms=timeout_ms, login=login) as gateway:
         if gateway.server_type() != SERVER_TYPE:
             raise InvalidSettingError(
                 f"store.hbase.thrift2 names {address}, which is a first Thrift gateway",

@@ -32,7 +32,10 @@ from basalt.settings.kinds import (
     NamePrefix,
     Origins,
     Port,
+    Principal,
     Secret,
+    ServiceHost,
+    ServiceName,
     SettingKind,
     Size,
     Url,
@@ -102,6 +105,25 @@ class HBaseSettings:
     prune_compactions: Annotated[
         int, Whole("most regions that one run of the job prune has compacted; 0: none", 0, 1_000)
     ] = 2
+    sasl: Annotated[
+        Literal["off", "auth", "auth-int", "auth-conf"],
+        Choice(
+            "Kerberos towards the gateways: who is there is proved (auth), each byte signed (auth-int) or encrypted too (auth-conf)",
+            ("off", "auth", "auth-int", "auth-conf"),
+        ),
+    ] = "off"
+    principal: Annotated[
+        str | None, Principal("Kerberos principal that Basalt is for HBase; off: whose the ticket cache is")
+    ] = None
+    keytab: Annotated[
+        str | None, FilePath("file with the principal's key; off: tickets come from the ticket cache (KRB5CCNAME)")
+    ] = None
+    service: Annotated[str, ServiceName("first part of the gateways' own principal, hbase in hbase/host@REALM")] = (
+        "hbase"
+    )
+    gateway_host: Annotated[
+        str | None, ServiceHost("host in the gateways' own principal; off: the host of their addresses")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

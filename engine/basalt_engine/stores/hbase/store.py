@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError, StoreError
-from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway, NoTableError, no_table, parse_address
+from basalt_engine.stores.hbase.gateway import (
+    CONNECT_TIMEOUT_MS,
+    ConnectionPool,
+    Gateway,
+    GatewayConnection,
+    LostError,
+    NoTableError,
+    RefusedError,
+    no_table,
+    parse_address,
+    types,
+)
+from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import WRITER_TABLES, Region
 from basalt_engine.stores.hbase.scan import Prefetcher
 from basalt_engine.stores.hbase.table import HBaseTable, Timestamps, WriteProgress
@@ -69,6 +80,7 @@ class HBaseStore:
         *,
         read_connections_max: int = READ_CONNECTIONS_MAX,
         clock: Clock | None = None,
+        login: KerberosLogin | None = None,
     ) -> HBaseStore:
         """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
 
@@ -76,10 +88,10 @@ class HBaseStore:
         """
         place = parse_address(address)
         store = cls(
-            Gateway(ConnectionPool(place, connections_max=read_connections_max), address),
-            Gateway(ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX), address),
+            Gateway(ConnectionPool(place, connections_max=read_connections_max, login=login), address),
+            Gateway(ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX, login=login), address),
             prefix,
-            applies_retention=_has_coprocessor(address, table_name(prefix, "message")),
+            applies_retention=_has_coprocessor(address, table_name(prefix, "message"), login),
             clock=clock,
         )
         try:
@@ -143,17 +155,20 @@ class HBaseCluster:
     """The calls that pruning makes to a cluster beside reading rows, through its gateways at `host:port`.
 
     Each opens its own connection: calls are few, and they need no lease on the store. A compaction is asked for through
-    HBase's first Thrift gateway, for only that one has the call; the library happybase is made for it.
+    HBase's first Thrift gateway, for only that one has the call.
     """
 
-    def __init__(self, thrift2: str, prefix: str, thrift: str | None = None) -> None:
+    def __init__(
+        self, thrift2: str, prefix: str, thrift: str | None = None, login: KerberosLogin | None = None
+    ) -> None:
         self._thrift2 = thrift2
         self._prefix = prefix
         self._thrift = thrift
+        self._login = login
 
     def regions(self) -> list[Region]:
         """The regions of the tables that rows with writers are in, without those that were split or merged away."""
-        pool = ConnectionPool(parse_address(self._thrift2), connections_max=1)
+        pool = ConnectionPool(parse_address(self._thrift2), connections_max=1, login=self._login)
         try:
             read = Gateway(pool, self._thrift2).read
             tables = [(table_name(self._prefix, table), table) for table in WRITER_TABLES]
@@ -168,38 +183,31 @@ class HBaseCluster:
                 "store.hbase.thrift is not set: HBase's second Thrift gateway cannot ask for a compaction",
                 hint="name the first gateway, or set store.hbase.prune_compactions to 0",
             )
-        import happybase
-        from Hbase_thrift import IOError as HBaseIOError  # the module that happybase makes of its IDL
-        from thriftpy2.thrift import TException
-
-        host, port = parse_address(self._thrift)
         try:
-            connection = happybase.Connection(host, port, timeout=COMPACT_TIMEOUT_MS)
+            connection = GatewayConnection(
+                parse_address(self._thrift), CONNECT_TIMEOUT_MS, SystemClock(), self._login, service=types.Hbase
+            )
             try:
-                connection.compact_table(region.name, major=True)  # HBase takes the name of either
+                connection.call("majorCompact", (region.name,), COMPACT_TIMEOUT_MS)  # HBase takes a region's name, too
             finally:
                 connection.close()
-        except HBaseIOError as error:
-            raise StoreError(f"HBase does not compact region {region.name!r}: {_reason(error)}") from error
-        except (OSError, EOFError, TException) as error:
+        except RefusedError as error:
             raise StoreError(
-                f"HBase's Thrift gateway at {host}:{port} does not answer: {_reason(error)}",
-                hint="see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
+                f"HBase does not compact region {region.name!r}: {str(error).partition(chr(10))[0]}"
+            ) from error
+        except LostError as error:
+            raise StoreError(
+                f"HBase's Thrift gateway at {self._thrift} does not answer: {error}",
+                hint=error.hint or "see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
             ) from error
 
 
-def _has_coprocessor(address: str, table: str) -> bool:
-    with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS) as gateway:
+def _has_coprocessor(address: str, table: str, login: KerberosLogin | None) -> bool:
+    with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS, login=login) as gateway:
         descriptor = gateway.descriptor(table)
     if descriptor is None:
         raise no_table(table)
     return own_coprocessor(descriptor.attributes) is not None
-
-
-def _reason(error: Any) -> str:
-    """The first line of the error's text, which may be a whole Java stack."""
-    text = getattr(error, "message", None) or repr(error)
-    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).partition("\n")[0]
 
 
 __all__ = ["HBaseStore", "NoTableError"]
