@@ -32,7 +32,9 @@ from basalt.settings.kinds import (
     NamePrefix,
     Origins,
     Port,
+    Realms,
     Secret,
+    ServiceName,
     SettingKind,
     Size,
     Url,
@@ -72,6 +74,26 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosSettings:
+    """The service that tickets of Kerberos are for; read only when auth.kinds has kerberos."""
+
+    keytab: Annotated[
+        str | None, FilePath("file with the keys of this server's service, HTTP/host.name, that others cannot read")
+    ] = None
+    service: Annotated[
+        str, ServiceName("the service that tickets are for: on any host that the keytab has, or one principal")
+    ] = "HTTP"
+    realms: Annotated[tuple[str, ...], Realms("realms of clients that count; no other does, trusted or not")] = ()
+    binding: Annotated[
+        Literal["off", "accept", "require"],
+        Choice(
+            "whether a token is to be bound to the TLS connection: off, accept (right where it is) or require",
+            ("off", "accept", "require"),
+        ),
+    ] = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
     """The ways in which clients prove who they are."""
 
@@ -86,6 +108,7 @@ class AuthSettings:
     bootstrap_token: Annotated[
         str | None, Secret("token of the first superuser, token:bootstrap, who makes the tokens of the others")
     ] = None
+    kerberos: KerberosSettings = KerberosSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
