@@ -6,10 +6,8 @@ elsewhere it comes from a machine that is up, whose server somebody else starts.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import sys
-from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING
 
@@ -31,7 +29,7 @@ def wait_for_start(url: str, wait_ms: int = START_MS_MAX) -> bool:
 
     What is wrong then the call itself tells.
     """
-    from basalt.client.servers import parse_urls
+    from basalt.client.servers import is_loopback, parse_urls
 
     servers = parse_urls(url)
     if not all(is_loopback(server.host) for server in servers):
@@ -71,13 +69,6 @@ def wait_until_ready(url: str, wait_ms: int) -> tuple[str, str]:
         if clock.monotonic_ms() >= deadline_ms:
             return url, reason
         sleep(PAUSE_S)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether the name or address is that of this machine, and of no other."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _connected(server: ServerUrl) -> OSError | None:
