@@ -22,6 +22,7 @@ from basalt.cluster.lease import Candidate
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.protocol import HttpConnection
+from basalt.server.authentication import check_authentication
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
@@ -183,6 +184,7 @@ def _listen(address: ListenAddress, port: int) -> socket.socket:
 async def _serve(process: _Process) -> None:
     settings, signals = process.settings, process.signals
     check_thrift(settings)
+    check_authentication(settings)
     address = listen_address(settings)
     signals.stage = "it opened the store"
     if settings.store.kind == "hbase":
