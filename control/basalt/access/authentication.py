@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from basalt.access.directory import Directory
 from basalt.access.policy import Caller, Policy
@@ -20,11 +21,14 @@ from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
 
+if TYPE_CHECKING:
+    from basalt.access.proofs.kerberos import Kerberos  # whose library is there where it is asked for
+
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
 FOREVER_MS = float("inf")
 
-BEARER = b"bearer"
+BEARER, NEGOTIATE = b"bearer", b"negotiate"
 
 log = logging.getLogger("basalt.access")
 
@@ -42,22 +46,34 @@ class AuthenticationRules:
 
 
 class Identified:
-    """The caller that a credential stands for, and how long that holds (by the clock that never steps)."""
+    """The caller that a credential stands for, and how long that holds (by the clock that never steps).
 
-    __slots__ = ("caller", "entries", "networks", "until_ms")
+    Of a token that counts once there is the `proof`, for as long as its request is answered, and the `answer` that proves the server.
+    """
 
-    def __init__(self, caller: Caller, entries: object, until_ms: float, networks: tuple[str, ...] = ()) -> None:
+    __slots__ = ("answer", "caller", "entries", "networks", "proof", "until_ms")
+
+    def __init__(
+        self, caller: Caller, entries: object, until_ms: float, networks: tuple[str, ...] = (),
+        proof: Proof | None = None, answer: str = "",
+    ) -> None:  # fmt: skip
         self.caller = caller
         self.entries = entries
         self.until_ms = until_ms
         self.networks = networks
+        self.proof = proof
+        self.answer = answer
 
 
 class Authentication:
     """Finds who makes each request of one server."""
 
-    def __init__(self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock) -> None:
+    def __init__(
+        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock,
+        kerberos: Kerberos | None = None,
+    ) -> None:  # fmt: skip
         self._rules = rules
+        self._kerberos = kerberos
         self._directory = directory
         self._refusals = refusals
         self._clock = clock
@@ -71,11 +87,18 @@ class Authentication:
         """The entries in force. Whatever was found under others is to be found again."""
         return self._directory.entries
 
-    def identify(self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float) -> Identified:
+    def identify(
+        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, *, before: Identified | None = None,
+        binding: bytes | None = None,
+    ) -> Identified:  # fmt: skip
         """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
 
+        `before` is what was found for the same request earlier: a token that counts once is not looked at again. `binding` is that of
+        its TLS connection (`tls-server-end-point`).
         `UnauthenticatedError`, `AuthenticationUnavailableError`; `InputError` for a user's name that nobody vouches for.
         """
+        if before is not None and before.proof is not None:
+            return self._once_more(before.proof, before.answer, now_ms)
         if self._callers_of is not self._directory.entries:
             self._callers.clear()
             self._callers_of = self._directory.entries
@@ -94,25 +117,42 @@ class Authentication:
                 hint="Send the call again.",
             )
         scheme, _, value = given.partition(b" ")
-        kind = "token"
+        scheme = scheme.lower()
+        kind = "kerberos" if scheme == NEGOTIATE else "token"
         try:
-            proof = self._prove(scheme.lower(), value.strip().decode("latin-1"), address)
+            if scheme == NEGOTIATE and self._kerberos is not None:  # never kept: each token counts once
+                accepted = self._kerberos.prove(value.strip().decode("latin-1"), self._clock.now_ms(), binding)
+                return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)
+            proof = self._prove(scheme, value.strip().decode("latin-1"), address)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except UnauthenticatedError as error:
-            self.counts[kind, "refused"] += 1
-            if self._refusals.enforced:
-                error.challenges = self.challenges
-                raise
-            self._refusals.note("anonymous", "authenticate", error.message)
-            return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+            return self._refused(error, kind, now_ms)
+
+    def _refused(self, error: UnauthenticatedError, kind: str, now_ms: float) -> Identified:
+        self.counts[kind, "refused"] += 1
+        if self._refusals.enforced:
+            error.challenges = self.challenges
+            raise error
+        self._refusals.note("anonymous", "authenticate", error.message)
+        return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+
+    def _once_more(self, proof: Proof, answer: str, now_ms: float) -> Identified:
+        """The caller by the rights of now, for a request whose token counted when it came."""
+        if proof.until_ms is not None and self._clock.now_ms() >= proof.until_ms:
+            return self._refused(
+                UnauthenticatedError("the Kerberos ticket is expired", hint="Log in anew, as with `kinit`."),
+                "kerberos",
+                now_ms,
+            )
+        return self._identified(proof, now_ms, answer)
 
     def missing(self) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential."""
         error = UnauthenticatedError(
             "the call has no credential, and this server asks who calls",
             field="Authorization",
-            hint="Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
+            hint=self._ways,
         )
         error.challenges = self.challenges
         self.counts["none", "refused"] += 1
@@ -125,6 +165,13 @@ class Authentication:
     def is_nobody(self, caller: Caller) -> bool:
         """Tell the caller of a request without a credential."""
         return caller is self._nobody
+
+    @property
+    def _ways(self) -> str:
+        kinds = self._rules.kinds
+        tickets = "Log in to Kerberos (`kinit`), and send Authorization: Negotiate (`curl --negotiate --user :`)."
+        bearer = "Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may."
+        return " ".join(([bearer] if kinds & {"token", "jwt"} else []) + ([tickets] if "kerberos" in kinds else []))
 
     @property
     def challenges(self) -> tuple[str, ...]:
@@ -153,7 +200,7 @@ class Authentication:
             not_before_ms=self._rules.not_before_ms, address=address,
         )  # fmt: skip
 
-    def _identified(self, proof: Proof, now_ms: float) -> Identified:
+    def _identified(self, proof: Proof, now_ms: float, answer: str = "") -> Identified:
         entries = self._directory.entries
         caller = Caller(
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
@@ -163,7 +210,8 @@ class Authentication:
         kind, _, credential_id = proof.credential.partition(" ")
         row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
         self.counts[kind, "accepted"] += 1
-        return Identified(caller, entries, until_ms, () if row is None else self._networks(row.networks, row.parent))
+        networks = () if row is None else self._networks(row.networks, row.parent)
+        return Identified(caller, entries, until_ms, networks, proof if answer else None, answer)
 
     def _networks(self, networks: tuple[str, ...], parent: str) -> tuple[str, ...]:
         row = self._directory.entries.tokens.get(parent)

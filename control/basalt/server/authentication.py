@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from basalt.access.authentication import Authentication, AuthenticationRules, superusers_of
 from basalt.access.directory import Directory
 from basalt.access.principal import check_member, parse_principal
@@ -12,6 +14,9 @@ from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
+
+if TYPE_CHECKING:
+    from basalt.access.proofs.kerberos import Kerberos
 
 NONE = "none"
 # The kind of proof that makes principals of a kind.
@@ -45,6 +50,7 @@ def check_authentication(settings: Settings) -> None:
                 "grant what that user needs, or have them prove who they are",
             )  # fmt: skip
     _check_proxies(auth)
+    open_kerberos(auth)
 
 
 def _check_proxies(auth: AuthSettings) -> None:
@@ -104,7 +110,21 @@ async def open_access(
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
     )
-    return directory, refusals, Authentication(rules, directory, refusals, clock)
+    return directory, refusals, Authentication(rules, directory, refusals, clock, open_kerberos(auth))
+
+
+def open_kerberos(auth: AuthSettings) -> Kerberos | None:
+    """Make ready to take tickets, where that is asked for. `InvalidSettingError` when they cannot be taken here."""
+    if "kerberos" not in auth.kinds:
+        return None
+    try:
+        from basalt.access.proofs.kerberos import Kerberos
+    except ImportError as error:
+        raise _wrong(
+            "auth.kinds", f"has kerberos, which needs a library that is not here ({error})",
+            "install it with `pip install 'basalt-mq[kerberos]'`, and what it is compiled with: docs/operations/security.md",
+        ) from None  # fmt: skip
+    return Kerberos(auth.kerberos)
 
 
 def _has_superuser(auth: AuthSettings, directory: Directory, now_ms: int) -> bool:

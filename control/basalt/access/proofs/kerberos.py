@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import logging
 import os
 import stat
@@ -53,7 +54,7 @@ class Accepted(NamedTuple):
 
 
 class Kerberos:
-    """Finds out whose a ticket is. One for a server: it remembers which tokens were sent."""
+    """Finds out whose a ticket is. Whatever was found in this process is remembered, whichever object found it."""
 
     def __init__(self, settings: KerberosSettings) -> None:
         """`InvalidSettingError` when the keytab has no key of the service, cannot be read, or can be read by everybody."""
@@ -64,12 +65,8 @@ class Kerberos:
         self._must_be_bound = settings.binding == "require"
         _check_keytab(self._keytab)
         store: dict[bytes | str, bytes | str] = {b"keytab": b"FILE:" + os.fsencode(self._keytab)}
-        self._replays: int | None = None
         if _REPLAY_CACHE not in os.environ:
-            # A file that is in memory alone waits for no disk, and for no other process that has it locked. It has some 80 bytes for each
-            # token of the last minutes, as long as one counts (clockskew); who adds one has a ticket.
-            self._replays = os.memfd_create("basalt-kerberos-replays")
-            store[b"rcache"] = f"file2:/proc/self/fd/{self._replays}".encode()
+            store[b"rcache"] = f"file2:/proc/self/fd/{remembered()}".encode()
         try:
             raw.acquire_cred_from(
                 store, _name(settings.service), mechs=[_KRB5], usage="accept"
@@ -80,19 +77,12 @@ class Kerberos:
             # Whatever else this machine has learnt to accept, as by a package for NTLM.
             raw.set_neg_mechs(self._credentials, [_KRB5])
         except raw.GSSError as error:
-            self.close()
             raise InvalidSettingError(
                 f"setting auth.kerberos.keytab: {self._keytab} has no key of the service {settings.service} that can be used"
                 f" ({_words(error)})",
                 field="auth.kerberos.keytab",
                 hint="See what it has with `klist -k -e FILE`; auth.kerberos.service names the service.",
             ) from None
-
-    def close(self) -> None:
-        """Forget which tokens were sent. No more can be accepted."""
-        if self._replays is not None:
-            os.close(self._replays)
-            self._replays = None
 
     def prove(self, token: str, now_ms: int, binding: bytes | None = None) -> Accepted:
         """Find who sends this token, which is what follows `Negotiate` in the header. It counts no second time.
@@ -110,7 +100,7 @@ class Kerberos:
             _refuse("it was made for a TLS connection to another server, or one that a proxy ended in between")
         except raw.GSSError as error:
             self._refuse_for(error)
-        if found.more_steps or found.token is None:
+        if found.more_steps or not found.token:
             _refuse("it is no token of Kerberos in one step")
         if found.mech != _KRB5:
             _refuse("it is of another mechanism than Kerberos")
@@ -146,6 +136,15 @@ class Kerberos:
         if not os.access(self._keytab, os.R_OK):
             raise AuthenticationUnavailableError("the server cannot read the keys of its Kerberos service now")
         _refuse("it is no token of SPNEGO with a ticket for this server's service, or its keys have changed since")
+
+
+@functools.cache
+def remembered() -> int:
+    """The file, in memory alone, of the tokens that were sent: it waits for no disk, and for no other process that has it locked.
+
+    It has some 80 bytes for each token of the last minutes, as long as one counts (clockskew); who adds one has a ticket.
+    """
+    return os.memfd_create("basalt-kerberos-tokens")
 
 
 def _check_keytab(path: Path) -> None:

@@ -520,7 +520,10 @@ class Routes:
         known: Identified | None = head.identified
         now_ms = authentication.now_ms()
         if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
-            known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
+            known = authentication.identify(request.headers, exchange.client, now_ms, before=known)
+            head.identified = known
+            if known.answer:
+                head.proving = [(b"www-authenticate", b"Negotiate " + known.answer.encode("ascii"))]
         request.caller = known.caller
 
     def _judge(self, request: Request, needs: Needs, path: dict[str, str]) -> None:
