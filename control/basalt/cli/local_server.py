@@ -15,6 +15,7 @@ from basalt.errors import RetryError
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
+    from basalt.client import Tls
     from basalt.client.servers import ServerUrl
 
 START_MS_MAX = 5_000  # a start takes half a second; one that recovers, on a machine with other work, a few
@@ -49,8 +50,8 @@ def wait_for_start(url: str, wait_ms: int = START_MS_MAX) -> bool:
         sleep(PAUSE_S)
 
 
-def wait_until_ready(url: str, wait_ms: int) -> tuple[str, str]:
-    """The URL of a server that is ready, and ""; or after `wait_ms` all URLs, and what keeps them from it."""
+def wait_until_ready(url: str, wait_ms: int, tls: Tls | None = None) -> tuple[str, str]:
+    """The URL of a server that is ready, and ""; or after `wait_ms` all URLs, and what keeps them from it. Anybody may ask."""
     import basalt
     from basalt.client.servers import parse_urls
 
@@ -59,7 +60,7 @@ def wait_until_ready(url: str, wait_ms: int) -> tuple[str, str]:
     while True:
         for server in parse_urls(url):
             try:
-                with basalt.connect(server.text, timeout_ms=ASK_TIMEOUT_MS, attempts_max=1) as client:
+                with basalt.connect(server.text, timeout_ms=ASK_TIMEOUT_MS, attempts_max=1, tls=tls) as client:
                     found = client.ready()
                 if found.ready:
                     return server.text, ""

@@ -78,7 +78,7 @@ def token_source(token: Token | None) -> TokenSource | None:
             raise InputError(
                 "the token is text that looks like the path of a file", field="token", hint="Give it as pathlib.Path."
             )
-        return TokenSource(None, _checked(Hidden(token.strip()), "the token"))
+        return TokenSource(None, checked(Hidden(token.strip()), "the token"))
     if isinstance(token, Path):
         return TokenSource(partial(read_token, token), kept_ms=FILE_KEPT_MS)
     if callable(token):
@@ -108,7 +108,7 @@ def _from_environment() -> TokenSource | None:
     if VARIABLE in os.environ and FILE_VARIABLE in os.environ:
         raise InputError(f"{VARIABLE} and {FILE_VARIABLE} are both set", field="token", hint="Unset one of them.")
     if VARIABLE in os.environ:
-        return TokenSource(None, _checked(Hidden(os.environ[VARIABLE].strip()), f"environment variable {VARIABLE}"))
+        return TokenSource(None, checked(Hidden(os.environ[VARIABLE].strip()), f"environment variable {VARIABLE}"))
     if FILE_VARIABLE in os.environ:
         return token_source(Path(os.environ[FILE_VARIABLE]))
     return None
@@ -125,7 +125,7 @@ def read_token(path: Path) -> str:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it is no path"
         raise UnauthenticatedError(f"token file {shown} cannot be read: {reason}", field="token", hint=hint) from None
     try:
-        return _checked(content, f"token file {shown}")
+        return checked(content, f"token file {shown}")
     except InputError as error:
         raise UnauthenticatedError(error.message, field="token", hint=hint) from None
 
@@ -150,7 +150,7 @@ class KeptToken:
             expires_ms, given = given.expires_ms, given.value
         if not isinstance(given, str):
             raise TypeError(f"the callable of the token returned {type(given).__name__}, not text")
-        token = _checked(Hidden(given.strip()), "what the callable of the token returned")
+        token = checked(Hidden(given.strip()), "what the callable of the token returned")
         if expires_ms is None:
             expires_ms = jwt_expires_ms(token)
         self.expires_ms = math.inf if expires_ms is None else expires_ms
@@ -212,7 +212,8 @@ def jwt_expires_ms(token: str) -> float | None:
         return None
 
 
-def _checked(token: Hidden, what: str) -> Hidden:
+def checked(token: Hidden, what: str) -> Hidden:
+    """The same token. `InputError` says of what is none where it came from, and does not repeat it."""
     if not token:
         raise InputError(f"{what} is empty", field="token")
     if len(token) > TOKEN_CHARS_MAX:

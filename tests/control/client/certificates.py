@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tests.control.client.scripted import ScriptedServer
 
 
 @dataclass(frozen=True)
@@ -67,3 +72,22 @@ class Authority:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """An authority of this test's own."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def secure(authority: Authority) -> Iterator[ScriptedServer]:
+    """A server by script that speaks TLS alone, and wants a certificate of the authority's from its clients."""
+    own = authority.signed("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    server = ScriptedServer(context)
+    yield server
+    server.close()

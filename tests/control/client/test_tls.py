@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,25 +13,6 @@ import basalt
 from basalt.client.tls import FILES_LOOK_MS, Tls, TlsContext, tls_context
 from basalt.errors import InputError, UnavailableError
 from tests.control.client.certificates import Authority
-from tests.control.client.scripted import ScriptedServer
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def secure(authority: Authority) -> Iterator[ScriptedServer]:
-    """A server that speaks TLS alone, and wants a certificate of the authority's from its clients."""
-    own = authority.signed("server")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own.certificate, own.key)
-    context.load_verify_locations(authority.file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    server = ScriptedServer(context)
-    yield server
-    server.close()
 
 
 @pytest.fixture
