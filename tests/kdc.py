@@ -4,6 +4,7 @@
     kdc.keytab("HTTP/localhost")              # a service, and the file with its key
     kdc.ticket("alice", "secret")             # the file of a credential cache that holds a fresh ticket
     kdc.environment                           # what a process needs to be in this realm
+    negotiate_token(cache, "HTTP@localhost")  # what follows `Negotiate` in a request; in a process that is in the realm
 
 Nothing of the machine is read or written: `KRB5_CONFIG` and `KRB5_KDC_PROFILE` name files in the folder. It needs Debian's packages krb5-kdc,
 krb5-admin-server, krb5-user and libkrb5-dev. Without them these tests are skipped; where CI is set they fail, so that nobody takes a skipped
@@ -29,6 +30,7 @@ from tests.ports import reserved_port
 REALM = "EXAMPLE.TEST"
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 SBIN = "/usr/sbin"  # where Debian has the first three, and which is in root's PATH alone
+SPNEGO, KERBEROS = "1.3.6.1.5.5.2", "1.2.840.113554.1.2.2"
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 PROGRAM_SECONDS_MAX = 60.0
@@ -48,8 +50,6 @@ CONFIGURATION = """\
 {realms}
 
 [domain_realm]
-    localhost = {realm}
-    127.0.0.1 = {realm}
 {domains}
 """
 PROFILE = """\
@@ -81,7 +81,7 @@ class Kdc:
         self.configuration = folder / "krb5.conf"
         self._process: subprocess.Popen[bytes] | None = None
         self._others: dict[str, int] = {}
-        self._domains: dict[str, str] = {}
+        self._domains = {"localhost": realm, "127.0.0.1": realm}
         self._made = 0
 
     @property
@@ -137,8 +137,16 @@ class Kdc:
         path = path or self._file("keytab")
         for name in names:
             self._admin("add_principal", "-randkey", name)
-            self._admin("ktadd", "-k", str(path), "-norandkey", name)
+            self.add_key(path, name)
         return path
+
+    def change_key(self, name: str) -> None:
+        """Give a service another key; no keytab has it yet."""
+        self._admin("change_password", "-randkey", name)
+
+    def add_key(self, keytab: Path, name: str) -> None:
+        """Put the key that a service has now into this keytab."""
+        self._admin("ktadd", "-k", str(keytab), "-norandkey", name)
 
     def ticket(
         self, name: str, password: str | None = None, *, keytab: Path | None = None, life_seconds: int = 3_600
@@ -196,6 +204,32 @@ class Kdc:
             time.sleep(0.02)
         self.stop()
         raise AssertionError(f"krb5kdc does not listen: {(self.folder / 'kdc.out').read_text()}")
+
+
+def negotiate_token(
+    cache: Path, service: str = "HTTP@localhost", *, binding: bytes | None = None, bare: bool = False
+) -> bytes:
+    """A fresh token by a ticket of this cache, for the service on a host: SPNEGO's, or the bare one of Kerberos in it."""
+    from gssapi import raw
+
+    found = raw.acquire_cred_from({b"ccache": f"FILE:{cache}".encode()}, usage="initiate").creds
+    mechanism = raw.OID.from_int_seq(KERBEROS if bare else SPNEGO)
+    target = raw.import_name(service.encode(), raw.NameType.hostbased_service)
+    bound = None if binding is None else raw.ChannelBindings(application_data=binding)
+    flags = raw.RequirementFlag.mutual_authentication
+    made = raw.init_sec_context(target, found, mech=mechanism, flags=flags, channel_bindings=bound)
+    assert made.token is not None
+    return made.token
+
+
+def with_clock_ahead(cache: Path, seconds: int) -> Path:
+    """A copy of the cache whose user's clock seems to be ahead: its tickets are sent with the time of such a clock."""
+    content = bytearray(cache.read_bytes())
+    assert content[:8] == bytes.fromhex("0504000c00010008"), "version 4, with the offset of the clock in its head"
+    content[8:12] = seconds.to_bytes(4, "big", signed=True)
+    ahead = cache.with_name(f"{cache.name}-{seconds}")
+    ahead.write_bytes(content)
+    return ahead
 
 
 @contextmanager

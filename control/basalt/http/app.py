@@ -33,8 +33,20 @@ from basalt.http.asgi.responses import (
     send_response,
 )
 from basalt.http.metrics import Metrics
-from basalt.http.routes import groups, messages, polls, producers, pruning, ranges, server, tables, topics, transactions
-from basalt.http.routes.route_table import Operation, Request, Routes
+from basalt.http.routes import (
+    access,
+    groups,
+    messages,
+    polls,
+    producers,
+    pruning,
+    ranges,
+    server,
+    tables,
+    topics,
+    transactions,
+)
+from basalt.http.routes.route_table import Found, Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -55,7 +67,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, transactions.operators, pruning.route,
+        server.route, access.route, transactions.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip
@@ -68,7 +80,9 @@ def _document() -> bytes:
 
 def build_app(services: Services, caller: Caller = ANYBODY) -> Frame:
     """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal."""
-    return Frame(services, Routes(OPERATIONS, Front.of(services.settings)), caller)
+    settings = services.settings
+    routes = Routes(OPERATIONS, Front.of(settings), services.authentication, settings.auth.public)
+    return Frame(services, routes, caller)
 
 
 class Frame:
@@ -101,9 +115,15 @@ class Frame:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
         request = self._request(head, exchange, client_id)
         try:
-            if self._submit(request, exchange, body):
+            found = self._routes.find(request)
+        except BasaltError as error:  # a credential is verified, and counted, once
+            return self._respond(request, error)
+        except Exception:  # noqa: BLE001  # `_respond` meets the same, and tells it
+            return self._respond(request)
+        try:
+            if self._submit(request, exchange, body, found):
                 return None
-        except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
+        except Exception:  # noqa: BLE001, S110  # as well
             pass
         return self._respond(request)
 
@@ -113,8 +133,7 @@ class Frame:
             self._clock.monotonic_ms(), client_id,
         )  # fmt: skip
 
-    def _submit(self, request: Request, exchange: PromptExchange, body: bytes) -> bool:
-        found = self._routes.find(request)
+    def _submit(self, request: Request, exchange: PromptExchange, body: bytes, found: Found) -> bool:
         if found.submit is None or len(body) > self.bodies.bytes_max:
             return False
         request.path, request.query = found.path, found.query
@@ -138,9 +157,11 @@ class Frame:
         finally:
             self._note(request)
 
-    async def _respond(self, request: Request) -> None:
+    async def _respond(self, request: Request, refused: BasaltError | None = None) -> None:
         try:
             try:
+                if refused is not None:
+                    raise refused
                 answer = await self._answer(request)
             except BasaltError as error:
                 answer = self._problem(request, error)
@@ -159,6 +180,8 @@ class Frame:
         found = self._routes.find(request)
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
+        if found.is_reading:
+            self._routes.judge_again(request, found)
         if isinstance(answer, Response):
             return answer
         return Response() if answer is None else json_response(answer)
@@ -171,7 +194,8 @@ class Frame:
     def _note(self, request: Request) -> None:
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         self.metrics.answered(request, duration_ms)
-        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)
+        principal = "" if self._services.authentication is None else str(request.caller.principal)
+        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
 
 
 class _StageAnswer:

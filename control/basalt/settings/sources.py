@@ -305,10 +305,12 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
-    yield from _kerberos_contradictions(settings)
+    yield from _hbase_kerberos_contradictions(settings)
+    if "kerberos" in settings.auth.kinds:
+        yield from _missing_of_kerberos(settings)
 
 
-def _kerberos_contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
+def _hbase_kerberos_contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
     """Half of what Kerberos towards HBase needs, or a key that everybody can read."""
     hbase = settings.store.hbase
 
@@ -330,6 +332,18 @@ def _kerberos_contradictions(settings: Settings) -> Iterator[InvalidSettingError
         except ValueError as error:
             yield problem(
                 "store.hbase.keytab", f"{hbase.keytab} {error}", "name a keytab that only the server can read"
+            )
+
+
+def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("keytab", "realms"):
+        if not getattr(settings.auth.kerberos, name):
+            key = keys()[f"auth.kerberos.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has kerberos (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
             )
 
 

@@ -27,12 +27,17 @@ from basalt.settings.kinds import (
     Ensemble,
     FilePath,
     Flag,
+    HeaderName,
     Host,
     HostNames,
+    KerberosPrincipal,
+    Moment,
     NamePrefix,
     Origins,
     Port,
-    Principal,
+    PrincipalPart,
+    Principals,
+    Realms,
     Secret,
     ServiceHost,
     ServiceName,
@@ -75,6 +80,39 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosSettings:
+    """The service that tickets of Kerberos are for; read only when auth.kinds has kerberos."""
+
+    keytab: Annotated[
+        str | None, FilePath("file with the keys of this server's service, HTTP/host.name, that others cannot read")
+    ] = None
+    service: Annotated[
+        str, ServiceName("the service that tickets are for: on any host that the keytab has, or one principal")
+    ] = "HTTP"
+    realms: Annotated[tuple[str, ...], Realms("realms of clients that count; no other does, trusted or not")] = ()
+    binding: Annotated[
+        Literal["off", "accept", "require"],
+        Choice(
+            "whether a token is to be bound to the TLS connection: off, accept (right where it is) or require",
+            ("off", "accept", "require"),
+        ),
+    ] = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """Proxies that have proved who their users are, and say it in a header."""
+
+    principals: Annotated[
+        tuple[str, ...], Principals("principals of proxies: they ask for a user, and never for themselves")
+    ] = ()
+    header: Annotated[str, HeaderName("the header in which a proxy names the user")] = "X-Forwarded-User"
+    groups_header: Annotated[
+        str, HeaderName("the header in which it names the user's groups, with commas between them")
+    ] = "X-Forwarded-Groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
     """The ways in which clients prove who they are."""
 
@@ -89,6 +127,21 @@ class AuthSettings:
     bootstrap_token: Annotated[
         str | None, Secret("token of the first superuser, token:bootstrap, who makes the tokens of the others")
     ] = None
+    superusers: Annotated[
+        tuple[str, ...], Principals("principals and groups that may do everything, beside token:bootstrap")
+    ] = ()
+    enforce: Annotated[
+        bool, Flag("refuse who may not; false: let everybody do everything, and note what would be refused")
+    ] = True
+    public: Annotated[
+        tuple[Literal["/metrics"], ...],
+        Words("paths that are answered to everybody, beside /livez, /readyz, /v1", ("/metrics",)),
+    ] = ()
+    not_before: Annotated[
+        int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
+    ] = None
+    proxy: ProxySettings = ProxySettings()
+    kerberos: KerberosSettings = KerberosSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +166,12 @@ class HBaseSettings:
         ),
     ] = "off"
     principal: Annotated[
-        str | None, Principal("Kerberos principal that Basalt is for HBase; off: whose the ticket cache is")
+        str | None, KerberosPrincipal("Kerberos principal that Basalt is for HBase; off: whose the ticket cache is")
     ] = None
     keytab: Annotated[
         str | None, FilePath("file with the principal's key; off: tickets come from the ticket cache (KRB5CCNAME)")
     ] = None
-    service: Annotated[str, ServiceName("first part of the gateways' own principal, hbase in hbase/host@REALM")] = (
+    service: Annotated[str, PrincipalPart("first part of the gateways' own principal, hbase in hbase/host@REALM")] = (
         "hbase"
     )
     gateway_host: Annotated[
