@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -53,6 +53,10 @@ class SecuredHBase(NamedTuple):
     thrift2: Mapping[str, str]  # by quality
     keytabs: Mapping[str, Path]  # by principal
 
+    def login(self, who: str = USER, quality: str = OWN) -> KerberosLogin | None:
+        """Tickets of somebody, for the gateway of a quality."""
+        return None if quality == "off" else KerberosLogin(self.kerberos(who, cast("Quality", quality)))
+
     def kerberos(self, who: str = USER, quality: Quality = OWN) -> Kerberos:
         return Kerberos(quality, f"{who}@{self.kdc.realm}", str(self.keytabs[who]), gateway_host=HOST)
 
@@ -76,7 +80,19 @@ class SecuredHBase(NamedTuple):
 @pytest.fixture(scope="session")
 def secured_hbase(hbase_runtime: None, kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredHBase]:
     """All tests of the run share it: take a table prefix of your own."""
-    folder = tmp_path_factory.mktemp("secured")
+    short_lived = SHORT_LIVED_JAVA["JDK_JAVA_OPTIONS"]
+    with running_secured_hbase(tmp_path_factory.mktemp("secured"), kdc, QUALITIES, short_lived) as hbase:
+        yield hbase
+
+
+@contextmanager
+def running_secured_hbase(
+    folder: Path, kdc: Kdc, qualities: Sequence[str], java_options: str = ""
+) -> Iterator[SecuredHBase]:
+    """One with a gateway of the second kind for each of these, while the block runs; this process is in the realm then.
+
+    `off` is a gateway that asks nobody, as whoever reaches it is whom it is itself.
+    """
     kdc.know(kdc, HOST)
     service = kdc.keytab(SERVICE, path=folder / "hbase.keytab")
     keytabs = {
@@ -89,19 +105,23 @@ def secured_hbase(hbase_runtime: None, kdc: Kdc, tmp_path_factory: pytest.TempPa
     settings = SETTINGS | _settings(f"{SERVICE}@{kdc.realm}", service)
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("JDK_JAVA_OPTIONS", f"{SHORT_LIVED_JAVA['JDK_JAVA_OPTIONS']} {options}")
-            own = stack.enter_context(running_hbase(folder / "hbase", settings))
-            others: dict[str, str] = {
+            patch.setenv("JDK_JAVA_OPTIONS", f"{java_options} {options}")
+            own = stack.enter_context(running_hbase(folder / "hbase", settings | {QUALITY: OWN}))
+            others = {
                 quality: stack.enter_context(
-                    _gateway(folder / quality, settings | {QUALITY: quality}, own.zookeeper_port)
+                    _gateway(
+                        folder / quality,
+                        settings if quality == "off" else settings | {QUALITY: quality},
+                        own.zookeeper_port,
+                    )
                 )
-                for quality in QUALITIES
+                for quality in qualities
                 if quality != OWN
             }
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("KRB5_CONFIG", str(kdc.configuration))
         hbase = SecuredHBase(kdc, own.thrift, {OWN: own.thrift2, **others}, keytabs)
-        for quality in QUALITIES:
+        for quality in hbase.thrift2:
             _wait_until_it_answers(hbase, quality)
         yield hbase
 
@@ -115,7 +135,6 @@ def _settings(principal: str, keytab: Path) -> dict[str, str]:
         "hbase.security.authorization": "true",
         **{f"hbase.{role}.kerberos.principal": principal for role in roles},
         **{f"hbase.{role}.keytab.file": str(keytab) for role in roles},
-        QUALITY: OWN,
         # A gateway acts as the user who comes to it.
         "hadoop.proxyuser.hbase.hosts": "*",
         "hadoop.proxyuser.hbase.groups": "*",
@@ -151,9 +170,9 @@ def _gateway(directory: Path, settings: Mapping[str, str], zookeeper_port: int) 
             companion.wait()
 
 
-def _wait_until_it_answers(hbase: SecuredHBase, quality: Quality) -> None:
+def _wait_until_it_answers(hbase: SecuredHBase, quality: str) -> None:
     limit = time.monotonic() + READY_SECONDS_MAX
-    login = KerberosLogin(hbase.kerberos(ADMINISTRATOR, quality))
+    login = hbase.login(ADMINISTRATOR, quality)
     while True:
         try:
             with Thrift2(hbase.thrift2[quality], login=login) as gateway:

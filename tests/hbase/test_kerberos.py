@@ -6,6 +6,7 @@ That no byte is taken which was changed on the way is shown in tests/engine/stor
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from basalt.cli.failures import EXIT_CONFLICT, EXIT_UNAVAILABLE
 from basalt.pruning.rule import Cause
 from basalt.settings import load_settings
 from basalt_engine.clock import ManualClock
-from basalt_engine.errors import StoreError
-from basalt_engine.stores.hbase.kerberos import KerberosLogin, Quality
+from basalt_engine.errors import StoreError, UnknownOutcomeError
+from basalt_engine.stores.hbase.kerberos import Kerberos, KerberosLogin, Quality
 from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, StoreFile
 from basalt_engine.stores.hbase.store import HBaseStore
+from basalt_engine.stores.hbase.thrift2 import Thrift2
+from basalt_spark.jobs.audits import TABLES, HBaseRows
 from tests.control.cli.conftest import Ran, Run, run
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.hbase.secured import ADMINISTRATOR, HOST, OWN, QUALITIES, STRANGER, USER, SecuredHBase
@@ -201,6 +204,19 @@ def test_who_has_no_ticket_is_told_what_to_set(secured_hbase: SecuredHBase, tmp_
     assert done.returncode == EXIT_UNAVAILABLE
     assert "there is no Kerberos ticket of anybody from the ticket cache" in done.stderr
     assert "set store.hbase.keytab and store.hbase.principal" in done.stderr
+
+
+def test_an_offline_job_reads_the_tables_with_tickets_of_its_own(secured_hbase: SecuredHBase, tables: str):
+    rows = pickle.loads(pickle.dumps(HBaseRows(secured_hbase.thrift2[OWN], tables, secured_hbase.kerberos())))
+    assert [span.table for span in rows.spans(TABLES)] == list(TABLES)
+    with pytest.raises(StoreError, match=r"does not answer|cannot be reached"):
+        HBaseRows(secured_hbase.thrift2[OWN], tables, Kerberos("auth", gateway_host=HOST)).spans(TABLES)
+
+
+def test_who_speaks_no_sasl_is_told_of_the_setting(secured_hbase: SecuredHBase):
+    with Thrift2(secured_hbase.thrift2[OWN], timeout_ms=200) as gateway, pytest.raises(UnknownOutcomeError) as raised:
+        gateway.server_type()
+    assert "store.hbase.sasl" in str(raised.value.hint)
 
 
 def test_another_services_ticket_is_refused_by_the_gateway(secured_hbase: SecuredHBase, tmp_path: Path):

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from basalt.errors import CorruptionError, InvalidSettingError, StoreError
 from basalt.settings import HBaseSettings
-from basalt_engine.stores.hbase.kerberos import Kerberos, KerberosLogin
+from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import REPORT_KIND, RegionReport
 from basalt_engine.stores.hbase.tables import FAMILY, table_name
 from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS, SERVER_TYPE, Thrift2, refusal
@@ -51,11 +51,7 @@ class HBaseRefusedError(Exception):
 
 def kerberos_login(settings: HBaseSettings) -> KerberosLogin | None:
     """Basalt's identity for the gateways; None where they ask nobody. `InputError` without the library for Kerberos."""
-    if settings.sasl == "off":
-        return None
-    return KerberosLogin(
-        Kerberos(settings.sasl, settings.principal, settings.keytab, settings.service, settings.gateway_host)
-    )
+    return None if settings.kerberos is None else KerberosLogin(settings.kerberos)
 
 
 @contextlib.contextmanager

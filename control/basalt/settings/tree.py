@@ -48,6 +48,7 @@ from basalt.settings.kinds import (
     Window,
     Words,
 )
+from basalt_engine.stores.hbase.kerberos import Kerberos
 
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
 INTERVAL_MS_MIN = 100  # a job that runs more often does nothing else
@@ -177,6 +178,13 @@ class HBaseSettings:
     gateway_host: Annotated[
         str | None, ServiceHost("host in the gateways' own principal; off: the host of their addresses")
     ] = None
+
+    @property
+    def kerberos(self) -> Kerberos | None:
+        """Basalt's identity for the gateways; None where they ask for none."""
+        if self.sasl == "off":
+            return None
+        return Kerberos(self.sasl, self.principal, self.keytab, self.service, self.gateway_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

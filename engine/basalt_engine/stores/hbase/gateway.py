@@ -129,7 +129,8 @@ class Gateway:
     def _away(self, error: LostError) -> StoreError:
         return StoreError(
             f"HBase's Thrift 2 gateway at {self.address} does not answer: {error}",
-            hint=error.hint or "see that `hbase thrift2 start` runs there, and that store.hbase.thrift2 names it",
+            hint=error.hint
+            or "see that `hbase thrift2 start` runs there, that store.hbase.thrift2 names it, and that store.hbase.sasl is what it asks for",
         )
 
     def _unknown(self, error: LostError) -> UnknownOutcomeError:

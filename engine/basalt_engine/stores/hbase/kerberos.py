@@ -13,6 +13,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +28,9 @@ KEYTAB_HINT = "see that store.hbase.keytab has a key of store.hbase.principal, a
 SERVICE_HINT = "store.hbase.service and store.hbase.gateway_host must name the gateway's own principal, which is hbase.thrift.kerberos.principal there"
 EARLY_MS_MAX = 10_000  # so long before its end a ticket counts as ended: a call that has begun takes as long at most
 _EARLY_PART = 10  # but no more than a tenth of its life
+_ROUNDED_MS = 1_000  # a life is told in whole seconds, and may be as much shorter
 _RENEWED_AT = 0.8  # of their life, as Hadoop does it: a fifth is left to find a KDC that answers
+_ENDED = "the ticket ended during the login"
 _PAUSE_MS = 1_000  # after a login that failed: threads that wait for it fail with it, and do not all wait for a KDC that is away
 _RENEWAL_PAUSE_MS = 30_000  # after a renewal that failed while tickets last
 _CACHES = itertools.count()  # caches in memory are the process's, and go by name
@@ -86,7 +90,7 @@ class KerberosLogin:
 
     def end_ms(self, lifetime_s: float) -> float:
         """The time from which something that lasts so long from now counts as ended: a little early, so that it does not end within a call."""
-        early_ms = min(EARLY_MS_MAX, lifetime_s * 1_000 / _EARLY_PART)
+        early_ms = _ROUNDED_MS + min(EARLY_MS_MAX, lifetime_s * 1_000 / _EARLY_PART)
         return self._clock.now_ms() + lifetime_s * 1_000 - early_ms
 
     def has_ended(self, end_ms: float) -> bool:
@@ -179,47 +183,49 @@ class KerberosContext:
 
     @property
     def lifetime_s(self) -> float:
-        """The time for which the ticket lasts."""
-        return float(self._context.lifetime)
+        """The time for which the ticket lasts; `KerberosError` when it has just ended."""
+        with self._failing_as(_ENDED, KEYTAB_HINT):
+            return float(self._context.lifetime)
 
     def step(self, token: bytes) -> bytes:
         """The answer to a token of the other side; `KerberosError` when that proves nothing."""
-        try:
+        with self._failing_as("the gateway does not prove its name", SERVICE_HINT):
             return self._context.step(token) or b""
-        except self._library.exceptions.GSSError as error:
-            raise KerberosError(f"the gateway does not prove its name: {_reason(error)}", SERVICE_HINT) from error
 
     def lacks(self, *, encryption: bool) -> bool:
-        """True when the gateway did not prove itself, or its key cannot do what is asked for."""
+        """True when the gateway did not prove itself, or its key cannot do what is asked for; `KerberosError`."""
         wanted = {self._flags.mutual_authentication, self._flags.integrity}
-        return not self.is_complete or not (wanted | ({self._flags.confidentiality} if encryption else set())).issubset(
-            set(self._context.actual_flags)
-        )
+        if encryption:
+            wanted.add(self._flags.confidentiality)
+        with self._failing_as(_ENDED, KEYTAB_HINT):
+            return not self.is_complete or not wanted.issubset(self._context.actual_flags)
 
     def wrap(self, data: bytes, *, encrypt: bool) -> bytes:
         """The bytes signed, or encrypted as well; `KerberosError`."""
-        try:
+        with self._failing_as("bytes for the gateway cannot be wrapped", SERVICE_HINT):
             wrapped = self._context.wrap(data, encrypt)
-        except self._library.exceptions.GSSError as error:
-            raise KerberosError(f"the bytes cannot be wrapped: {_reason(error)}", SERVICE_HINT) from error
         assert wrapped.encrypted == encrypt, "the context was seen to encrypt"
         return bytes(wrapped.message)
 
     def unwrap(self, data: bytes, *, encrypted: bool) -> bytes:
         """The bytes as they were before; `KerberosError` where they were changed on the way, repeated, left out, or not encrypted."""
-        try:
+        with self._failing_as("bytes of the gateway were changed on the way", SERVICE_HINT):
             unwrapped = self._context.unwrap(data)
-        except self._library.exceptions.GSSError as error:
-            raise KerberosError(
-                f"bytes of the gateway were changed on the way: {_reason(error)}", SERVICE_HINT
-            ) from error
         if encrypted and not unwrapped.encrypted:
             raise KerberosError("the gateway sent what is not encrypted", SERVICE_HINT)
         return bytes(unwrapped.message)
 
     def part_bytes_max(self, frame_bytes_max: int, *, encrypt: bool) -> int:
-        """The most bytes that are no more than so many when they are wrapped."""
-        return int(self._context.get_wrap_size_limit(frame_bytes_max, encrypt))
+        """The most bytes that are no more than so many when they are wrapped; `KerberosError`."""
+        with self._failing_as(_ENDED, KEYTAB_HINT):
+            return int(self._context.get_wrap_size_limit(frame_bytes_max, encrypt))
+
+    @contextmanager
+    def _failing_as(self, message: str, hint: str) -> Iterator[None]:
+        try:
+            yield
+        except self._library.exceptions.GSSError as error:
+            raise KerberosError(f"{message}: {_reason(error)}", hint) from error
 
 
 def _library() -> Any:

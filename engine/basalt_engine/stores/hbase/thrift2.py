@@ -168,7 +168,8 @@ class Thrift2:
         except LostError as error:
             raise UnknownOutcomeError(
                 f"the connection to the Thrift gateway at {self.address} failed in {method}: {error}",
-                hint="the gateway must speak the binary protocol over a buffered transport; its log may tell more",
+                hint="the gateway must speak the binary protocol over a buffered transport, and store.hbase.sasl be what it asks for; "
+                "its log may tell more",
             ) from error
 
 

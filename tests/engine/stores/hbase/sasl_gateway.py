@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import gssapi
-
 from basalt_engine.stores.hbase.gateway_socket import COMPLETE, LAYERS, OK, START
 
 RECEIVED_BYTES_MAX = 64 * 1024  # as Java has it
@@ -53,6 +51,8 @@ class SaslGateway:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        import gssapi  # only where there is Kerberos
+
         connection.settimeout(HANG_SECONDS)
         with connection, contextlib.suppress(OSError, EOFError, gssapi.raw.misc.GSSError):
             context = self._shake_hands(connection)
@@ -71,6 +71,8 @@ class SaslGateway:
         if self.answers_first is not None:
             self.answers_first(connection)
             return None
+        import gssapi
+
         credentials = gssapi.Credentials(usage="accept", store={"keytab": str(self._keytab)})
         context = gssapi.SecurityContext(creds=credentials, usage="accept")
         send(connection, OK, context.step(token) or b"")

@@ -236,3 +236,35 @@ def test_a_frame_without_end_is_not_waited_for(gateway: SaslGateway, connect: Ca
         sender.sendall((FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
         with pytest.raises(ConnectionError, match=f"a frame of {FRAME_BYTES_MAX + 1} bytes"):
             connection.read(1)
+
+
+class EndedContext:
+    """What the library says of a context whose ticket ends between two messages of the login."""
+
+    complete = True
+
+    def __getattr__(self, name: str) -> Any:
+        import gssapi  # only where there is Kerberos
+
+        raise gssapi.exceptions.ExpiredContextError(786432, 0)
+
+
+def test_a_ticket_that_ends_during_the_login_fails_the_login_and_nothing_else(
+    connect: Callable[..., SaslSocket], monkeypatch: pytest.MonkeyPatch
+):
+    shake_hands = SaslSocket._shake_hands
+
+    def later(self: SaslSocket) -> None:
+        step = self._context.step
+
+        def ended(token: bytes) -> bytes:
+            answer = step(token)
+            self._context._context = EndedContext()
+            return answer
+
+        monkeypatch.setattr(self._context, "step", ended)
+        shake_hands(self)
+
+    monkeypatch.setattr(SaslSocket, "_shake_hands", later)
+    with pytest.raises(KerberosError, match="the ticket ended during the login"):
+        connect()

@@ -213,6 +213,19 @@ def test_a_pooled_connection_is_replaced_before_its_ticket_ends_within_a_call(
     pool.close()
 
 
+def test_the_use_of_a_connection_begins_the_renewal(login: KerberosLogin, clock: ManualClock, gateway: SaslGateway):
+    pool = ConnectionPool(gateway.address, connections_max=1, clock=clock, login=login)
+    with pool.lent():
+        pass
+    first = login._tickets
+    clock.advance(LIFE_MS * 9 // 10)
+    with pool.lent() as connection:
+        connection.close()
+    wait_for_renewal()
+    assert login._tickets is not first
+    pool.close()
+
+
 def test_a_store_without_a_ticket_says_what_to_set(gateway: SaslGateway, clock: ManualClock):
     login = KerberosLogin(Kerberos("auth-conf", service="renewed"), clock)
     pool = ConnectionPool(gateway.address, connections_max=1, clock=clock, login=login)
