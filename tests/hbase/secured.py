@@ -77,9 +77,9 @@ class SecuredHBase(NamedTuple):
             gateway._call("put", ACL, types.TPut(row=entry, columnValues=[cell]))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured_hbase(hbase_runtime: None, kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredHBase]:
-    """All tests of the run share it: take a table prefix of your own."""
+    """All tests of a file share it: take a table prefix of your own."""
     short_lived = SHORT_LIVED_JAVA["JDK_JAVA_OPTIONS"]
     with running_secured_hbase(tmp_path_factory.mktemp("secured"), kdc, QUALITIES, short_lived) as hbase:
         yield hbase

@@ -112,7 +112,12 @@ class SaslSocket(GatewaySocket):
             raise KerberosError("the gateway did not answer to SASL", hint) from None
         except EOFError:
             self.close()
+            login.drop_refused()
             raise KerberosError("the gateway hung up during the login", LOG_HINT) from None
+        except KerberosError:
+            self.close()
+            login.drop_refused()
+            raise
         except BaseException:
             self.close()
             raise

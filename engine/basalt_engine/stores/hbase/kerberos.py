@@ -33,6 +33,8 @@ _RENEWED_AT = 0.8  # of their life, as Hadoop does it: a fifth is left to find a
 _ENDED = "the ticket ended during the login"
 _PAUSE_MS = 1_000  # after a login that failed: threads that wait for it fail with it, and do not all wait for a KDC that is away
 _RENEWAL_PAUSE_MS = 30_000  # after a renewal that failed while tickets last
+# Between two logins because a gateway refuses the tickets: the library keeps 4 KB of each, for caches in memory cannot be taken away.
+DROP_PAUSE_MS = 300_000
 _CACHES = itertools.count()  # caches in memory are the process's, and go by name
 _UNKNOWN_SERVER = 2529638919  # KRB5KDC_ERR_S_PRINCIPAL_UNKNOWN, of MIT's library
 
@@ -59,9 +61,10 @@ class Kerberos:
 
 
 class _Tickets(NamedTuple):
-    """Credentials of the library; times are the clock's."""
+    """Credentials of the library, and the cache in memory where they lie; times are the clock's."""
 
     credentials: Any
+    cache: str
     renew_ms: float
     end_ms: float
 
@@ -73,12 +76,13 @@ class KerberosLogin:
         self.kerberos = kerberos
         self._clock = clock or SystemClock()
         self._library = _library()
-        self._caches = itertools.cycle([f"MEMORY:basalt-{next(_CACHES)}-{letter}" for letter in "ab"])
+        self._caches = _new_caches()
         self._lock = threading.Lock()
         self._renewal = threading.Lock()
         self._tickets: _Tickets | None = None
         self._failure: tuple[float, KerberosError] | None = None
         self._renew_again_ms = 0.0
+        self._drop_again_ms = 0.0
         self._hosts: set[str] = set()
 
     def begin(self, host: str) -> KerberosContext:
@@ -96,6 +100,15 @@ class KerberosLogin:
     def has_ended(self, end_ms: float) -> bool:
         """True when this time has come."""
         return self._clock.now_ms() >= end_ms
+
+    def drop_refused(self) -> None:
+        """Take the tickets that a gateway did not take for old: its key may have changed since they were made. Seldom, for others may be well."""
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            if now_ms >= self._drop_again_ms:
+                self._drop_again_ms = now_ms + DROP_PAUSE_MS
+                self._tickets = None
+                self._caches = _new_caches()
 
     def renew_early(self) -> None:
         """Begin a renewal in a thread of its own when it is time for one. Returns at once; each use of a connection calls it."""
@@ -125,7 +138,8 @@ class KerberosLogin:
             if self._tickets is not None and now_ms < self._tickets.end_ms:
                 return self._tickets
             if self._failure is not None and now_ms < self._failure[0]:
-                raise self._failure[1]
+                failed = self._failure[1]
+                raise KerberosError(str(failed), failed.hint) from failed
             try:
                 self._tickets = self._acquire()
             except KerberosError as error:
@@ -136,7 +150,9 @@ class KerberosLogin:
     def _acquire(self) -> _Tickets:
         gssapi, of = self._library, self.kerberos
         name = None if of.principal is None else gssapi.Name(of.principal, gssapi.NameType.kerberos_principal)
-        store = None if of.keytab is None else {"client_keytab": of.keytab, "ccache": next(self._caches)}
+        held = self._tickets
+        cache = next(each for each in self._caches if held is None or each != held.cache)
+        store = None if of.keytab is None else {"client_keytab": of.keytab, "ccache": cache}
         try:
             credentials = gssapi.Credentials(name=name, usage="initiate", mechs=[gssapi.MechType.kerberos], store=store)
             lifetime_s = credentials.lifetime
@@ -144,7 +160,9 @@ class KerberosLogin:
             who, where = of.principal or "anybody", of.keytab or "the ticket cache"
             hint = KEYTAB_HINT if of.keytab else CACHE_HINT
             raise KerberosError(f"there is no Kerberos ticket of {who} from {where}: {_reason(error)}", hint) from error
-        return _Tickets(credentials, self._clock.now_ms() + lifetime_s * 1_000 * _RENEWED_AT, self.end_ms(lifetime_s))
+        return _Tickets(
+            credentials, cache, self._clock.now_ms() + lifetime_s * 1_000 * _RENEWED_AT, self.end_ms(lifetime_s)
+        )
 
     def _begin(self, tickets: _Tickets, host: str) -> KerberosContext:
         service = f"{self.kerberos.service}@{host}"
@@ -226,6 +244,12 @@ class KerberosContext:
             yield
         except self._library.exceptions.GSSError as error:
             raise KerberosError(f"{message}: {_reason(error)}", hint) from error
+
+
+def _new_caches() -> tuple[str, str]:
+    """Two names that nobody has used. A cache that is used again gives out what it has, unless that is old."""
+    number = next(_CACHES)
+    return f"MEMORY:basalt-{number}-a", f"MEMORY:basalt-{number}-b"
 
 
 def _library() -> Any:

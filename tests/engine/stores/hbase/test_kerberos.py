@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 import threading
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from basalt_engine.clock import ManualClock
+from basalt_engine.clock import ManualClock, SystemClock
 from basalt_engine.errors import InputError, StoreError
 from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway
+from basalt_engine.stores.hbase.gateway_socket import SaslSocket
 from basalt_engine.stores.hbase.kerberos import (
     CACHE_HINT,
+    DROP_PAUSE_MS,
     EARLY_MS_MAX,
     KEYTAB_HINT,
     SERVICE_HINT,
@@ -99,8 +102,11 @@ def test_tickets_are_renewed_beside_the_calls_when_a_fifth_of_their_life_is_left
     clock.advance(LIFE_MS // 10)
     login.renew_early()
     wait_for_renewal()
+    assert first is not None
     assert login._tickets is not first
     second = login._tickets
+    assert second is not None
+    assert second.cache != first.cache, "whoever uses the first ones still is not disturbed"
     clock.advance(LIFE_MS // 2)
     login.begin(HOST)
     assert login._tickets is second, "the renewed ones last on"
@@ -211,6 +217,41 @@ def test_a_pooled_connection_is_replaced_before_its_ticket_ends_within_a_call(
         assert not first._socket.is_open()
     assert gateway.connections == 2
     pool.close()
+
+
+def test_tickets_that_a_gateway_refuses_are_got_anew_for_its_key_may_have_changed(
+    login: KerberosLogin, clock: ManualClock, kdc: Kdc, tmp_path: Path
+):
+    kdc.keytab(f"rotated/{HOST}", path=tmp_path / "0")
+    login = KerberosLogin(dataclasses.replace(login.kerberos, service="rotated"), clock)
+    for number in (1, 2, 3):
+        login.begin(HOST)
+        kdc._admin("change_password", "-randkey", f"rotated/{HOST}")
+        kdc._admin("ktadd", "-k", str(tmp_path / str(number)), "-norandkey", f"rotated/{HOST}")
+        with sasl_gateway(tmp_path / str(number)) as gateway:
+            with pytest.raises(KerberosError):
+                SaslSocket(gateway.address, 5_000, SystemClock(), login)
+            SaslSocket(gateway.address, 5_000, SystemClock(), login).close()
+        clock.advance(DROP_PAUSE_MS)
+
+
+def test_a_gateway_that_goes_on_refusing_does_not_have_the_kdc_asked_again_and_again(
+    login: KerberosLogin, clock: ManualClock, gateway: SaslGateway
+):
+    gateway.answers_first = lambda connection: connection.close()
+    for _ in range(2):
+        with pytest.raises(KerberosError):
+            SaslSocket(gateway.address, 5_000, SystemClock(), login)
+    held = login._tickets
+    assert held is not None
+    clock.advance(DROP_PAUSE_MS - SECOND_MS)
+    with pytest.raises(KerberosError):
+        SaslSocket(gateway.address, 5_000, SystemClock(), login)
+    assert login._tickets is held
+    clock.advance(SECOND_MS)
+    with pytest.raises(KerberosError):
+        SaslSocket(gateway.address, 5_000, SystemClock(), login)
+    assert login._tickets is None
 
 
 def test_the_use_of_a_connection_begins_the_renewal(login: KerberosLogin, clock: ManualClock, gateway: SaslGateway):
