@@ -192,7 +192,12 @@ def logins(hbase: SecuredHBase) -> int:
     return sum("AS_REQ" in line and "ISSUE" in line and f"{USER}@{hbase.kdc.realm} for" in line for line in lines)
 
 
-def test_who_has_no_ticket_is_told_what_to_set(secured_hbase: SecuredHBase, tmp_path: Path):
+@pytest.mark.parametrize(
+    "words",
+    [("hbase", "install", "--no-coprocessor"), ("serve", "--port", "0", "--set", "store.kind=hbase")],
+    ids=" ".join,
+)
+def test_who_has_no_ticket_is_told_what_to_set(secured_hbase: SecuredHBase, tmp_path: Path, words: tuple[str, ...]):
     given = secured_hbase.options("nobody")
     options = [
         word
@@ -200,9 +205,11 @@ def test_who_has_no_ticket_is_told_what_to_set(secured_hbase: SecuredHBase, tmp_
         if not setting.startswith(("store.hbase.principal", "store.hbase.keytab"))
         for word in (name, setting)
     ]
-    command = [sys.executable, "-m", "basalt.cli.main", "hbase", "install", "--no-coprocessor", *options]
+    command = [sys.executable, "-m", "basalt.cli.main", *words, *options]
     environment = {**secured_hbase.kdc.environment, "KRB5CCNAME": f"FILE:{tmp_path / 'none'}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
     assert done.returncode == EXIT_UNAVAILABLE
     assert "there is no Kerberos ticket of anybody from the ticket cache" in done.stderr
     assert "set store.hbase.keytab and store.hbase.principal" in done.stderr
