@@ -207,7 +207,7 @@ class Kdc:
 
 
 def negotiate_token(
-    cache: Path, service: str = "HTTP@localhost", *, binding: bytes | None = None, bare: bool = False
+    cache: Path, service: str = "HTTP@localhost", *, end_point: bytes | None = None, bare: bool = False
 ) -> bytes:
     """A fresh token by a ticket of this cache, for the service on a host: SPNEGO's, or the bare one of Kerberos in it."""
     from gssapi import raw
@@ -215,7 +215,7 @@ def negotiate_token(
     found = raw.acquire_cred_from({b"ccache": f"FILE:{cache}".encode()}, usage="initiate").creds
     mechanism = raw.OID.from_int_seq(KERBEROS if bare else SPNEGO)
     target = raw.import_name(service.encode(), raw.NameType.hostbased_service)
-    bound = None if binding is None else raw.ChannelBindings(application_data=binding)
+    bound = None if end_point is None else raw.ChannelBindings(application_data=b"tls-server-end-point:" + end_point)
     flags = raw.RequirementFlag.mutual_authentication
     made = raw.init_sec_context(target, found, mech=mechanism, flags=flags, channel_bindings=bound)
     assert made.token is not None

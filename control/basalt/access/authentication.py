@@ -89,12 +89,12 @@ class Authentication:
 
     def identify(
         self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, *, before: Identified | None = None,
-        binding: bytes | None = None,
+        end_point: bytes | None = None,
     ) -> Identified:  # fmt: skip
         """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
 
-        `before` is what was found for the same request earlier: a token that counts once is not looked at again. `binding` is that of
-        its TLS connection (`tls-server-end-point`).
+        `before` is what was found for the same request earlier: a token that counts once is not looked at again. `end_point` is
+        the hash of the server's certificate on its TLS connection (RFC 5929).
         `UnauthenticatedError`, `AuthenticationUnavailableError`; `InputError` for a user's name that nobody vouches for.
         """
         if before is not None and before.proof is not None:
@@ -121,7 +121,7 @@ class Authentication:
         kind = "kerberos" if scheme == NEGOTIATE else "token"
         try:
             if scheme == NEGOTIATE and self._kerberos is not None:  # never kept: each token counts once
-                accepted = self._kerberos.prove(value.strip().decode("latin-1"), self._clock.now_ms(), binding)
+                accepted = self._kerberos.prove(value.strip().decode("latin-1"), self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)
             proof = self._prove(scheme, value.strip().decode("latin-1"), address)
             kind = proof.credential.partition(" ")[0]

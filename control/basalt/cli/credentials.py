@@ -35,6 +35,14 @@ def token_for(url: str, profile: Profile) -> Token | None:
     return partial(token_of_command, profile.token_command) if profile.token_command else None
 
 
+def kerberos_for(url: str, profile: Profile) -> bool:
+    """Tell whether a command to this URL proves who calls by a ticket: where the profile says so, and the environment gives no token."""
+    from basalt.client import credential
+
+    has_token = credential.VARIABLE in os.environ or credential.FILE_VARIABLE in os.environ
+    return profile.kerberos and not has_token and _is_of(url, profile)
+
+
 def tls_for(url: str, profile: Profile) -> Tls | None:
     """The files for a command to this URL; None: those that the environment names, if any."""
     from basalt.client import Tls, tls

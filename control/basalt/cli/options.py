@@ -81,7 +81,7 @@ class Invocation:
         import logging
 
         import basalt
-        from basalt.cli.credentials import tls_for, token_for
+        from basalt.cli.credentials import kerberos_for, tls_for, token_for
         from basalt.cli.local_server import START_MS_MAX, wait_for_start
 
         logging.getLogger("basalt.client").handlers = [_said()]
@@ -100,6 +100,7 @@ class Invocation:
                 attempts_max=attempts_max,
                 token=token_for(target.url, target.profile),
                 tls=tls_for(target.url, target.profile),
+                kerberos=kerberos_for(target.url, target.profile),
             )
         except InputError as error:
             if error.field != "url":
@@ -331,7 +332,7 @@ GROUP = GroupName(lambda _client: ())
 def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:
     """Ask the server, once. A store that this process would have to open is not asked."""
     import basalt
-    from basalt.cli.credentials import tls_for, token_for
+    from basalt.cli.credentials import kerberos_for, tls_for, token_for
 
     target = (ctx.find_object(Invocation) or Invocation()).target()
     if target.url.startswith("embedded:"):
@@ -343,6 +344,7 @@ def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:
         attempts_max=1,
         token=token_for(target.url, replace(target.profile, token_command=())),  # a Tab runs no program
         tls=tls_for(target.url, target.profile),
+        kerberos=kerberos_for(target.url, target.profile),
     ) as client:
         yield from known(client)
 
