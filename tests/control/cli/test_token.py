@@ -76,7 +76,7 @@ def test_a_dry_run_makes_none(root, tmp_path: Path):
 def test_a_token_is_limited_to_fewer_rights_than_its_principal_has(root, sent_by):
     root("grant", "add", "token:etl", "owner", "namespace:shop")
     limited = str(
-        made(root, "etl", "--only", "write,observe=topic:shop:orders", "--only", "read=topic:shop:orders")["token"]
+        made(root, "etl", "--only", "write,observe topic:shop:orders", "--only", "read topic:shop:orders")["token"]
     )
     root("topic", "create", "orders")
     root("topic", "create", "bills")
@@ -86,10 +86,10 @@ def test_a_token_is_limited_to_fewer_rights_than_its_principal_has(root, sent_by
     assert "only       observe, read, write on topic:shop:orders" in shown.out
 
 
-@pytest.mark.parametrize("only", ["read", "=x", "read="])
+@pytest.mark.parametrize("only", ["read", "", " ", "read "])
 def test_a_limit_that_is_none_is_refused(root, only):
     ran = root("token", "create", "etl", "--only", only)
-    assert (ran.code, "is not VERBS=RESOURCE" in ran.err) == (2, True)
+    assert (ran.code, "is not VERBS RESOURCE" in ran.err) == (2, True)
 
 
 def test_a_token_is_rotated_with_an_overlap_into_the_file_that_clients_read(root, sent_by, tmp_path: Path):

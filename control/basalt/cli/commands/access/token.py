@@ -62,19 +62,21 @@ class Ttl(DurationMs):
 
 
 class VerbsOn(click.ParamType[tuple[str, tuple[str, ...]]]):
-    """VERBS=RESOURCE: verbs with commas between them, and what they are on."""
+    """Verbs with commas between them, a space, and what they are on; as `basalt grant add` has them."""
 
-    name = "verbs=resource"
+    name = "verbs resource"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, tuple[str, ...]]:
         if isinstance(value, tuple):
             return value
-        verbs, equals, resource = str(value).partition("=")
-        if not (verbs and equals and resource):
-            self.fail(f"{str(value)[:80]!r} is not VERBS=RESOURCE, such as read,observe=topic:shop:orders", param, ctx)
-        return resource, tuple(verbs.split(","))
+        verbs, _, resource = str(value).strip().partition(" ")
+        if not resource:
+            self.fail(
+                f"{str(value)[:80]!r} is not VERBS RESOURCE, such as 'observe,read topic:shop:orders'", param, ctx
+            )
+        return resource.strip(), tuple(verbs.split(","))
 
 
 _to_file = click.option(
@@ -90,7 +92,7 @@ _to_file = click.option(
     help="How long it lasts, or never. [default: 90d]",
 )  # fmt: skip
 @click.option(
-    "--only", type=VerbsOn(), multiple=True, metavar="VERBS=RESOURCE",
+    "--only", type=VerbsOn(), multiple=True, metavar="'VERBS RESOURCE'",
     help="Limit it to these rights of its principal. Repeatable.",
 )  # fmt: skip
 @click.option("--network", "networks", multiple=True, metavar="CIDR", help="It counts from here alone. Repeatable.")
