@@ -1,6 +1,6 @@
-"""The credentials of the command line: a token out of the environment, of a profile's file or of a program that a profile names.
+"""The credentials of the command line: a token out of the environment, of a login, of a profile's file or of a program that a profile names.
 
-What a profile names goes to the profile's own servers and to nobody else, whichever other URL a command is given.
+What a profile names goes to the profile's own servers and to nobody else, whichever other URL a command is given; and a login to where it was made.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basalt.cli.logins import read_logins
 from basalt.errors import InputError, UnauthenticatedError
+from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
+    from basalt.cli.logins import Login
     from basalt.cli.profiles import Profile
     from basalt.client import BearerToken, Tls
     from basalt.client.credential import Token
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 COMMAND_S_MAX = 120  # a program may have to ask somebody, in a browser for one
 
 
-def token_for(url: str, profile: Profile) -> Token | None:
+def token_for(url: str, profile: Profile, *, use_login: bool = True) -> Token | None:
     """The token for a command to this URL; None: what the environment gives, if anything."""
-    from basalt.client import credential
-
-    if credential.VARIABLE in os.environ or credential.FILE_VARIABLE in os.environ or not _is_of(url, profile):
+    if token_variable() is not None:
+        return None
+    if use_login and (login := login_at(url)) is not None:
+        return login.token
+    if profile.url is None or not is_within(url, profile.url):
         return None
     if profile.token_file is not None:
         return Path(profile.token_file)
@@ -36,18 +41,42 @@ def token_for(url: str, profile: Profile) -> Token | None:
 
 
 def kerberos_for(url: str, profile: Profile) -> bool:
-    """Tell whether a command to this URL proves who calls by a ticket: where the profile says so, and the environment gives no token."""
+    """Tell whether a command to this URL, for which there is no token, proves who calls by a ticket: where the profile says so."""
+    if token_variable() is not None or profile.url is None:
+        return False
+    return profile.kerberos and is_within(url, profile.url)
+
+
+def token_variable() -> str | None:
+    """The variable of the environment that gives a token; None: there is none."""
     from basalt.client import credential
 
-    has_token = credential.VARIABLE in os.environ or credential.FILE_VARIABLE in os.environ
-    return profile.kerberos and not has_token and _is_of(url, profile)
+    return next((name for name in (credential.VARIABLE, credential.FILE_VARIABLE) if name in os.environ), None)
+
+
+def shown_url(url: str) -> str:
+    """The URL under which a login is kept: however its servers are written."""
+    from basalt.client.servers import parse_urls, shown
+
+    return shown(parse_urls(url))
+
+
+def login_at(url: str) -> Login | None:
+    """The login at the servers of this URL, if there is one that has not ended."""
+    now_ms = SystemClock().now_ms()
+    logins = (login for at, login in read_logins().items() if is_within(url, at))
+    return next((login for login in logins if now_ms < login.expires_ms), None)
 
 
 def tls_for(url: str, profile: Profile) -> Tls | None:
     """The files for a command to this URL; None: those that the environment names, if any."""
     from basalt.client import Tls, tls
 
-    if not _is_of(url, profile) or any(variable in os.environ for variable in tls.VARIABLES.values()):
+    if (
+        profile.url is None
+        or not is_within(url, profile.url)
+        or any(variable in os.environ for variable in tls.VARIABLES.values())
+    ):
         return None
     files = Tls(profile.ca_file, profile.cert_file, profile.key_file)
     return None if files == Tls() else files
@@ -103,15 +132,13 @@ def _of_json(text: str) -> BearerToken:
     return BearerToken(token, None if expires is None else int(expires))
 
 
-def _is_of(url: str, profile: Profile) -> bool:
-    """Tell whether each server of the URL is one of the profile's."""
+def is_within(url: str, others: str) -> bool:
+    """Tell whether each server of the URL is one of the others."""
     from basalt.client.servers import parse_urls
 
-    if profile.url is None:
-        return False
-    if url == profile.url:
+    if url == others:
         return True
     try:
-        return set(parse_urls(url)) <= set(parse_urls(profile.url))
+        return set(parse_urls(url)) <= set(parse_urls(others))
     except InputError:
         return False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import access, admin, groups, messages, producers, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -490,8 +490,38 @@ class AsyncSessions(Handle[ClientScope, AsyncDriver]):
 class AsyncAuth(Handle[ClientScope, AsyncDriver]):
     """Who this client is to the server, and what it may do: `client.auth`."""
 
-    whoami = awaiting(auth.whoami)
-    check = awaiting(auth.check)
+    whoami = awaiting(access.whoami)
+    check = awaiting(access.check)
+    login = awaiting(access.login)
+    logout = awaiting(access.logout)
+    refusals = awaiting(access.refusals)
+
+
+class AsyncTokens(Handle[ClientScope, AsyncDriver]):
+    """Tokens, by their ids, which are no secrets: `client.tokens`."""
+
+    create = awaiting(access.create_token)
+    list = awaiting(access.list_tokens)
+    get = awaiting(access.get_token)
+    rotate = awaiting(access.rotate_token)
+    revoke = awaiting(access.revoke_token)
+
+
+class AsyncGrants(Handle[ClientScope, AsyncDriver]):
+    """Grants, by their ids: `client.grants`."""
+
+    add = awaiting(access.add_grant)
+    list = awaiting(access.list_grants)
+    remove = awaiting(access.remove_grant)
+
+
+class AsyncRoles(Handle[ClientScope, AsyncDriver]):
+    """Roles by name: `client.roles`."""
+
+    list = awaiting(access.list_roles)
+    get = awaiting(access.get_role)
+    set = awaiting(access.set_role)
+    remove = awaiting(access.remove_role)
 
 
 class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
@@ -551,6 +581,9 @@ class AsyncClient(Handle[ClientScope, AsyncDriver]):
         self.transactions = AsyncTransactions(scope, driver)
         self.sessions = AsyncSessions(scope, driver)
         self.auth = AsyncAuth(scope, driver)
+        self.tokens = AsyncTokens(scope, driver)
+        self.grants = AsyncGrants(scope, driver)
+        self.roles = AsyncRoles(scope, driver)
         self.admin = AsyncAdmin(scope, driver)
 
     @property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, Self, TypeVa
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import access, admin, groups, messages, producers, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -489,8 +489,38 @@ class Sessions(Handle[ClientScope, Driver]):
 class Auth(Handle[ClientScope, Driver]):
     """Who this client is to the server, and what it may do: `client.auth`."""
 
-    whoami = blocking(auth.whoami)
-    check = blocking(auth.check)
+    whoami = blocking(access.whoami)
+    check = blocking(access.check)
+    login = blocking(access.login)
+    logout = blocking(access.logout)
+    refusals = blocking(access.refusals)
+
+
+class Tokens(Handle[ClientScope, Driver]):
+    """Tokens, by their ids, which are no secrets: `client.tokens`."""
+
+    create = blocking(access.create_token)
+    list = blocking(access.list_tokens)
+    get = blocking(access.get_token)
+    rotate = blocking(access.rotate_token)
+    revoke = blocking(access.revoke_token)
+
+
+class Grants(Handle[ClientScope, Driver]):
+    """Grants, by their ids: `client.grants`."""
+
+    add = blocking(access.add_grant)
+    list = blocking(access.list_grants)
+    remove = blocking(access.remove_grant)
+
+
+class Roles(Handle[ClientScope, Driver]):
+    """Roles by name: `client.roles`."""
+
+    list = blocking(access.list_roles)
+    get = blocking(access.get_role)
+    set = blocking(access.set_role)
+    remove = blocking(access.remove_role)
 
 
 class Admin(Handle[ClientScope, Driver]):
@@ -550,6 +580,9 @@ class Client(Handle[ClientScope, Driver]):
         self.transactions = Transactions(scope, driver)
         self.sessions = Sessions(scope, driver)
         self.auth = Auth(scope, driver)
+        self.tokens = Tokens(scope, driver)
+        self.grants = Grants(scope, driver)
+        self.roles = Roles(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property
