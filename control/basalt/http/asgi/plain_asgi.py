@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -38,6 +40,8 @@ class AsgiExchange:
 
     __slots__ = ("_receive", "_scope", "_send", "internal")
     sequence: bytes | None = None  # each head is parsed
+    certificate: Mapping[str, Any] | None = None  # ASGI servers do not say how they verified one
+    end_point_hash: bytes | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, internal: bool = False) -> None:
         self.internal = internal

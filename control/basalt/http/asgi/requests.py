@@ -139,6 +139,14 @@ class Exchange(Protocol):
         """`http` or `https`, as the client asked."""
 
     @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The certificate by which the client proved at the TLS handshake who it is, as `ssl` reads it; None where there is none."""
+
+    @property
+    def end_point_hash(self) -> bytes | None:
+        """The hash of the server's certificate (`tls-server-end-point`, RFC 5929), which ties a ticket to its connection; None without TLS."""
+
+    @property
     def sequence(self) -> bytes | None:
         """The header Basalt-Sequence, where the request's head was known: that one has it empty."""
 
