@@ -26,6 +26,7 @@ from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.metrics import ConnectionMetrics
+from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
@@ -142,7 +143,13 @@ class _Process:
         serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
         url = _url_of(self.settings, listener)
         log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
-        if not ListenAddress(self.settings.server.host, host).is_loopback:
+        if is_asked(self.settings):
+            log.info("asks callers who they are: auth.kinds is %s", ", ".join(self.settings.auth.kinds))
+            if not self.settings.auth.enforce:
+                log.warning(
+                    "refuses nobody (auth.enforce is false): whoever reaches its ports may do everything, and what would be refused is noted"
+                )
+        elif not ListenAddress(self.settings.server.host, host).is_loopback:
             log.warning(
                 "listens on %s, beyond this machine, and asks nobody who they are (auth.kinds is none): whoever reaches its ports"
                 " may read, write and delete everything; let only those reach them who may", host,
@@ -196,6 +203,7 @@ def _listen(address: ListenAddress, port: int) -> socket.socket:
 async def _serve(process: _Process) -> None:
     settings, signals = process.settings, process.signals
     check_thrift(settings)
+    check_authentication(settings)
     address = listen_address(settings)
     tls = None if settings.tls.certificate is None else Tls(settings.tls, process.clock)
     signals.stage = "it opened the store"

@@ -48,7 +48,11 @@ class Telling:
             await responses.send_response(request, responses.Response(200, body))
         else:
             told = exchange.end_point_hash
-            seen = {"scheme": exchange.scheme, "certificate": exchange.certificate, "hash": told and told.hex()}
+            seen = {
+                "scheme": exchange.scheme,
+                "certificate": exchange.certificate and exchange.certificate.fields,
+                "hash": told and told.hex(),
+            }
             await responses.send_response(request, responses.json_response(seen))
 
     def begin_whole(self, head: Any, exchange: Any, client_id: str | None, _body: bytes) -> Coroutine[Any, Any, None]:
@@ -431,13 +435,17 @@ def test_large_bodies_go_both_ways_and_a_last_answer_comes_whole(server, run):
 
 
 @pytest.mark.parametrize(
-    "method",
-    [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST /publish HTTP/1.1\r\nContent-Length: 900000\r\n\r\n"],
+    "request_bytes",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 60000\r\n\r\n" + b"x" * (handshake.PLAIN_BYTES_MAX - 6_000),
+    ],
+    ids=["without a body", "with a body"],
 )
-def test_a_plain_request_is_told_that_the_port_speaks_tls(server, run, method):
+def test_a_plain_request_is_told_that_the_port_speaks_tls(server, run, request_bytes):
     async def story():
         async with server.serving():
-            line = await server.plain(method)
+            line = await server.plain(request_bytes)
             problem = await line.answer()
             assert (problem["code"], problem["status"]) == ("malformed_request", 400)
             assert problem["hint"] == "Use https:// in the URL."

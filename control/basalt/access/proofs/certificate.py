@@ -7,6 +7,7 @@ differ are two texts: the last part first, and what could pass for the end of a 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,14 +39,25 @@ _SPECIAL = re.compile(r'["+,;<>\\]|^[ #]| $')
 _Parts = Iterable[Iterable[tuple[str, str]]]  # of a distinguished name, as `ssl` has them: each is one or more pairs
 
 
-def prove(certificate: Mapping[str, Any], name: Name, now_ms: int) -> Proof:
-    """The proof of a certificate that was verified at the handshake, as `ssl` reads it. `UnauthenticatedError`."""
-    until_ms = 1_000 * ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+class ClientCertificate:
+    """A client's certificate that was verified at the handshake of its connection: `fields` as `ssl` reads them."""
+
+    __slots__ = ("digest", "fields")
+
+    def __init__(self, fields: Mapping[str, Any], der: bytes) -> None:
+        self.fields = fields
+        self.digest = hashlib.sha256(der).digest()  # what is remembered of a certificate goes by it
+
+
+def prove(certificate: ClientCertificate, name: Name, now_ms: int) -> Proof:
+    """The proof of a certificate: its principal, until it ends. `UnauthenticatedError`."""
+    fields = certificate.fields
+    until_ms = 1_000 * ssl.cert_time_to_seconds(str(fields["notAfter"]))
     if now_ms >= until_ms:
         raise UnauthenticatedError(
             "the certificate of this connection has expired", hint="Connect again with one that counts still."
         )
-    candidates = [*_candidates(certificate, name)]
+    candidates = [*_candidates(fields, name)]
     if len(candidates) != 1:
         found = "none" if not candidates else str(len(candidates))
         raise _invalid(f"it has {found} where the server looks for one name ({name})")
@@ -53,8 +65,8 @@ def prove(certificate: Mapping[str, Any], name: Name, now_ms: int) -> Proof:
         principal = Principal(CERT, candidates[0])
     except InputError:
         raise _invalid(f"what it has for a name ({name}) is none that a principal may have") from None
-    issuer = distinguished_name(certificate.get("issuer", ()))
-    return Proof(principal, f"cert {certificate.get('serialNumber', '')} of {issuer}", until_ms)
+    issuer = distinguished_name(fields.get("issuer", ()))
+    return Proof(principal, f"cert {fields.get('serialNumber', '')} of {issuer}", until_ms)
 
 
 def distinguished_name(parts: _Parts) -> str:
@@ -62,8 +74,8 @@ def distinguished_name(parts: _Parts) -> str:
     return ",".join("+".join(_pair(*pair) for pair in part) for part in reversed([*parts]))
 
 
-def _candidates(certificate: Mapping[str, Any], name: Name) -> Iterator[str]:
-    subject: _Parts = certificate.get("subject", ())
+def _candidates(fields: Mapping[str, Any], name: Name) -> Iterator[str]:
+    subject: _Parts = fields.get("subject", ())
     if name == "subject":
         whole = distinguished_name(subject)
         if whole:
@@ -72,7 +84,7 @@ def _candidates(certificate: Mapping[str, Any], name: Name) -> Iterator[str]:
         yield from (value for part in subject for kind, value in part if kind == "commonName")
     else:
         wanted = _ALTERNATIVES[name]
-        for kind, value in certificate.get("subjectAltName", ()):
+        for kind, value in fields.get("subjectAltName", ()):
             if kind == wanted:
                 if "*" in value:
                     raise _invalid("its name has a *, and so is that of no one in particular")

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies.messages import Buffer
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.requests import (
@@ -117,8 +118,8 @@ class Call:
         return self.connection.scheme
 
     @property
-    def certificate(self) -> Mapping[str, Any] | None:
-        """The certificate by which the client proved at the handshake who it is, as `ssl` reads it."""
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate by which the client proved at the handshake who it is."""
         return self.connection.certificate
 
     @property
@@ -268,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
         self.client: str | None = None
         self.scheme = "http"
         self.context: ServerContext | None = None  # that its handshake was made with
-        self.certificate: Mapping[str, Any] | None = None  # of the client; only one that was verified is told
+        self.certificate: ClientCertificate | None = None  # of the client; only one that was verified is told
         self.write_paused = False
         self._writable: asyncio.Future[None] | None = None
         self._unsent_bytes = 0
@@ -306,7 +307,10 @@ class HttpConnection(asyncio.Protocol):
         if context is not None:
             self.scheme = "https"
             self.context = context if isinstance(context, ServerContext) else None
-            self.certificate = transport.get_extra_info("peercert") or None
+            fields = transport.get_extra_info("peercert")
+            if fields:  # of one that was verified: for any other there are none
+                der = transport.get_extra_info("ssl_object").getpeercert(True)
+                self.certificate = ClientCertificate(fields, der)
         self._arm_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from basalt import errors
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
@@ -99,12 +100,12 @@ class ClientGoneError(Exception):
 class Head:
     """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
 
-    `found` is for the application: what it found for the target, with its query read. `cors` are the headers that its answers
+    `found` and `identified` are for the application: what it found for the target, with its query read, and who calls. `cors` are the headers that its answers
     have for the origin that it names.
     """
 
     __slots__ = (
-        "authority", "cors", "found", "headers", "method", "path", "query_string", "raw_path", "repeated", "version",
+        "authority", "cors", "found", "headers", "identified", "method", "path", "query_string", "raw_path", "repeated", "version",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +122,7 @@ class Head:
         self.repeated = repeated  # a header that is there twice and must not be
         self.cors: Headers = NO_HEADERS
         self.found: Any = None
+        self.identified: Any = None
 
 
 class Exchange(Protocol):
@@ -139,8 +141,8 @@ class Exchange(Protocol):
         """`http` or `https`, as the client asked."""
 
     @property
-    def certificate(self) -> Mapping[str, Any] | None:
-        """The certificate by which the client proved at the TLS handshake who it is, as `ssl` reads it; None where there is none."""
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate by which the client proved at the TLS handshake who it is; None where there is none."""
 
     @property
     def end_point_hash(self) -> bytes | None:

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.access.proofs.certificate import distinguished_name, prove
+from basalt.access.proofs.certificate import ClientCertificate, distinguished_name, prove
 from basalt.errors import UnauthenticatedError
 from tests.certificates import Authority, name
 
@@ -20,11 +20,12 @@ NOW_MS = 1_795_000_000_000
 NOT_AFTER = "Jan 19 03:14:07 2038 GMT"
 
 
-def certificate(*subject: tuple[tuple[str, str], ...], names: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
-    return {
+def certificate(*subject: tuple[tuple[str, str], ...], names: tuple[tuple[str, str], ...] = ()) -> ClientCertificate:
+    fields = {
         "subject": subject, "subjectAltName": names, "issuer": ((("commonName", "ca"),),), "serialNumber": "0AFE",
         "notAfter": NOT_AFTER,
     }  # fmt: skip
+    return ClientCertificate(fields, b"")
 
 
 def cn(value: str) -> tuple[tuple[str, str], ...]:
@@ -35,7 +36,7 @@ def ou(value: str) -> tuple[tuple[str, str], ...]:
     return (("organizationalUnitName", value),)
 
 
-def read(authority: Authority, subject: x509.Name | str, **given: Any) -> dict[str, Any]:
+def read(authority: Authority, subject: x509.Name | str, **given: Any) -> ClientCertificate:
     """A real certificate, as `ssl` reads that of a peer."""
     issued = authority.client(subject, **given)
     client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -52,7 +53,7 @@ def read(authority: Authority, subject: x509.Name | str, **given: Any) -> dict[s
                 side.do_handshake()
             except ssl.SSLWantReadError:
                 pass
-    return sides[1].getpeercert()
+    return ClientCertificate(sides[1].getpeercert(), issued.der)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_the_credential_of_the_audit_is_serial_number_and_issuer():
         ("uri", certificate(cn("a"), names=(("URI", "spiffe://a"), ("URI", "spiffe://a")))),
     ],
 )  # fmt: skip
-def test_none_and_more_than_one_candidate_are_nobody(kind: Any, given: dict[str, Any]):
+def test_none_and_more_than_one_candidate_are_nobody(kind: Any, given: ClientCertificate):
     with pytest.raises(UnauthenticatedError, match="is invalid: it"):
         prove(given, kind, NOW_MS)
 
