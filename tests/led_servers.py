@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from basalt.cluster.lease import LOOKS_PER_LEASE, Candidate
+from basalt.http.metrics import ConnectionMetrics
 from basalt.server.failover import FailoverServer, Opening, ThriftStart
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
@@ -86,6 +87,7 @@ class LedServer:
             start_thrift=start_thrift,
             settings=Settings(),
         )
+        self.member.measure(ConnectionMetrics((), None))
         self.running = asyncio.ensure_future(self.member.run())
         time.servers.append(self)
 

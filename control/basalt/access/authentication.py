@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from basalt.access.directory import Directory
 from basalt.access.policy import Caller, Policy
 from basalt.access.principal import ANONYMOUS, Principal, parse_principal
+from basalt.access.proofs import certificate as certificates
 from basalt.access.proofs import token as tokens
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
@@ -43,6 +45,7 @@ class AuthenticationRules:
     proxies: frozenset[str] = frozenset()  # principals that vouch for others
     user_header: bytes = b"x-forwarded-user"
     groups_header: bytes = b"x-forwarded-groups"
+    certificate_name: certificates.Name = "subject"  # where a client's certificate has its name
 
 
 class Identified:
@@ -77,7 +80,7 @@ class Authentication:
         self._directory = directory
         self._refusals = refusals
         self._clock = clock
-        self._callers: dict[bytes, Identified] = {}
+        self._callers: dict[bytes | tuple[bytes, ...], Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self._nobody = Caller(ANONYMOUS, Policy())
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
@@ -87,11 +90,17 @@ class Authentication:
         """The entries in force. Whatever was found under others is to be found again."""
         return self._directory.entries
 
+    @property
+    def reads_certificates(self) -> bool:
+        """True where a connection's certificate says who calls, for requests that say nothing themselves."""
+        return certificates.CERT in self._rules.kinds
+
     def identify(
-        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, *, before: Identified | None = None,
-        end_point: bytes | None = None,
+        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, certificate: ClientCertificate | None = None,
+        *, before: Identified | None = None, end_point: bytes | None = None,
     ) -> Identified:  # fmt: skip
-        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
+        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone. `certificate` is that of the
+        connection; it counts where the request has no credential of its own.
 
         `before` is what was found for the same request earlier: a token that counts once is not looked at again. `end_point` is
         the hash of the server's certificate on its TLS connection (RFC 5929).
@@ -102,13 +111,15 @@ class Authentication:
         if self._callers_of is not self._directory.entries:
             self._callers.clear()
             self._callers_of = self._directory.entries
-        key = self._key(headers)
+        given = headers.get(b"authorization")
+        if given is not None or not self.reads_certificates:
+            certificate = None
+        key = self._key(headers, certificate)
         known = self._callers.get(key)
         if known is not None and now_ms < known.until_ms:
             tokens.check_network(known.networks, address)
             return known
-        given = headers.get(b"authorization")
-        if given is None:
+        if given is None and certificate is None:
             self._refuse_vouching(headers)
             return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
         if self._directory.is_stale:
@@ -116,14 +127,13 @@ class Authentication:
                 f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
                 hint="Send the call again.",
             )
-        scheme, _, value = given.partition(b" ")
-        scheme = scheme.lower()
-        kind = "kerberos" if scheme == NEGOTIATE else "token"
+        kind = "token" if certificate is None else certificates.CERT
         try:
-            if scheme == NEGOTIATE and self._kerberos is not None:  # never kept: each token counts once
-                accepted = self._kerberos.prove(value.strip().decode("latin-1"), self._clock.now_ms(), end_point)
-                return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)
-            proof = self._prove(scheme, value.strip().decode("latin-1"), address)
+            if self._kerberos is not None and _parts(given or b"")[0] == NEGOTIATE:
+                kind = "kerberos"
+                accepted = self._kerberos.prove(_parts(given or b"")[1], self._clock.now_ms(), end_point)
+                return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
+            proof = self._prove(given or b"", address) if certificate is None else self._prove_certificate(certificate)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except UnauthenticatedError as error:
@@ -168,10 +178,13 @@ class Authentication:
 
     @property
     def _ways(self) -> str:
-        kinds = self._rules.kinds
-        tickets = "Log in to Kerberos (`kinit`), and send Authorization: Negotiate (`curl --negotiate --user :`)."
-        bearer = "Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may."
-        return " ".join(([bearer] if kinds & {"token", "jwt"} else []) + ([tickets] if "kerberos" in kinds else []))
+        ways = {
+            certificates.CERT: "Connect with a client certificate.",
+            "kerberos": "Log in to Kerberos (`kinit`), and send Authorization: Negotiate (`curl --negotiate --user :`).",
+            "token": "Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
+            "jwt": "Send Authorization: Bearer with a token of the identity provider.",
+        }
+        return " Or: ".join(way for kind, way in ways.items() if kind in self._rules.kinds)
 
     @property
     def challenges(self) -> tuple[str, ...]:
@@ -180,13 +193,19 @@ class Authentication:
         found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
         return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
 
-    def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
+    def _key(self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None) -> bytes | tuple[bytes, ...]:
         rules = self._rules
+        if certificate is not None:  # no bytes, so that no header can be the same
+            return certificate.digest, headers.get(rules.user_header, b""), headers.get(rules.groups_header, b"")
         given = headers.get(b"authorization", b"")
         user = headers.get(rules.user_header)
         return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
 
-    def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
+    def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
+        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
+
+    def _prove(self, given: bytes, address: str | None) -> Proof:
+        scheme, value = _parts(given)
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
             return self._prove_token(value, address)
         raise tokens.invalid_token()
@@ -251,11 +270,17 @@ class Authentication:
             return self._nobody
         return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
 
-    def _keep(self, key: bytes, found: Identified) -> Identified:
+    def _keep(self, key: bytes | tuple[bytes, ...], found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         self._callers[key] = found
         return found
+
+
+def _parts(given: bytes) -> tuple[bytes, str]:
+    """The scheme of a credential, in lower case, and what follows."""
+    scheme, _, value = given.partition(b" ")
+    return scheme.lower(), value.strip().decode("latin-1")
 
 
 def _text(header: bytes) -> str:

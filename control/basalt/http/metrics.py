@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -36,6 +36,7 @@ from basalt.access.refusals import Refusals
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
+from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
@@ -305,6 +306,34 @@ class Metrics:
         yield _gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
         about = {"version": __version__, "store": self._services.store.kind}
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
+
+
+class ConnectionMetrics(Collector):
+    """The series of the port on which HTTP is spoken; the same as leader and as standby. `connections` are all that are open."""
+
+    def __init__(self, connections: Collection[object], handshakes: Handshakes | None) -> None:
+        self._connections = connections
+        self._handshakes = handshakes
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is; those of TLS where it is spoken."""
+        yield _gauge(
+            "basalt_connections",
+            "Connections of clients, with those that TLS is still negotiated on",
+            len(self._connections),
+        )
+        handshakes = self._handshakes
+        if handshakes is None:
+            return
+        ends_s = handshakes.context.not_after_ms / 1_000
+        yield _gauge(
+            "basalt_tls_certificate_not_after_seconds", "When the server's certificate ends, since 1970", ends_s
+        )
+        yield _counters(
+            "basalt_tls_handshakes", "TLS handshakes by what became of them", "outcome", handshakes.outcomes
+        )
+        text = "Changes of certificate, key and CAs that were taken, and looks at one that was not"
+        yield _counters("basalt_tls_reloads", text, "outcome", handshakes.reloads)
 
 
 class LeaderMetrics(Collector):

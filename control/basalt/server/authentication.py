@@ -109,6 +109,7 @@ async def open_access(
         frozenset(auth.proxy.principals),
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
+        auth.cert.name,
     )
     return directory, refusals, Authentication(rules, directory, refusals, clock, open_kerberos(auth))
 
