@@ -179,12 +179,13 @@ class Authentication:
     @property
     def _ways(self) -> str:
         ways = {
-            certificates.CERT: "Connect with a client certificate.",
-            "kerberos": "Log in to Kerberos (`kinit`), and send Authorization: Negotiate (`curl --negotiate --user :`).",
-            "token": "Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
-            "jwt": "Send Authorization: Bearer with a token of the identity provider.",
+            certificates.CERT: "connect with a client certificate",
+            "kerberos": "send Authorization: Negotiate with a Kerberos ticket (`kinit`)",
+            "jwt": "send Authorization: Bearer with a token of the identity provider",
+            "token": "send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may",
         }
-        return " Or: ".join(way for kind, way in ways.items() if kind in self._rules.kinds)
+        found = ", or ".join(way for kind, way in ways.items() if kind in self._rules.kinds)
+        return f"{found[:1].upper()}{found[1:]}."
 
     @property
     def challenges(self) -> tuple[str, ...]:
