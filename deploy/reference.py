@@ -27,7 +27,7 @@ from basalt.http.app import OPERATIONS
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.responses import status_of
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.metrics import ConnectionMetrics, LeaderMetrics, Metrics
+from basalt.http.metrics import LeaderMetrics, Metrics, TlsMetrics
 from basalt.http.routes.route_table import Operation
 from basalt.server.wiring import open_services
 from basalt.settings import Settings, reference
@@ -171,7 +171,7 @@ async def metrics_of_a_server() -> list[Metric]:
     try:
         candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
         leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
-        port = ConnectionMetrics((), Handshakes(ServerContext(ssl.PROTOCOL_TLS_SERVER)))
+        port = TlsMetrics(Handshakes(ServerContext(ssl.PROTOCOL_TLS_SERVER)))
         families = [each async for each in Metrics(services).families()]
         return [*families, *LeaderMetrics(leadership).collect(), *port.collect()]
     finally:

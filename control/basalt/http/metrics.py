@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -308,30 +308,23 @@ class Metrics:
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
 
 
-class ConnectionMetrics(Collector):
-    """The series of the port on which HTTP is spoken; the same as leader and as standby. `connections` are all that are open."""
+class TlsMetrics(Collector):
+    """The series of a port that speaks TLS; the same as leader and as standby."""
 
-    def __init__(self, connections: Collection[object], handshakes: Handshakes | None) -> None:
-        self._connections = connections
+    def __init__(self, handshakes: Handshakes) -> None:
         self._handshakes = handshakes
 
     def collect(self) -> Iterator[Metric]:
-        """Every series there is; those of TLS where it is spoken."""
-        yield _gauge(
-            "basalt_connections",
-            "Connections of clients, with those that TLS is still negotiated on",
-            len(self._connections),
-        )
+        """Every series there is."""
         handshakes = self._handshakes
-        if handshakes is None:
-            return
         ends_s = handshakes.context.not_after_ms / 1_000
         yield _gauge(
             "basalt_tls_certificate_not_after_seconds", "When the server's certificate ends, since 1970", ends_s
         )
-        yield _counters(
-            "basalt_tls_handshakes", "TLS handshakes by what became of them", "outcome", handshakes.outcomes
+        yield _gauge(
+            "basalt_tls_handshakes_going_on", "Connections whose handshake is not complete", handshakes.going_on
         )
+        yield _counters("basalt_tls_handshakes", "Handshakes by what became of them", "outcome", handshakes.outcomes)
         text = "Changes of certificate, key and CAs that were taken, and looks at one that was not"
         yield _counters("basalt_tls_reloads", text, "outcome", handshakes.reloads)
 

@@ -25,7 +25,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
-from basalt.http.metrics import ConnectionMetrics
+from basalt.http.metrics import TlsMetrics
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
@@ -69,7 +69,6 @@ class _Server(uvicorn.Server):
         self._stop_waiting = stop_waiting
         self._ready = ready
         self._tls = tls
-        self.metrics = ConnectionMetrics(self.server_state.connections, None if tls is None else tls.handshakes)
 
     @property
     def should_exit(self) -> bool:
@@ -224,7 +223,7 @@ async def _serve(process: _Process) -> None:
         thrift = await services.start_thrift(address.literal)
         try:
             server = _http_server(build_app(services), services.stop_waiting, lambda: process.answers(listener), tls)
-            services.collectors.append(server.metrics)
+            services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
             _heed(signals, server, tls)
             await server.serve(sockets=[listener])
         finally:
@@ -248,7 +247,8 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     )  # fmt: skip
     process.has_store(clock.monotonic_ms() - began_ms)
     server = _http_server(failover_server, failover_server.stop_waiting, lambda: process.answers(listener), tls)
-    failover_server.measure(server.metrics)
+    if tls is not None:
+        failover_server.measure(TlsMetrics(tls.handshakes))
     _heed(process.signals, server, tls)
     failover_server.leadership.start()
     running = asyncio.create_task(failover_server.run())

@@ -516,6 +516,28 @@ def test_too_many_handshakes_end_the_oldest_and_who_finishes_his_is_let_in(serve
     run(story)
 
 
+def test_the_connections_of_one_address_end_none_of_another_one(server, run, monkeypatch):
+    monkeypatch.setattr(handshake, "HANDSHAKES_PER_ADDRESS_MAX", 2)
+    monkeypatch.setattr(handshake, "HANDSHAKES_MAX", 3)
+
+    async def story():
+        async with server.serving():
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+            patient = Line(reader, writer)
+            await until(lambda: server.handshakes.going_on == 1)
+            flood = []
+            for number in range(6):
+                flood.append(await server.plain(b"\x16"))
+                await until(lambda number=number: server.handshakes.outcomes["dropped"] == max(0, number - 1))
+            assert server.handshakes.going_on == 3
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await patient.answer())["status"] == 400  # it is still there, and heard
+            for line in [*flood, patient]:
+                line.close()
+
+    run(story)
+
+
 def no_more_files(_: int) -> int:
     raise OSError(24, "Too many open files")
 

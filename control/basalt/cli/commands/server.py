@@ -54,8 +54,8 @@ def serve(
 
     --data, --host and --port are the settings server.data, server.host and server.port.
 
-    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun. With --background it logs to the file
-    log.file, or else to DIR.log beside its data directory.
+    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun; with TLS, SIGHUP has it read certificate,
+    key and CAs anew instead. With --background it logs to the file log.file, or else to DIR.log beside its data directory.
     """
     from basalt.server.stop_signals import StopSignals
 

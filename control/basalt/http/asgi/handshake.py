@@ -31,6 +31,7 @@ HANDSHAKES_MAX = (
 )
 GOODBYE_SECONDS_MAX = 30  # for a client to take the rest of an answer, and to say that it closes too
 PLAIN_BYTES_MAX = 65_536  # of a request without TLS that are taken before it is answered
+HANDSHAKES_PER_ADDRESS_MAX = 200  # so that the connections of one address end their own, and not those of others
 REFUSED_LOG_S = 10  # at most so often a line on certificates that were refused, which anybody can have written
 
 DONE, NO_TLS, REFUSED, LATE, BROKEN, DROPPED = "done", "no_tls", "refused", "late", "broken", "dropped"
@@ -67,9 +68,15 @@ class Handshakes:
         self.context = context
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self.reloads: Counter[str] = Counter({"done": 0, "failed": 0})
-        self._going_on: dict[Handshake, None] = {}
+        self._going_on: dict[Handshake, None] = {}  # the oldest first, here and of each address
+        self._by_address: dict[str, dict[Handshake, None]] = {}
         self._told_s = -float(REFUSED_LOG_S)
         self._untold = 0
+
+    @property
+    def going_on(self) -> int:
+        """How many there are now."""
+        return len(self._going_on)
 
     def use(self, context: ServerContext) -> None:
         """Make the next handshakes with this context. Who holds a connection by a certificate must make a new one."""
@@ -78,15 +85,22 @@ class Handshakes:
         self.reloads["done"] += 1
 
     def begin(self, handshake: Handshake) -> None:
-        """Count a handshake that begins. The oldest one ends where there are too many."""
-        self._going_on[handshake] = None
-        if len(self._going_on) > HANDSHAKES_MAX:
+        """Count a handshake that begins. The oldest one of its address ends where that has too many, or else the oldest of all."""
+        of_address = self._by_address.setdefault(handshake.address, {})
+        of_address[handshake] = self._going_on[handshake] = None
+        if len(of_address) > HANDSHAKES_PER_ADDRESS_MAX:
+            next(iter(of_address)).drop()
+        elif len(self._going_on) > HANDSHAKES_MAX:
             next(iter(self._going_on)).drop()
 
     def end(self, handshake: Handshake, outcome: str) -> None:
         """Count what became of it."""
         self.outcomes[outcome] += 1
-        self._going_on.pop(handshake, None)
+        del self._going_on[handshake]
+        of_address = self._by_address[handshake.address]
+        del of_address[handshake]
+        if not of_address:
+            del self._by_address[handshake.address]
 
     def refused(self, address: str, reason: str, now_s: float) -> None:
         """Say that a client's certificate did not count, or that there was none; seldom enough that nobody fills the log."""
@@ -110,7 +124,7 @@ class Handshake(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._make = functools.partial(HttpConnection, config, server_state, app_state, self._loop)
         self._line: socket.socket | None = None
-        self._address = ""
+        self.address = ""
         self._deadline_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -125,7 +139,7 @@ class Handshake(asyncio.Protocol):
             transport.abort()  # the event loop's handle alone; nothing was read from it
         self._line.setblocking(False)
         peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else "an unknown address"
+        self.address = str(peer[0]) if peer else "an unknown address"
         self._deadline_s = self._loop.time() + HANDSHAKE_SECONDS_MAX
         self._timer = self._loop.call_at(self._deadline_s, self._end, LATE)
         self._loop.add_reader(self._line, self._look_at_first_byte)
@@ -190,7 +204,7 @@ class Handshake(asyncio.Protocol):
             reason = "it sent none, and tls.client is required"
         else:
             return BROKEN
-        self._handshakes.refused(self._address, reason, self._loop.time())
+        self._handshakes.refused(self.address, reason, self._loop.time())
         return REFUSED
 
     def _end(self, outcome: str) -> None:

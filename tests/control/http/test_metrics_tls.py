@@ -1,4 +1,4 @@
-"""The series of the port that HTTP is spoken on."""
+"""The series of a port that speaks TLS."""
 
 from __future__ import annotations
 
@@ -6,32 +6,24 @@ import ssl
 
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.metrics import ConnectionMetrics
+from basalt.http.metrics import TlsMetrics
 
 
-def shown(metrics: ConnectionMetrics) -> dict[str, float]:
+def shown(metrics: TlsMetrics) -> dict[str, float]:
     samples = [sample for family in metrics.collect() for sample in family.samples]
     return {sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value for sample in samples}
 
 
-def test_without_tls_there_are_only_connections():
-    connections: set[object] = set()
-    metrics = ConnectionMetrics(connections, None)
-    assert shown(metrics) == {"basalt_connections": 0}
-    connections.add(1)
-    assert shown(metrics) == {"basalt_connections": 1}
-
-
-def test_with_tls_they_tell_of_the_certificate_in_force_of_reloads_and_of_every_outcome():
+def test_they_tell_of_the_certificate_in_force_of_reloads_and_of_every_outcome():
     def context(not_after_ms: int) -> ServerContext:
         made = ServerContext(ssl.PROTOCOL_TLS_SERVER)
         made.not_after_ms = not_after_ms
         return made
 
     handshakes = Handshakes(context(5_000))
-    metrics = ConnectionMetrics((), handshakes)
+    metrics = TlsMetrics(handshakes)
     assert shown(metrics)["basalt_tls_certificate_not_after_seconds"] == 5
-    assert {name for name in shown(metrics) if "handshakes" in name} == {
+    assert {name for name in shown(metrics) if "handshakes_total" in name} == {
         f"basalt_tls_handshakes_total[{outcome}]" for outcome in ("done", "no_tls", "refused", "late", "broken", "dropped")
     }  # fmt: skip
     handshakes.use(context(9_000))
