@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import shutil
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import basalt
+from basalt.channel_binding import end_point_hash
 from basalt.errors import ForbiddenError, UnauthenticatedError
+from tests.certificates import Authority, Issued
 from tests.kdc import Kdc, negotiate_token, running_kdc
 from tests.system.command_line import CommandLine
 from tests.system.server_process import ServerProcess
@@ -160,6 +166,7 @@ def test_where_the_operator_names_a_file_it_counts_once_for_all_time(realm, keyt
         ({"auth.kerberos.realms": "off"}, "auth.kerberos.realms"),
         ({"auth.kerberos.keytab": "/nowhere/keytab"}, "auth.kerberos.keytab"),
         ({"auth.kerberos.service": "ftp"}, "auth.kerberos.keytab"),
+        ({"auth.kerberos.binding": "require"}, "auth.kerberos.binding"),
     ],
 )
 def test_half_of_it_is_no_start_and_config_check_tells_too(keytab, tmp_path, more, key):
@@ -195,3 +202,93 @@ def test_a_client_without_a_ticket_is_told_what_to_do(server, tmp_path, monkeypa
     reply = server.ask("GET", WHOAMI)
     assert reply.status == 401
     assert reply.headers["www-authenticate"] == "Negotiate"
+
+
+class TlsServer:
+    """A server that takes tickets over TLS, and requires that each is bound to its certificate."""
+
+    def __init__(self, folder: Path, keytab: Path, **more: str) -> None:
+        self.authority = Authority(folder / "pki")
+        self.own = self.authority.server()
+        self.process = ServerProcess(folder)
+        tls = {"tls.certificate": str(self.own.certificate), "tls.key": str(self.own.key)}
+        if "cert" in more.get("auth.kinds", ""):
+            tls |= {"tls.client": "optional", "tls.client_ca": str(self.authority.file)}
+        self.process.launch(*settings(keytab, **tls, **{"auth.kerberos.binding": "require", **more}))
+        self.process.wait_until_ready()
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.process.port}"
+
+    def ask(self, token: bytes, client: Issued | None = None) -> tuple[int, str]:
+        """The status of a call with this token, and who it is or why it is nobody."""
+        line = http.client.HTTPSConnection("localhost", self.process.port, context=self.authority.trusting(client))
+        line.request("GET", WHOAMI, headers={"Authorization": f"Negotiate {base64.b64encode(token).decode()}"})
+        with line.getresponse() as answer:
+            found = json.loads(answer.read())
+        line.close()
+        return answer.status, found.get("principal") or found["detail"]
+
+
+@pytest.fixture
+def over_tls(keytab: Path, tmp_path: Path) -> Iterator[TlsServer]:
+    server = TlsServer(tmp_path, keytab)
+    yield server
+    server.process.kill()
+
+
+def test_over_tls_a_token_that_was_made_for_another_certificate_is_worth_nothing(over_tls, as_user):
+    alice = as_user("alice")
+    own = end_point_hash(over_tls.own.der)
+    assert over_tls.ask(negotiate_token(alice, end_point=own)) == (200, "krb:alice@EXAMPLE.TEST")
+    impostor = end_point_hash(Authority(over_tls.process.data.parent / "other").server().der)
+    status, reason = over_tls.ask(negotiate_token(alice, end_point=impostor))
+    assert (status, "another server" in reason) == (401, True)
+    status, reason = over_tls.ask(negotiate_token(alice))
+    assert (status, "not bound" in reason) == (401, True)
+
+
+def test_clients_bind_their_tokens_also_to_a_certificate_that_was_changed_under_them(over_tls, as_user):
+    as_user("root")
+    trusted = basalt.Tls(ca_file=over_tls.authority.file)
+
+    async def publish_async() -> None:
+        async with basalt.aio.connect(over_tls.url, kerberos=True, tls=trusted) as client:
+            for number in range(10):
+                await client.topic("orders").publish([str(number)])
+
+    with basalt.connect(over_tls.url, kerberos=True, tls=trusted) as client:
+        client.topics.create("orders")
+        before = shown(over_tls)
+        over_tls.authority.server()
+        assert over_tls.process.process is not None
+        over_tls.process.process.send_signal(signal.SIGHUP)
+        limit = time.monotonic() + 60
+        while shown(over_tls) == before:
+            assert time.monotonic() < limit, over_tls.process.tail()
+        for number in range(10):  # over the connection that it has
+            client.topic("orders").publish([str(number)])
+        asyncio.run(publish_async())  # over one of the new certificate
+        assert len(list(client.topic("orders").read())) == 20
+
+
+def shown(server: TlsServer) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.process.port), timeout=60) as plain:
+        with server.authority.trusting().wrap_socket(plain, server_hostname="localhost") as line:
+            certificate = line.getpeercert(True)
+            assert certificate is not None
+            return certificate
+
+
+def test_a_ticket_counts_before_the_certificate_of_the_connection(keytab, as_user, tmp_path):
+    alice = as_user("alice")
+    server = TlsServer(tmp_path, keytab, **{"auth.kinds": "kerberos,cert", "auth.kerberos.binding": "accept"})
+    etl, token = server.authority.client(), negotiate_token(alice)
+    found = [server.ask(token, etl) for _ in range(2)]
+    server.process.kill()
+    assert found[0] == (200, "krb:alice@EXAMPLE.TEST")
+    assert (found[1][0], "it was sent before" in found[1][1]) == (
+        401,
+        True,
+    )  # and it is not passed over for the certificate
