@@ -89,6 +89,10 @@ def token_source(token: Token | None) -> TokenSource | None:
 def credential_of(token: Token | None, headers: Mapping[str, str]) -> tuple[TokenSource | None, dict[str, str]]:
     """The source of a client's token, and the headers that go with each of its requests; no `repr` shows the values of these."""
     always: dict[str, str] = {name: Hidden(value) for name, value in headers.items()}
+    for name, value in always.items():
+        # Here, for the library below would repeat the value.
+        if not (name.isascii() and name.isprintable() and value.isprintable() and value.isascii()):
+            raise InputError(f"header {name!r} has characters that headers do not have", field="headers")
     if not any(name.lower() == "authorization" for name in always):
         return token_source(token), always
     if token is not None:
