@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ def token_for(url: str, profile: Profile, *, use_login: bool = True) -> Token | 
     if token_variable() is not None:
         return None
     if use_login and (login := login_at(url)) is not None:
-        return login.token
+        return _given_once(login, url)
     if profile.url is None or not is_within(url, profile.url):
         return None
     if profile.token_file is not None:
@@ -45,6 +45,22 @@ def kerberos_for(url: str, profile: Profile) -> bool:
     if token_variable() is not None or profile.url is None:
         return False
     return profile.kerberos and is_within(url, profile.url)
+
+
+def _given_once(login: Login, url: str) -> Callable[[], str]:
+    """The token of a login, for a client that asks for another one when it is refused: that is for the user to get."""
+    left = [login.token]
+
+    def ask() -> str:
+        if not left:
+            raise UnauthenticatedError(
+                f"the login at {url} counts no more",
+                field="token",
+                hint="Log in again (`basalt auth login`), or `basalt auth logout`.",
+            )
+        return left.pop()
+
+    return ask
 
 
 def token_variable() -> str | None:

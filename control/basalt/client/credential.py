@@ -91,6 +91,10 @@ def credential_of(
 ) -> tuple[TokenSource | None, dict[str, str]]:
     """The source of a client's token, and the headers that go with each of its requests; no `repr` shows the values of these."""
     always: dict[str, str] = {name: Hidden(value) for name, value in headers.items()}
+    for name, value in always.items():
+        # Here, for the library below would repeat the value.
+        if not (name.isascii() and name.isprintable() and value.isprintable() and value.isascii()):
+            raise InputError(f"header {name!r} has characters that headers do not have", field="headers")
     has_own = any(name.lower() == "authorization" for name in always)
     if kerberos:
         if has_own or token is not None:

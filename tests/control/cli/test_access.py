@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from basalt.cli.commands.access.access_file import FILE_BYTES_MAX
 from tests.control.cli.asking_server import asking, root, sent_by
 
 __all__ = ["asking", "root", "sent_by"]
@@ -74,7 +75,7 @@ def test_a_change_that_fails_tells_how_far_it_came(root, sent_by, tmp_path: Path
 
 def test_a_file_that_is_wrong_is_named_and_nothing_is_done(root, tmp_path: Path):
     file = tmp_path / "access.toml"
-    for content in (b"roles = 1\n", b"\xff", b"x" * (9 * 1024**2)):
+    for content in (b"roles = 1\n", b"\xff", b"#" * (FILE_BYTES_MAX + 1)):
         file.write_bytes(content)
         ran = root("access", "apply", str(file))
         assert (ran.code, ran.err.count("\n"), str(file) in ran.err) == (2, 1, True), ran.err[:200]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from basalt.access.resources import KINDS, VERBS, shape
-from basalt.cli.commands.access.grant import SHAPES, verbs_on
+from basalt.cli.commands.access.grant import DAYS_MAX, SHAPES, verbs_on
 from basalt.cli.failures import Usage
 from tests.control.cli.asking_server import asking, root, sent_by
 
@@ -92,6 +92,8 @@ def test_grants_that_nobody_needed_are_of_some_age(root):
     ran = root("grant", "unused", "--days", "1")
     assert (ran.code, "none of these" in ran.err) == (0, True)
     assert json.loads(root("grant", "unused", "-o", "json").out) == []
+    assert root("grant", "unused", "--days", str(DAYS_MAX)).code == 0
+    assert root("grant", "unused", "--days", str(DAYS_MAX + 1)).code == 2
 
 
 def test_what_is_wrong_with_a_grant_is_told(root):

@@ -64,6 +64,15 @@ def test_the_server_forgets_it_too(profiled, sent_by):
     assert sent_by(login.token, "auth", "whoami").code == 5
 
 
+def test_a_login_that_counts_no_more_says_what_to_do(profiled, sent_by):
+    profiled("auth", "login")
+    (login,) = read_logins().values()
+    assert sent_by(BOOTSTRAP, "token", "revoke", login.token.split("_")[1], "--yes").code == 0
+    ran = profiled("topic", "list")
+    assert (ran.code, "log in again (`basalt auth login`)" in ran.err) == (5, True), ran
+    assert (profiled("auth", "login").code, profiled("topic", "list").code) == (0, 0)
+
+
 def test_another_login_is_made_with_the_credential_again(profiled):
     assert [profiled("auth", "login").code for _ in range(2)] == [0, 0]
     assert len(read_logins()) == 1

@@ -70,7 +70,9 @@ def _words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
         raise click.BadParameter("it is no command: quote it as a shell would need it")
     for word in words:
         _refuse_token(word)
-    return tuple(words)
+    # In another folder there may be another program of this name.
+    program = str(Path(words[0]).expanduser().absolute()) if "/" in words[0] else words[0]
+    return (program, *words[1:])
 
 
 def _refuse_token(value: str) -> None:

@@ -70,7 +70,7 @@ def logout(scope: ClientScope) -> Steps[TokenInfo]:
 
 
 def refusals(scope: ClientScope, *, limit: int | None = None) -> Steps[list[RefusalInfo]]:
-    """What callers had no right to since the server started, newest first; with `auth.enforce = false`, what would be refused."""
+    """The rights that callers lacked since the server started, newest first; with `auth.enforce = false`, what would be refused."""
     return get_json(list[RefusalInfo], "list refusals", f"{ADMIN}/refusals", query_of(limit=limit))
 
 
