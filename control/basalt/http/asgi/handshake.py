@@ -192,8 +192,8 @@ class Handshake(asyncio.Protocol):
             outcome = self._judge(error)
         except ConnectionAbortedError:
             outcome = LATE
-        except OSError:
-            pass  # the client has gone
+        except (OSError, ValueError):
+            pass  # the client has gone; or its certificate is one of its CA, and has texts in it that are none
         finally:
             self._end(outcome)
 
