@@ -148,7 +148,6 @@ class AuthSettings:
     bootstrap_token: Annotated[
         str | None, Secret("token of the first superuser, token:bootstrap, who makes the tokens of the others")
     ] = None
-    cert: CertSettings = CertSettings()
     superusers: Annotated[
         tuple[str, ...], Principals("principals and groups that may do everything, beside token:bootstrap")
     ] = ()
@@ -162,6 +161,7 @@ class AuthSettings:
     not_before: Annotated[
         int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
     ] = None
+    cert: CertSettings = CertSettings()
     proxy: ProxySettings = ProxySettings()
 
 
