@@ -71,13 +71,17 @@ class Jwts:
         """Read them no more."""
         await self.jwks.close()
 
+    def forget(self) -> None:
+        """Know no token any more: each is checked anew."""
+        self._verified.clear()
+
     def prove(self, token: str, now_ms: int) -> Proof:
         """The sender of this token. `UnauthenticatedError` where it does not count, `AuthenticationUnavailableError` where nobody can tell now."""
         if len(token) > TOKEN_BYTES_MAX or _COMPACT.fullmatch(token) is None:
             _refuse("it is no signed JWT of at most 8 KiB")
         keys = self.jwks.keys()
         if keys is not self._verified_by:  # what was signed by a key that is gone counts no more
-            self._verified.clear()
+            self.forget()
             self._verified_by = keys
         digest = hashlib.sha256(token.encode("ascii")).digest()
         known = self._verified.pop(digest, None)
