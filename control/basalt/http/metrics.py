@@ -186,6 +186,8 @@ class Metrics:
             others.append(LeaderMetrics(services.leadership))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
+            if services.authentication.jwts is not None:
+                others.append(JwksMetrics(services.authentication.jwts.jwks))
         for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
             yield family
 

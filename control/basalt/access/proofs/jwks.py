@@ -157,7 +157,7 @@ class Jwks:
     ) -> None:
         self._source = source
         self._is_url = "://" in source
-        self._tls = _tls(certificate_authorities) if source.startswith("https://") else None
+        self._tls = tls_context(certificate_authorities) if source.startswith("https://") else None
         self._algorithms = tuple(algorithms)
         self._clock = clock
         self._body: bytes | None = None
@@ -301,7 +301,8 @@ def cannot_check(why: str, retry_after_ms: int) -> AuthenticationUnavailableErro
     return error
 
 
-def _tls(certificate_authorities: str | None) -> ssl.SSLContext:
+def tls_context(certificate_authorities: str | None) -> ssl.SSLContext:
+    """TLS by which a provider is believed whom these authorities vouch for; None: those of this machine. `InvalidSettingError`."""
     try:
         return ssl.create_default_context(cafile=certificate_authorities)
     except OSError as error:

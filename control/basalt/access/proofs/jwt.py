@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import jwt
@@ -88,15 +89,13 @@ class Jwts:
         if (
             known is None or not known.from_ms <= now_ms < known.until_ms
         ):  # a clock that was set back makes nothing younger
-            proof = self._verify(token, keys, now_ms)
-            assert proof.until_ms is not None
-            known = _Verified(proof, now_ms, min(proof.until_ms, now_ms + VERIFIED_MS_MAX))
+            known = self._verify(token, keys, now_ms)
             if len(self._verified) >= VERIFIED_MAX:
                 del self._verified[next(iter(self._verified))]
         self._verified[digest] = known
         return known.proof
 
-    def _verify(self, token: str, keys: KeySet, now_ms: int) -> Proof:
+    def _verify(self, token: str, keys: KeySet, now_ms: int) -> _Verified:
         header = _header(token)
         key = keys.find(header.kid, header.alg)
         if header.alg not in self._settings.algorithms:
@@ -115,7 +114,10 @@ class Jwts:
             payload = self._jws.decode(token, key.public_key, algorithms=[header.alg])
         except (jwt.PyJWTError, ValueError, TypeError):
             _refuse("its signature is not the identity provider's")
-        return proof_of(_claims(payload), self._settings, now_ms)
+        proof = proof_of(_claims(payload), self._settings, now_ms)
+        assert proof.until_ms is not None
+        until_ms = min(proof.until_ms, now_ms + VERIFIED_MS_MAX)
+        return _Verified(replace(proof, check_again_ms=until_ms), now_ms, until_ms)
 
     def _refuse_unknown_key(self, token: str, now_ms: int) -> NoReturn:
         """A key may be newer than those that are known. Only a token that would count if it were signed has them read again."""
@@ -176,8 +178,8 @@ def _groups(claims: Mapping[str, Any], claim: str | None) -> frozenset[str]:
 def _credential(claims: Mapping[str, Any], settings: JwtSettings) -> str:
     token_id = claims.get("jti")
     if isinstance(token_id, str) and 0 < len(token_id) <= TOKEN_ID_CHARS_MAX and token_id.isprintable():
-        return f"{KIND}:{token_id}"
-    return f"{KIND}:{settings.issuer}"
+        return f"{KIND} {token_id}"
+    return f"{KIND} {settings.issuer}"
 
 
 def _is_true(value: object) -> bool:
