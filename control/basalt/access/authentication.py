@@ -172,7 +172,7 @@ class Authentication:
 
     def _is_bootstrap(self, value: str) -> bool:
         digest = self._rules.bootstrap_digest
-        return digest is not None and "token" in self._rules.kinds and tokens.is_bootstrap(value, digest)
+        return digest is not None and tokens.is_bootstrap(value, digest)
 
     def _prove_token(self, value: str, address: str | None) -> Proof:
         if self._is_bootstrap(value):
