@@ -68,9 +68,10 @@ def _check_jwt(auth: AuthSettings) -> None:
                 "auth.jwt.groups_claim", f"is not given, and auth.superusers lists {name}: nobody is in that group",
                 "name the claim in which tokens have their groups",
             )  # fmt: skip
-    from basalt.access.proofs.jwks import tls_context  # its library is wanted only here
+    if auth.jwt.ca is not None:
+        from basalt.access.proofs.jwks import tls_context  # its library is wanted only here
 
-    tls_context(auth.jwt.ca)
+        tls_context(auth.jwt.ca)
 
 
 def _check_proxies(auth: AuthSettings) -> None:

@@ -207,7 +207,15 @@ async def _cut(request: web.Request) -> web.StreamResponse:
     return answer
 
 
+async def _noise(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(b"HTTP/1.1 200\x00\r\nFAKE LINE OF A LOG\r\n" + b"x" * 5_000 + b"\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
 BAD_ANSWERS = {
+    "no HTTP": (_noise, "failed: "),
     "redirected": (_moved, "was answered with 302"),
     "broken": (_wrong, "was answered with 500"),
     "a page": (_page, "is no JSON object"),
@@ -236,6 +244,9 @@ def test_an_answer_that_is_no_key_set_changes_nothing_of_what_is_known(answer, r
 
     asyncio.run(asyncio.wait_for(story(), 30))
     assert reason in caplog.text
+    for record in caplog.records:
+        assert len(record.message.splitlines()) == 1
+        assert len(record.message) < 600
 
 
 def test_a_provider_that_does_not_answer_is_not_waited_for_long(monkeypatch, caplog):

@@ -461,6 +461,26 @@ def test_a_storm_of_tokens_with_unknown_keys_makes_one_request():
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
+def test_a_storm_that_goes_on_makes_a_request_each_half_minute_and_others_are_served():
+    async def story() -> None:
+        clock = ManualClock(NOW_MS)
+        async with serving(PUBLISHED) as server:
+            tokens = Jwts(jwt_settings(server.url), clock)
+            tokens.start()
+            await until(lambda: tokens.jwks._keys is not None)
+            for second in range(0, 300, 5):  # each as if it were signed by a key that is newer than the last reading
+                for number in range(5):
+                    with pytest.raises(AuthenticationUnavailableError):
+                        tokens.prove(signed(claims(clock.now_ms()), kid=f"k{second}-{number}"), clock.now_ms())
+                await until(lambda: not tokens.jwks._asked.is_set() and not tokens.jwks._is_reading)
+                assert tokens.prove(good(), clock.now_ms())
+                clock.advance(5_000)
+            assert server.asked == 1 + (300_000 - 1) // ASK_MS_MIN
+            await tokens.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0)
