@@ -14,6 +14,7 @@ from basalt.settings.tree import (
     HttpSettings,
     JobSettings,
     JobsSettings,
+    JwtSettings,
     LogSettings,
     MessagingSettings,
     Origin,
@@ -27,6 +28,7 @@ from basalt.settings.tree import (
 )
 
 __all__ = [
-    "AuthSettings", "CertSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
-    "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TlsSettings", "TransactionSettings", "changed_settings", "effective", "load_settings", "read_settings",
+    "AuthSettings", "CertSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "JwtSettings", "LogSettings", "MessagingSettings",
+    "Origin", "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TlsSettings", "TransactionSettings", "changed_settings", "effective",
+    "load_settings", "read_settings",
 ]  # fmt: skip
