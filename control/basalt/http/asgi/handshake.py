@@ -75,7 +75,7 @@ class Handshakes:
 
     @property
     def going_on(self) -> int:
-        """How many there are now."""
+        """Their number now."""
         return len(self._going_on)
 
     def use(self, context: ServerContext) -> None:
