@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from basalt.access.directory import Directory
@@ -24,7 +24,8 @@ from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputE
 from basalt_engine.clock import Clock
 
 if TYPE_CHECKING:
-    from basalt.access.proofs.kerberos import Kerberos  # whose library is there where it is asked for
+    from basalt.access.proofs.jwt import Jwts
+    from basalt.access.proofs.kerberos import Kerberos  # the libraries of both are there where they are asked for
 
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
@@ -72,7 +73,7 @@ class Authentication:
     """Finds who makes each request of one server."""
 
     def __init__(
-        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock,
+        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock, *, jwts: Jwts | None = None,
         kerberos: Kerberos | None = None,
     ) -> None:  # fmt: skip
         self._rules = rules
@@ -80,6 +81,7 @@ class Authentication:
         self._directory = directory
         self._refusals = refusals
         self._clock = clock
+        self.jwts = jwts
         self._callers: dict[bytes | tuple[bytes, ...], Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self._nobody = Caller(ANONYMOUS, Policy())
@@ -127,22 +129,31 @@ class Authentication:
                 f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
                 hint="Send the call again.",
             )
-        kind = "token" if certificate is None else certificates.CERT
+        scheme, _, credential = (given or b"").partition(b" ")
+        value = credential.strip().decode("latin-1")
+        kind = certificates.CERT if certificate is not None else "jwt" if self._is_jwt(value) else "token"
         try:
-            if self._kerberos is not None and _parts(given or b"")[0] == NEGOTIATE:
+            if self._kerberos is not None and scheme.lower() == NEGOTIATE:
                 kind = "kerberos"
-                accepted = self._kerberos.prove(_parts(given or b"")[1], self._clock.now_ms(), end_point)
+                accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
-            proof = self._prove(given or b"", address) if certificate is None else self._prove_certificate(certificate)
+            proof = (
+                self._prove(scheme.lower(), value, address)
+                if certificate is None
+                else self._prove_certificate(certificate)
+            )
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
-        except UnauthenticatedError as error:
+        except (UnauthenticatedError, AuthenticationUnavailableError) as error:
             return self._refused(error, kind, now_ms)
 
-    def _refused(self, error: UnauthenticatedError, kind: str, now_ms: float) -> Identified:
-        self.counts[kind, "refused"] += 1
+    def _refused(
+        self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float
+    ) -> Identified:
+        self.counts[kind, "refused" if isinstance(error, UnauthenticatedError) else "unavailable"] += 1
         if self._refusals.enforced:
-            error.challenges = self.challenges
+            if isinstance(error, UnauthenticatedError):
+                error.challenges = self.challenges
             raise error
         self._refusals.note("anonymous", "authenticate", error.message)
         return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
@@ -150,12 +161,19 @@ class Authentication:
     def _once_more(self, proof: Proof, answer: str, now_ms: float) -> Identified:
         """The caller by the rights of now, for a request whose token counted when it came."""
         if proof.until_ms is not None and self._clock.now_ms() >= proof.until_ms:
-            return self._refused(
-                UnauthenticatedError("the Kerberos ticket is expired", hint="Log in anew, as with `kinit`."),
-                "kerberos",
-                now_ms,
-            )
+            error = UnauthenticatedError("the Kerberos ticket is expired", hint="Log in anew, as with `kinit`.")
+            return self._refused(error, "kerberos", now_ms)
         return self._identified(proof, now_ms, answer)
+
+    def start(self) -> None:
+        """Keep what credentials are proved by fresh, until `close`."""
+        if self.jwts is not None:
+            self.jwts.start()
+
+    async def close(self) -> None:
+        """Let go of what is kept fresh."""
+        if self.jwts is not None:
+            await self.jwts.close()
 
     def missing(self) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential."""
@@ -205,15 +223,24 @@ class Authentication:
     def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
         return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
-    def _prove(self, given: bytes, address: str | None) -> Proof:
-        scheme, value = _parts(given)
-        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
-            return self._prove_token(value, address)
+    def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
+        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
+            if self.jwts is not None and self._is_jwt(value):
+                return self.jwts.prove(value, self._clock.now_ms())
+            if "token" in self._rules.kinds:
+                return self._prove_token(value, address)
         raise tokens.invalid_token()
 
-    def _prove_token(self, value: str, address: str | None) -> Proof:
+    def _is_jwt(self, value: str) -> bool:
+        """Tell whether a bearer's credential is for the identity provider to vouch for: all are that are no tokens of this server."""
+        return self.jwts is not None and not value.startswith(tokens.PREFIX) and not self._is_bootstrap(value)
+
+    def _is_bootstrap(self, value: str) -> bool:
         digest = self._rules.bootstrap_digest
-        if digest is not None and tokens.is_bootstrap(value, digest):
+        return digest is not None and tokens.is_bootstrap(value, digest)
+
+    def _prove_token(self, value: str, address: str | None) -> Proof:
+        if self._is_bootstrap(value):
             return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
         return tokens.prove_token(
             tokens.read_token(value), self._directory.entries.tokens, now_ms=self._clock.now_ms(),
@@ -226,7 +253,8 @@ class Authentication:
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
             via=proof.via, refusals=self._refusals,
         )  # fmt: skip
-        until_ms = FOREVER_MS if proof.until_ms is None else now_ms + proof.until_ms - self._clock.now_ms()
+        ends_ms = [end_ms for end_ms in (proof.until_ms, proof.check_again_ms) if end_ms is not None]
+        until_ms = now_ms + min(ends_ms) - self._clock.now_ms() if ends_ms else FOREVER_MS
         kind, _, credential_id = proof.credential.partition(" ")
         row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
         self.counts[kind, "accepted"] += 1
@@ -252,7 +280,7 @@ class Authentication:
         groups = _text(headers.get(self._rules.groups_header, b"")).split(",")
         named = frozenset(f"proxy-group:{each.strip()}" for each in groups if each.strip())
         principal = Principal("proxy", _text(user), named)
-        return Proof(principal, proof.credential, proof.until_ms, proof.only, via=proof.principal)
+        return replace(proof, principal=principal, via=proof.principal)
 
     def _refuse_vouching(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a user's name from who is no proxy: who ignored it would let a forged one pass for a mistake."""
@@ -276,12 +304,6 @@ class Authentication:
             self._callers.clear()
         self._callers[key] = found
         return found
-
-
-def _parts(given: bytes) -> tuple[bytes, str]:
-    """The scheme of a credential, in lower case, and what follows."""
-    scheme, _, value = given.partition(b" ")
-    return scheme.lower(), value.strip().decode("latin-1")
 
 
 def _text(header: bytes) -> str:

@@ -60,7 +60,8 @@ class Tls:
 
     def ask(self) -> None:
         """Read the files anew, whether they have changed or not: an operator wants it. A signal's handler may call this."""
-        self._loop.call_soon_threadsafe(self._asked.set)
+        with suppress(RuntimeError):  # the server ends
+            self._loop.call_soon_threadsafe(self._asked.set)
 
     async def watch(self) -> None:
         """Look at the files from time to time, and when asked to, until cancelled."""

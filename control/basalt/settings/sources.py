@@ -296,6 +296,8 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
         )
     if "kerberos" in settings.auth.kinds:
         yield from _missing_of_kerberos(settings)
+    if "jwt" in settings.auth.kinds:
+        yield from _missing_of_jwt(settings)
 
 
 def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:
@@ -314,6 +316,18 @@ def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:
             field="auth.kerberos.binding",
             hint="give this server a certificate; where a proxy has it, tokens can be bound to none of this server's",
         )
+
+
+def _missing_of_jwt(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("issuer", "audience", "jwks", "algorithms"):
+        if not getattr(settings.auth.jwt, name):
+            key = keys()[f"auth.jwt.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has jwt (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
+            )
 
 
 def _half_given_tls(settings: Settings) -> Iterator[InvalidSettingError]:

@@ -30,16 +30,19 @@ from basalt.settings.kinds import (
     HeaderName,
     Host,
     HostNames,
+    KeySource,
     Moment,
     NamePrefix,
     Origins,
     Port,
     Principals,
     Realms,
+    RequiredTerm,
     Secret,
     ServiceName,
     SettingKind,
     Size,
+    Term,
     Url,
     Whole,
     Window,
@@ -143,6 +146,32 @@ class CertSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings:
+    """The identity provider whose tokens count; read only when auth.kinds has jwt."""
+
+    issuer: Annotated[
+        str | None, Term("the identity provider, as its tokens name it in iss, to the last character")
+    ] = None
+    audience: Annotated[str | None, Term("this server, as tokens that are meant for it name it in aud")] = None
+    jwks: Annotated[str | None, KeySource("where the provider publishes its keys, or a file with them")] = None
+    ca: Annotated[
+        str | None, FilePath("certificates of the authorities that vouch for the provider; off: those of this machine")
+    ] = None
+    algorithms: Annotated[
+        tuple[Literal["RS256", "PS256", "ES256", "EdDSA"], ...],
+        Words("algorithms of signatures that count", ("RS256", "PS256", "ES256", "EdDSA")),
+    ] = ("RS256", "PS256", "ES256", "EdDSA")
+    principal_claim: Annotated[str, RequiredTerm("the claim that becomes the principal's name, behind jwt:")] = "sub"
+    groups_claim: Annotated[
+        str | None, Term("the claim with the names of the principal's groups, behind jwt-group:; off: it is in none")
+    ] = None
+    # Clocks of servers differ by less; each second more is one for which a token outlives its end.
+    leeway_ms: Annotated[
+        int, Duration("how far the provider's clock and this server's may differ", 0, 5 * MINUTE_MS)
+    ] = 30 * SECOND_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
     """Proxies that have proved who their users are, and say it in a header."""
 
@@ -184,6 +213,7 @@ class AuthSettings:
         int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
     ] = None
     cert: CertSettings = CertSettings()
+    jwt: JwtSettings = JwtSettings()
     proxy: ProxySettings = ProxySettings()
     kerberos: KerberosSettings = KerberosSettings()
 

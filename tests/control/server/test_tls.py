@@ -284,6 +284,13 @@ def test_a_signal_has_the_files_read_at_once(authority: Authority, server: Issue
     watched(server, story, reload_ms=86_400_000)
 
 
+def test_a_signal_to_a_server_that_has_ended_is_no_error(server: Issued):
+    async def make() -> Tls:
+        return Tls(settings(server), SystemClock())
+
+    asyncio.run(make()).ask()
+
+
 def test_a_certificate_that_ends_soon_is_told(authority: Authority, caplog: pytest.LogCaptureFixture):
     async def story(tls: Tls):
         assert "ends in 47 hours; clients refuse it then" in caplog.text

@@ -3,7 +3,7 @@
 uvicorn would leave that to the event loop, which gives a client a minute for it, tells nobody how many connections are at it, and goes
 on with the context that it was started with. So a connection is accepted as a plain one here, and taken from the event loop until its
 first byte is there: that of a handshake, which is made with the context in force; or that of a plain request, which is told
-what it did wrong. Why: docs/decisions/0044-handshakes-of-our-own.md.
+what it did wrong. Why: docs/decisions/0045-handshakes-of-our-own.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Handshakes:
 
     @property
     def going_on(self) -> int:
-        """How many there are now."""
+        """Their number now."""
         return len(self._going_on)
 
     def use(self, context: ServerContext) -> None:
@@ -192,8 +192,8 @@ class Handshake(asyncio.Protocol):
             outcome = self._judge(error)
         except ConnectionAbortedError:
             outcome = LATE
-        except OSError:
-            pass  # the client has gone
+        except (OSError, ValueError):
+            pass  # the client has gone; or its certificate is one of its CA, and has texts in it that are none
         finally:
             self._end(outcome)
 
