@@ -34,6 +34,8 @@ SPNEGO, KERBEROS = "1.3.6.1.5.5.2", "1.2.840.113554.1.2.2"
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 PROGRAM_SECONDS_MAX = 60.0
+# It ends when the standard input does: with this process, however that ends.
+WATCHED = '"$0" "$@" & read -r _; kill "$!"; wait "$!"'
 
 # Addresses as they are: what a name means in the DNS is nothing that a test should wait for.
 CONFIGURATION = """\
@@ -97,16 +99,19 @@ class Kdc:
         (self.folder / "acl").write_text("")
         self._write_configuration()
         self._run("kdb5_util", "create", "-s", "-r", self.realm, "-P", "of the master key")
-        command = [_program("krb5kdc"), "-n", "-r", self.realm, "-P", str(self.folder / "pid")]
+        command = ["sh", "-c", WATCHED, _program("krb5kdc"), "-n", "-r", self.realm, "-P", str(self.folder / "pid")]
         with (self.folder / "kdc.out").open("wb") as output:
-            self._process = subprocess.Popen(command, env=self._variables(), stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command, env=self._variables(), stdin=subprocess.PIPE, stdout=output, stderr=output
+            )
         self._wait_until_it_listens()
 
     def stop(self) -> None:
         """End the server, and wait until it has."""
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
             try:
                 process.wait(STOP_SECONDS_MAX)
             finally:
