@@ -34,6 +34,8 @@ SPNEGO, KERBEROS = "1.3.6.1.5.5.2", "1.2.840.113554.1.2.2"
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 PROGRAM_SECONDS_MAX = 60.0
+# It ends when the standard input does: with this process, however that ends.
+WATCHED = '"$0" "$@" & read -r _; kill "$!"; wait "$!"'
 
 # Addresses as they are: what a name means in the DNS is nothing that a test should wait for.
 CONFIGURATION = """\
@@ -97,16 +99,19 @@ class Kdc:
         (self.folder / "acl").write_text("")
         self._write_configuration()
         self._run("kdb5_util", "create", "-s", "-r", self.realm, "-P", "of the master key")
-        command = [_program("krb5kdc"), "-n", "-r", self.realm, "-P", str(self.folder / "pid")]
+        command = ["sh", "-c", WATCHED, _program("krb5kdc"), "-n", "-r", self.realm, "-P", str(self.folder / "pid")]
         with (self.folder / "kdc.out").open("wb") as output:
-            self._process = subprocess.Popen(command, env=self._variables(), stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command, env=self._variables(), stdin=subprocess.PIPE, stdout=output, stderr=output
+            )
         self._wait_until_it_listens()
 
     def stop(self) -> None:
         """End the server, and wait until it has."""
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
             try:
                 process.wait(STOP_SECONDS_MAX)
             finally:
@@ -207,7 +212,7 @@ class Kdc:
 
 
 def negotiate_token(
-    cache: Path, service: str = "HTTP@localhost", *, binding: bytes | None = None, bare: bool = False
+    cache: Path, service: str = "HTTP@localhost", *, end_point: bytes | None = None, bare: bool = False
 ) -> bytes:
     """A fresh token by a ticket of this cache, for the service on a host: SPNEGO's, or the bare one of Kerberos in it."""
     from gssapi import raw
@@ -215,7 +220,7 @@ def negotiate_token(
     found = raw.acquire_cred_from({b"ccache": f"FILE:{cache}".encode()}, usage="initiate").creds
     mechanism = raw.OID.from_int_seq(KERBEROS if bare else SPNEGO)
     target = raw.import_name(service.encode(), raw.NameType.hostbased_service)
-    bound = None if binding is None else raw.ChannelBindings(application_data=binding)
+    bound = None if end_point is None else raw.ChannelBindings(application_data=b"tls-server-end-point:" + end_point)
     flags = raw.RequirementFlag.mutual_authentication
     made = raw.init_sec_context(target, found, mech=mechanism, flags=flags, channel_bindings=bound)
     assert made.token is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-PREFIX = b"tls-server-end-point:"
+_PREFIX = b"tls-server-end-point:"
 
 # The hash is that of the certificate's signature, but SHA-256 where that is MD5 or SHA-1. By the encoded name of the algorithm:
 _RSA, _ECDSA, _SHA2 = (
@@ -31,8 +31,13 @@ _PSS = _RSA + b"\x0a"  # RSA-PSS names its hash behind its own name; without, it
 _PSS_HASHES = {_SHA2 + b"\x01": "sha256", _SHA2 + b"\x02": "sha384", _SHA2 + b"\x03": "sha512"}
 
 
-def end_point(certificate: bytes) -> bytes | None:
-    """The binding of connections to the server with this certificate (DER); None for a signature that RFC 5929 has no hash for (Ed25519)."""
+def binding(end_point: bytes) -> bytes:
+    """The binding by this hash, as a mechanism of GSSAPI takes it."""
+    return _PREFIX + end_point
+
+
+def end_point_hash(certificate: bytes) -> bytes | None:
+    """The hash of a server's certificate (DER); None for a signature that RFC 5929 has none for (Ed25519)."""
     whole, _ = _content(certificate)
     _, algorithm_and_signature = _content(whole)  # past what is signed
     algorithm, _ = _content(algorithm_and_signature)
@@ -42,7 +47,7 @@ def end_point(certificate: bytes) -> bytes | None:
         # The first name in them is that of the hash: one for the mask may follow.
         found = [(parameters.find(each), digest) for each, digest in _PSS_HASHES.items() if each in parameters]
         used = min(found)[1] if found else "sha256"
-    return None if used is None else PREFIX + hashlib.new(used, certificate).digest()
+    return None if used is None else hashlib.new(used, certificate).digest()
 
 
 def _content(encoded: bytes) -> tuple[bytes, bytes]:

@@ -323,7 +323,7 @@ def _files(target: Target) -> dict[str, str]:
     token, tls = token_for(target.url, target.profile), tls_for(target.url, target.profile)
     if token is not None and not isinstance(token, Path):
         raise Usage(
-            "the tasks of a job cannot run the profile's token_command",
+            "the tasks of a job use no login and run no token_command",
             hint="give them a token in a file (token_file, BASALT_TOKEN_FILE), or in BASALT_TOKEN of driver and executors",
         )
     found = {"token_file": token, **({} if tls is None else asdict(tls))}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from basalt.channel_binding import end_point
+from basalt.channel_binding import binding, end_point_hash
 
 # Kind of key, options of the signature, and the hash that RFC 5929 wants.
 SIGNED = {
@@ -49,9 +49,10 @@ def test_it_is_the_hash_of_the_certificate_by_the_algorithm_of_its_signature(nam
     certificate = ssl.PEM_cert_to_DER_cert((tmp_path / "certificate").read_text())
     (tmp_path / "der").write_bytes(certificate)
     if digest is None:
-        assert end_point(certificate) is None
+        assert end_point_hash(certificate) is None
         return
     hashed = subprocess.run(
         ["openssl", "dgst", f"-{digest}", "-binary", "der"], cwd=tmp_path, check=True, capture_output=True
     )
-    assert end_point(certificate) == b"tls-server-end-point:" + hashed.stdout
+    assert end_point_hash(certificate) == hashed.stdout
+    assert binding(hashed.stdout) == b"tls-server-end-point:" + hashed.stdout

@@ -14,7 +14,11 @@ import pytest
 
 OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
-DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "jwt": "pyjwt",
+    "prometheus_client": "prometheus-client",
+    "yaml": "pyyaml",
+}
 
 
 def normalised(requirement: str) -> str:
@@ -56,8 +60,12 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
 
 
 def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: dict[str, Any]):
-    extras = [project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "spark", "kerberos")]
-    missing = sorted({normalised(each) for extra in extras for each in extra} - {"basalt-mq"})
+    extras = [
+        project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "jwt", "kerberos", "spark")
+    ]
+    modules = {distribution: module for module, distribution in DISTRIBUTIONS.items()}
+    names = {normalised(each) for extra in extras for each in extra} - {"basalt-mq"}
+    missing = sorted(modules.get(name, name) for name in names)
     assert "thriftpy2" in missing
     without = f"import sys; sys.modules.update(dict.fromkeys({missing}))"  # to import one of them is an error
     imports = "import basalt.server.process, basalt.http.app, basalt.cli.main"
@@ -66,9 +74,9 @@ def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: d
 
 LOCKS = {  # by file, the extras that it is for
     "runtime.txt": ("server", "hbase", "tephra"),
-    "image.txt": ("server", "hbase", "tephra", "arrow"),
+    "image.txt": ("server", "hbase", "tephra", "arrow", "jwt"),
     "kerberos.txt": ("server", "kerberos"),
-    "dev.txt": ("server", "hbase", "tephra", "arrow", "spark", "dev"),
+    "dev.txt": ("server", "hbase", "tephra", "arrow", "jwt", "spark", "dev"),
 }
 
 

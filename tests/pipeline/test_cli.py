@@ -96,5 +96,5 @@ def test_the_tasks_of_a_job_get_the_file_of_a_token_and_not_a_program_that_print
     ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", "file", "--dry-run")
     assert (ran.code, server.seen[-1].headers.get("authorization")) == (5, "Bearer one"), ran
     ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", "program", "--dry-run")
-    assert (ran.code, "cannot run the profile's token_command" in ran.err) == (2, True), ran
+    assert (ran.code, "the tasks of a job use no login and run no token_command" in ran.err) == (2, True), ran
     server.close()

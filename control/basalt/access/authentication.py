@@ -9,20 +9,23 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from basalt.access.directory import Directory
 from basalt.access.policy import Caller, Policy
 from basalt.access.principal import ANONYMOUS, Principal, parse_principal
+from basalt.access.proofs import certificate as certificates
 from basalt.access.proofs import token as tokens
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
 
 if TYPE_CHECKING:
-    from basalt.access.proofs.kerberos import Kerberos  # whose library is there where it is asked for
+    from basalt.access.proofs.jwt import Jwts
+    from basalt.access.proofs.kerberos import Kerberos  # the libraries of both are there where they are asked for
 
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
@@ -43,6 +46,7 @@ class AuthenticationRules:
     proxies: frozenset[str] = frozenset()  # principals that vouch for others
     user_header: bytes = b"x-forwarded-user"
     groups_header: bytes = b"x-forwarded-groups"
+    certificate_name: certificates.Name = "subject"  # where a client's certificate has its name
 
 
 class Identified:
@@ -69,7 +73,7 @@ class Authentication:
     """Finds who makes each request of one server."""
 
     def __init__(
-        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock,
+        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock, *, jwts: Jwts | None = None,
         kerberos: Kerberos | None = None,
     ) -> None:  # fmt: skip
         self._rules = rules
@@ -77,7 +81,8 @@ class Authentication:
         self._directory = directory
         self._refusals = refusals
         self._clock = clock
-        self._callers: dict[bytes, Identified] = {}
+        self.jwts = jwts
+        self._callers: dict[bytes | tuple[bytes, ...], Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self._nobody = Caller(ANONYMOUS, Policy())
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
@@ -87,14 +92,20 @@ class Authentication:
         """The entries in force. Whatever was found under others is to be found again."""
         return self._directory.entries
 
-    def identify(
-        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, *, before: Identified | None = None,
-        binding: bytes | None = None,
-    ) -> Identified:  # fmt: skip
-        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
+    @property
+    def reads_certificates(self) -> bool:
+        """True where a connection's certificate says who calls, for requests that say nothing themselves."""
+        return certificates.CERT in self._rules.kinds
 
-        `before` is what was found for the same request earlier: a token that counts once is not looked at again. `binding` is that of
-        its TLS connection (`tls-server-end-point`).
+    def identify(
+        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, certificate: ClientCertificate | None = None,
+        *, before: Identified | None = None, end_point: bytes | None = None,
+    ) -> Identified:  # fmt: skip
+        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone. `certificate` is that of the
+        connection; it counts where the request has no credential of its own.
+
+        `before` is what was found for the same request earlier: a token that counts once is not looked at again. `end_point` is
+        the hash of the server's certificate on its TLS connection (RFC 5929).
         `UnauthenticatedError`, `AuthenticationUnavailableError`; `InputError` for a user's name that nobody vouches for.
         """
         if before is not None and before.proof is not None:
@@ -102,13 +113,15 @@ class Authentication:
         if self._callers_of is not self._directory.entries:
             self._callers.clear()
             self._callers_of = self._directory.entries
-        key = self._key(headers)
+        given = headers.get(b"authorization")
+        if given is not None or not self.reads_certificates:
+            certificate = None
+        key = self._key(headers, certificate)
         known = self._callers.get(key)
         if known is not None and now_ms < known.until_ms:
             tokens.check_network(known.networks, address)
             return known
-        given = headers.get(b"authorization")
-        if given is None:
+        if given is None and certificate is None:
             self._refuse_vouching(headers)
             return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
         if self._directory.is_stale:
@@ -116,23 +129,31 @@ class Authentication:
                 f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
                 hint="Send the call again.",
             )
-        scheme, _, value = given.partition(b" ")
-        scheme = scheme.lower()
-        kind = "kerberos" if scheme == NEGOTIATE else "token"
+        scheme, _, credential = (given or b"").partition(b" ")
+        value = credential.strip().decode("latin-1")
+        kind = certificates.CERT if certificate is not None else "jwt" if self._is_jwt(value) else "token"
         try:
-            if scheme == NEGOTIATE and self._kerberos is not None:  # never kept: each token counts once
-                accepted = self._kerberos.prove(value.strip().decode("latin-1"), self._clock.now_ms(), binding)
-                return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)
-            proof = self._prove(scheme, value.strip().decode("latin-1"), address)
+            if self._kerberos is not None and scheme.lower() == NEGOTIATE:
+                kind = "kerberos"
+                accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
+                return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
+            proof = (
+                self._prove(scheme.lower(), value, address)
+                if certificate is None
+                else self._prove_certificate(certificate)
+            )
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
-        except UnauthenticatedError as error:
+        except (UnauthenticatedError, AuthenticationUnavailableError) as error:
             return self._refused(error, kind, now_ms)
 
-    def _refused(self, error: UnauthenticatedError, kind: str, now_ms: float) -> Identified:
-        self.counts[kind, "refused"] += 1
+    def _refused(
+        self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float
+    ) -> Identified:
+        self.counts[kind, "refused" if isinstance(error, UnauthenticatedError) else "unavailable"] += 1
         if self._refusals.enforced:
-            error.challenges = self.challenges
+            if isinstance(error, UnauthenticatedError):
+                error.challenges = self.challenges
             raise error
         self._refusals.note("anonymous", "authenticate", error.message)
         return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
@@ -140,12 +161,19 @@ class Authentication:
     def _once_more(self, proof: Proof, answer: str, now_ms: float) -> Identified:
         """The caller by the rights of now, for a request whose token counted when it came."""
         if proof.until_ms is not None and self._clock.now_ms() >= proof.until_ms:
-            return self._refused(
-                UnauthenticatedError("the Kerberos ticket is expired", hint="Log in anew, as with `kinit`."),
-                "kerberos",
-                now_ms,
-            )
+            error = UnauthenticatedError("the Kerberos ticket is expired", hint="Log in anew, as with `kinit`.")
+            return self._refused(error, "kerberos", now_ms)
         return self._identified(proof, now_ms, answer)
+
+    def start(self) -> None:
+        """Keep what credentials are proved by fresh, until `close`."""
+        if self.jwts is not None:
+            self.jwts.start()
+
+    async def close(self) -> None:
+        """Let go of what is kept fresh."""
+        if self.jwts is not None:
+            await self.jwts.close()
 
     def missing(self) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential."""
@@ -168,10 +196,14 @@ class Authentication:
 
     @property
     def _ways(self) -> str:
-        kinds = self._rules.kinds
-        tickets = "Log in to Kerberos (`kinit`), and send Authorization: Negotiate (`curl --negotiate --user :`)."
-        bearer = "Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may."
-        return " ".join(([bearer] if kinds & {"token", "jwt"} else []) + ([tickets] if "kerberos" in kinds else []))
+        ways = {
+            certificates.CERT: "connect with a client certificate",
+            "kerberos": "send Authorization: Negotiate with a Kerberos ticket (`kinit`)",
+            "jwt": "send Authorization: Bearer with a token of the identity provider",
+            "token": "send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may",
+        }
+        found = ", or ".join(way for kind, way in ways.items() if kind in self._rules.kinds)
+        return f"{found[:1].upper()}{found[1:]}."
 
     @property
     def challenges(self) -> tuple[str, ...]:
@@ -180,20 +212,35 @@ class Authentication:
         found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
         return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
 
-    def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
+    def _key(self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None) -> bytes | tuple[bytes, ...]:
         rules = self._rules
+        if certificate is not None:  # no bytes, so that no header can be the same
+            return certificate.digest, headers.get(rules.user_header, b""), headers.get(rules.groups_header, b"")
         given = headers.get(b"authorization", b"")
         user = headers.get(rules.user_header)
         return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
 
+    def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
+        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
+
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
-        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
-            return self._prove_token(value, address)
+        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
+            if self.jwts is not None and self._is_jwt(value):
+                return self.jwts.prove(value, self._clock.now_ms())
+            if "token" in self._rules.kinds:
+                return self._prove_token(value, address)
         raise tokens.invalid_token()
 
-    def _prove_token(self, value: str, address: str | None) -> Proof:
+    def _is_jwt(self, value: str) -> bool:
+        """Tell whether a bearer's credential is for the identity provider to vouch for: all are that are no tokens of this server."""
+        return self.jwts is not None and not value.startswith(tokens.PREFIX) and not self._is_bootstrap(value)
+
+    def _is_bootstrap(self, value: str) -> bool:
         digest = self._rules.bootstrap_digest
-        if digest is not None and tokens.is_bootstrap(value, digest):
+        return digest is not None and tokens.is_bootstrap(value, digest)
+
+    def _prove_token(self, value: str, address: str | None) -> Proof:
+        if self._is_bootstrap(value):
             return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
         return tokens.prove_token(
             tokens.read_token(value), self._directory.entries.tokens, now_ms=self._clock.now_ms(),
@@ -206,7 +253,8 @@ class Authentication:
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
             via=proof.via, refusals=self._refusals,
         )  # fmt: skip
-        until_ms = FOREVER_MS if proof.until_ms is None else now_ms + proof.until_ms - self._clock.now_ms()
+        ends_ms = [end_ms for end_ms in (proof.until_ms, proof.check_again_ms) if end_ms is not None]
+        until_ms = now_ms + min(ends_ms) - self._clock.now_ms() if ends_ms else FOREVER_MS
         kind, _, credential_id = proof.credential.partition(" ")
         row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
         self.counts[kind, "accepted"] += 1
@@ -232,7 +280,7 @@ class Authentication:
         groups = _text(headers.get(self._rules.groups_header, b"")).split(",")
         named = frozenset(f"proxy-group:{each.strip()}" for each in groups if each.strip())
         principal = Principal("proxy", _text(user), named)
-        return Proof(principal, proof.credential, proof.until_ms, proof.only, via=proof.principal)
+        return replace(proof, principal=principal, via=proof.principal)
 
     def _refuse_vouching(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a user's name from who is no proxy: who ignored it would let a forged one pass for a mistake."""
@@ -251,7 +299,7 @@ class Authentication:
             return self._nobody
         return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
 
-    def _keep(self, key: bytes, found: Identified) -> Identified:
+    def _keep(self, key: bytes | tuple[bytes, ...], found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         self._callers[key] = found

@@ -1,6 +1,6 @@
-"""The credentials of the command line: a token out of the environment, of a profile's file or of a program that a profile names.
+"""The credentials of the command line: a token out of the environment, of a login, of a profile's file or of a program that a profile names.
 
-What a profile names goes to the profile's own servers and to nobody else, whichever other URL a command is given.
+What a profile names goes to the profile's own servers and to nobody else, whichever other URL a command is given; and a login to where it was made.
 """
 
 from __future__ import annotations
@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basalt.cli.logins import read_logins
 from basalt.errors import InputError, UnauthenticatedError
+from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
+    from basalt.cli.logins import Login
     from basalt.cli.profiles import Profile
     from basalt.client import BearerToken, Tls
     from basalt.client.credential import Token
@@ -24,22 +27,72 @@ if TYPE_CHECKING:
 COMMAND_S_MAX = 120  # a program may have to ask somebody, in a browser for one
 
 
-def token_for(url: str, profile: Profile) -> Token | None:
+def token_for(url: str, profile: Profile, *, use_login: bool = True) -> Token | None:
     """The token for a command to this URL; None: what the environment gives, if anything."""
-    from basalt.client import credential
-
-    if credential.VARIABLE in os.environ or credential.FILE_VARIABLE in os.environ or not _is_of(url, profile):
+    if token_variable() is not None:
+        return None
+    if use_login and (login := login_at(url)) is not None:
+        return _given_once(login, url)
+    if profile.url is None or not is_within(url, profile.url):
         return None
     if profile.token_file is not None:
         return Path(profile.token_file)
     return partial(token_of_command, profile.token_command) if profile.token_command else None
 
 
+def kerberos_for(url: str, profile: Profile) -> bool:
+    """Tell whether a command to this URL, for which there is no token, proves who calls by a ticket: where the profile says so."""
+    if token_variable() is not None or profile.url is None:
+        return False
+    return profile.kerberos and is_within(url, profile.url)
+
+
+def _given_once(login: Login, url: str) -> Callable[[], str]:
+    """The token of a login, for a client that asks for another one when it is refused: that is for the user to get."""
+    left = [login.token]
+
+    def ask() -> str:
+        if not left:
+            raise UnauthenticatedError(
+                f"the login at {url} counts no more",
+                field="token",
+                hint="Log in again (`basalt auth login`), or `basalt auth logout`.",
+            )
+        return left.pop()
+
+    return ask
+
+
+def token_variable() -> str | None:
+    """The variable of the environment that gives a token; None: there is none."""
+    from basalt.client import credential
+
+    return next((name for name in (credential.VARIABLE, credential.FILE_VARIABLE) if name in os.environ), None)
+
+
+def shown_url(url: str) -> str:
+    """The URL under which a login is kept: however its servers are written."""
+    from basalt.client.servers import parse_urls, shown
+
+    return shown(parse_urls(url))
+
+
+def login_at(url: str) -> Login | None:
+    """The login at the servers of this URL, if there is one that has not ended."""
+    now_ms = SystemClock().now_ms()
+    logins = (login for at, login in read_logins().items() if is_within(url, at))
+    return next((login for login in logins if now_ms < login.expires_ms), None)
+
+
 def tls_for(url: str, profile: Profile) -> Tls | None:
     """The files for a command to this URL; None: those that the environment names, if any."""
     from basalt.client import Tls, tls
 
-    if not _is_of(url, profile) or any(variable in os.environ for variable in tls.VARIABLES.values()):
+    if (
+        profile.url is None
+        or not is_within(url, profile.url)
+        or any(variable in os.environ for variable in tls.VARIABLES.values())
+    ):
         return None
     files = Tls(profile.ca_file, profile.cert_file, profile.key_file)
     return None if files == Tls() else files
@@ -95,15 +148,13 @@ def _of_json(text: str) -> BearerToken:
     return BearerToken(token, None if expires is None else int(expires))
 
 
-def _is_of(url: str, profile: Profile) -> bool:
-    """Tell whether each server of the URL is one of the profile's."""
+def is_within(url: str, others: str) -> bool:
+    """Tell whether each server of the URL is one of the others."""
     from basalt.client.servers import parse_urls
 
-    if profile.url is None:
-        return False
-    if url == profile.url:
+    if url == others:
         return True
     try:
-        return set(parse_urls(url)) <= set(parse_urls(profile.url))
+        return set(parse_urls(url)) <= set(parse_urls(others))
     except InputError:
         return False

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from basalt.api.positions import Position
     from basalt.cli.output import Column, Output
     from basalt.client import Client
+    from basalt.client.credential import Token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,12 +77,15 @@ class Invocation:
         namespace = self.namespace or os.environ.get("BASALT_NAMESPACE") or profile.namespace or DEFAULT_NAMESPACE
         return Target(url, namespace, profile)
 
-    def client(self, *, wait: bool = True) -> Client:
-        """A client for the target; use it in a `with` block. Waits for a server of this machine that is starting."""
+    def client(self, *, wait: bool = True, token: Token | None = None, use_login: bool = True) -> Client:
+        """A client for the target; use it in a `with` block. Waits for a server of this machine that is starting.
+
+        `token` goes before all that else proves who calls; without `use_login` that of a login is not sent.
+        """
         import logging
 
         import basalt
-        from basalt.cli.credentials import tls_for, token_for
+        from basalt.cli.credentials import kerberos_for, tls_for, token_for
         from basalt.cli.local_server import START_MS_MAX, wait_for_start
 
         logging.getLogger("basalt.client").handlers = [_said()]
@@ -89,6 +93,8 @@ class Invocation:
         timeout_ms = TIMEOUT_MS_DEFAULT if self.timeout_ms is None else self.timeout_ms
         attempts_max = None  # the time alone decides, through a restart of the server too
         try:
+            proof = token or token_for(target.url, target.profile, use_login=use_login)
+            tls = tls_for(target.url, target.profile)
             if not target.url.startswith("embedded:"):
                 listens = wait_for_start(target.url, min(START_MS_MAX, timeout_ms) if wait else 0)
                 if not listens and self.timeout_ms is None:
@@ -98,8 +104,9 @@ class Invocation:
                 namespace=target.namespace,
                 timeout_ms=timeout_ms,
                 attempts_max=attempts_max,
-                token=token_for(target.url, target.profile),
-                tls=tls_for(target.url, target.profile),
+                token=proof,
+                tls=tls,
+                kerberos=proof is None and kerberos_for(target.url, target.profile),
             )
         except InputError as error:
             if error.field != "url":
@@ -331,18 +338,20 @@ GROUP = GroupName(lambda _client: ())
 def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:
     """Ask the server, once. A store that this process would have to open is not asked."""
     import basalt
-    from basalt.cli.credentials import tls_for, token_for
+    from basalt.cli.credentials import kerberos_for, tls_for, token_for
 
     target = (ctx.find_object(Invocation) or Invocation()).target()
     if target.url.startswith("embedded:"):
         return
+    proof = token_for(target.url, replace(target.profile, token_command=()))  # a Tab runs no program
     with basalt.connect(
         target.url,
         namespace=target.namespace,
         timeout_ms=COMPLETION_MS_MAX,
         attempts_max=1,
-        token=token_for(target.url, replace(target.profile, token_command=())),  # a Tab runs no program
+        token=proof,
         tls=tls_for(target.url, target.profile),
+        kerberos=proof is None and kerberos_for(target.url, target.profile),
     ) as client:
         yield from known(client)
 

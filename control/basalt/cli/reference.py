@@ -30,7 +30,9 @@ A server may ask [who calls](../operations/security.md). No option takes a secre
 First to last:
 
 1. `BASALT_TOKEN`, the token itself, or `BASALT_TOKEN_FILE`, a file that holds it;
-2. `token_file` or `token_command` of the profile.
+2. a login: `basalt auth login` turns what else proves who you are into a token that ends within 12 hours, in `logins.json` beside the profiles, and
+   sends it to that server from then on. `basalt auth logout` ends it there and forgets it here;
+3. `token_file` or `token_command` of the profile.
 
 `basalt profile add prod --url https://basalt.example --token-command "vault read -field=token secret/basalt"` keeps where a token is, and no token. The
 command is run without a shell and without input when a token is needed, at most 120 s; what it says on standard error is seen. It prints the token
@@ -39,6 +41,9 @@ or is refused, so `basalt consume --follow` goes on. Completion by Tab runs no s
 
 `--ca-file`, `--cert-file` and `--key-file` of a profile name PEM files for https: whom to trust, and what to show. `BASALT_CA_FILE`,
 `BASALT_CERT_FILE` and `BASALT_KEY_FILE` go before all three.
+
+`basalt token create` and `rotate` print a token alone on standard output, this once, and the rest on standard error; `--to-file` writes it to a file of
+your own instead, which `rotate` replaces as a whole. [A guide](../guides/credentials.md) has all of it.
 
 What a profile names goes to the servers of its own URL: with another `--url`, or another one in `BASALT_URL`, nothing of it is sent. Only the
 environment's token goes to whatever server is named.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import access, admin, groups, messages, producers, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -39,6 +39,7 @@ from basalt.client.credential import (
     proves,
 )
 from basalt.client.handles import Handle, making, signed
+from basalt.client.kerberos import check_library, negotiate
 from basalt.client.plans import Answer, Await, ClientScope, Cursor, NoCredential, Reply, Steps, TableScope, TopicScope
 from basalt.client.producers import AutomaticProducers
 from basalt.client.servers import Redirects, Servers, ServerUrl, in_the_open, parse_urls, shown
@@ -489,8 +490,38 @@ class AsyncSessions(Handle[ClientScope, AsyncDriver]):
 class AsyncAuth(Handle[ClientScope, AsyncDriver]):
     """Who this client is to the server, and what it may do: `client.auth`."""
 
-    whoami = awaiting(auth.whoami)
-    check = awaiting(auth.check)
+    whoami = awaiting(access.whoami)
+    check = awaiting(access.check)
+    login = awaiting(access.login)
+    logout = awaiting(access.logout)
+    refusals = awaiting(access.refusals)
+
+
+class AsyncTokens(Handle[ClientScope, AsyncDriver]):
+    """Tokens, by their ids, which are no secrets: `client.tokens`."""
+
+    create = awaiting(access.create_token)
+    list = awaiting(access.list_tokens)
+    get = awaiting(access.get_token)
+    rotate = awaiting(access.rotate_token)
+    revoke = awaiting(access.revoke_token)
+
+
+class AsyncGrants(Handle[ClientScope, AsyncDriver]):
+    """Grants, by their ids: `client.grants`."""
+
+    add = awaiting(access.add_grant)
+    list = awaiting(access.list_grants)
+    remove = awaiting(access.remove_grant)
+
+
+class AsyncRoles(Handle[ClientScope, AsyncDriver]):
+    """Roles by name: `client.roles`."""
+
+    list = awaiting(access.list_roles)
+    get = awaiting(access.get_role)
+    set = awaiting(access.set_role)
+    remove = awaiting(access.remove_role)
 
 
 class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
@@ -550,6 +581,9 @@ class AsyncClient(Handle[ClientScope, AsyncDriver]):
         self.transactions = AsyncTransactions(scope, driver)
         self.sessions = AsyncSessions(scope, driver)
         self.auth = AsyncAuth(scope, driver)
+        self.tokens = AsyncTokens(scope, driver)
+        self.grants = AsyncGrants(scope, driver)
+        self.roles = AsyncRoles(scope, driver)
         self.admin = AsyncAdmin(scope, driver)
 
     @property
@@ -577,6 +611,7 @@ def connect(
     token: Token | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | Tls | None = None,
+    kerberos: bool = False,
     dedup: bool = True,
 ) -> AsyncClient:
     """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
@@ -585,16 +620,18 @@ def connect(
 
     token = hidden(token)
     clock, servers, retries = SystemClock(), parse_urls(url), RetryPolicy(timeout_ms, attempts_max)
-    source, always = credential_of(token, headers or {})
+    source, always = credential_of(token, headers or {}, kerberos=kerberos)
+    if kerberos:
+        check_library()
     secured = tls_context(tls, secure=servers[0].scheme == "https")
-    if proves(source, always) and (plain := in_the_open(servers)) is not None:
+    if (kerberos or proves(source, always)) and (plain := in_the_open(servers)) is not None:
         log.warning("what proves who calls goes to %s without TLS: whoever is on the way there can read it", plain)
 
     def open_one(server: ServerUrl) -> AsyncTransport:
-        return AiohttpTransport(server, headers=always, tls=secured)
+        return AiohttpTransport(server, headers=always, tls=secured, sign=negotiate if kerberos else None)
 
     transport = AsyncRedirectingTransport(
-        Servers(servers, open_one, clock.monotonic_ms, guarded=source is not None or bool(always)),
+        Servers(servers, open_one, clock.monotonic_ms, guarded=kerberos or source is not None or bool(always)),
         None if source is None else AsyncCredential(source, clock.now_ms),
     )
     return client_of(transport, shown(servers), namespace, retries, clock, dedup=dedup)

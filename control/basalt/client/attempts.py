@@ -91,6 +91,10 @@ _BY_STATUS: dict[int, type[BasaltError]] = {
     429: BusyError,
     503: RetryError,
 }
+# The server's own hint is in the words of HTTP.
+_NOBODY_HINT = (
+    "Give a token: token= of connect, BASALT_TOKEN_FILE, a profile of the command line, or `basalt auth login`."
+)
 _CERTIFICATE_HINT = (
     "Name the certificates of its authority: tls=basalt.Tls(ca_file=…), BASALT_CA_FILE, or ca_file of a profile."
 )
@@ -386,7 +390,10 @@ def error_of(call: Call[Any], answer: Answer) -> BasaltError:
         known = _BY_STATUS.get(answer.status) or (InputError if answer.status < 500 else InternalError)
         message = f"{message} (code {problem.code})"
     unknown = issubclass(known, UnknownOutcomeError) and call.effect is not Effect.NONE
-    error = known(message, field=problem.field, hint=lost_hint(call) if unknown else problem.hint)
+    hint = lost_hint(call) if unknown else problem.hint
+    if known is UnauthenticatedError and problem.field == "Authorization":
+        hint = _NOBODY_HINT
+    error = known(message, field=problem.field, hint=hint)
     error.request_id = problem.request_id or answer.headers.get(REQUEST_ID_HEADER)
     if isinstance(error, NotLeaderError):
         error.leader_url = problem.leader

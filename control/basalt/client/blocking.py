@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, Self, TypeVa
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import access, admin, groups, messages, producers, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -40,6 +40,7 @@ from basalt.client.credential import (
     proves,
 )
 from basalt.client.handles import Handle, making, signed
+from basalt.client.kerberos import check_library, negotiate
 from basalt.client.plans import Answer, Await, ClientScope, Cursor, NoCredential, Reply, Steps, TableScope, TopicScope
 from basalt.client.producers import AutomaticProducers
 from basalt.client.servers import Redirects, Servers, ServerUrl, in_the_open, parse_urls, shown
@@ -488,8 +489,38 @@ class Sessions(Handle[ClientScope, Driver]):
 class Auth(Handle[ClientScope, Driver]):
     """Who this client is to the server, and what it may do: `client.auth`."""
 
-    whoami = blocking(auth.whoami)
-    check = blocking(auth.check)
+    whoami = blocking(access.whoami)
+    check = blocking(access.check)
+    login = blocking(access.login)
+    logout = blocking(access.logout)
+    refusals = blocking(access.refusals)
+
+
+class Tokens(Handle[ClientScope, Driver]):
+    """Tokens, by their ids, which are no secrets: `client.tokens`."""
+
+    create = blocking(access.create_token)
+    list = blocking(access.list_tokens)
+    get = blocking(access.get_token)
+    rotate = blocking(access.rotate_token)
+    revoke = blocking(access.revoke_token)
+
+
+class Grants(Handle[ClientScope, Driver]):
+    """Grants, by their ids: `client.grants`."""
+
+    add = blocking(access.add_grant)
+    list = blocking(access.list_grants)
+    remove = blocking(access.remove_grant)
+
+
+class Roles(Handle[ClientScope, Driver]):
+    """Roles by name: `client.roles`."""
+
+    list = blocking(access.list_roles)
+    get = blocking(access.get_role)
+    set = blocking(access.set_role)
+    remove = blocking(access.remove_role)
 
 
 class Admin(Handle[ClientScope, Driver]):
@@ -549,6 +580,9 @@ class Client(Handle[ClientScope, Driver]):
         self.transactions = Transactions(scope, driver)
         self.sessions = Sessions(scope, driver)
         self.auth = Auth(scope, driver)
+        self.tokens = Tokens(scope, driver)
+        self.grants = Grants(scope, driver)
+        self.roles = Roles(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property
@@ -576,6 +610,7 @@ def connect(
     token: Token | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | Tls | None = None,
+    kerberos: bool = False,
     dedup: bool = True,
 ) -> Client:
     """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
@@ -584,16 +619,18 @@ def connect(
 
     token = hidden(token)
     clock, servers, retries = SystemClock(), parse_urls(url), RetryPolicy(timeout_ms, attempts_max)
-    source, always = credential_of(token, headers or {})
+    source, always = credential_of(token, headers or {}, kerberos=kerberos)
+    if kerberos:
+        check_library()
     secured = tls_context(tls, secure=servers[0].scheme == "https")
-    if proves(source, always) and (plain := in_the_open(servers)) is not None:
+    if (kerberos or proves(source, always)) and (plain := in_the_open(servers)) is not None:
         log.warning("what proves who calls goes to %s without TLS: whoever is on the way there can read it", plain)
 
     def open_one(server: ServerUrl) -> Transport:
-        return HttpTransport(server, headers=always, tls=secured)
+        return HttpTransport(server, headers=always, tls=secured, sign=negotiate if kerberos else None)
 
     transport = RedirectingTransport(
-        Servers(servers, open_one, clock.monotonic_ms, guarded=source is not None or bool(always)),
+        Servers(servers, open_one, clock.monotonic_ms, guarded=kerberos or source is not None or bool(always)),
         None if source is None else Credential(source, clock.now_ms),
     )
     return client_of(transport, shown(servers), namespace, retries, clock, dedup=dedup)

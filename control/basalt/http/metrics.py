@@ -36,6 +36,7 @@ from basalt.access.refusals import Refusals
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
+from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
@@ -44,6 +45,7 @@ from basalt_engine import __version__
 from basalt_engine.clock import Durations
 
 if TYPE_CHECKING:
+    from basalt.access.proofs.jwks import Jwks
     from basalt_engine.stores.rocks import RocksStore
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
@@ -185,6 +187,8 @@ class Metrics:
             others.append(LeaderMetrics(services.leadership))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
+            if services.authentication.jwts is not None:
+                others.append(JwksMetrics(services.authentication.jwts.jwks))
         for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
             yield family
 
@@ -307,6 +311,27 @@ class Metrics:
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
 
 
+class TlsMetrics(Collector):
+    """The series of a port that speaks TLS; the same as leader and as standby."""
+
+    def __init__(self, handshakes: Handshakes) -> None:
+        self._handshakes = handshakes
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        handshakes = self._handshakes
+        ends_s = handshakes.context.not_after_ms / 1_000
+        yield _gauge(
+            "basalt_tls_certificate_not_after_seconds", "When the server's certificate ends, since 1970", ends_s
+        )
+        yield _gauge(
+            "basalt_tls_handshakes_going_on", "Connections whose handshake is not complete", handshakes.going_on
+        )
+        yield _counters("basalt_tls_handshakes", "Handshakes by what became of them", "outcome", handshakes.outcomes)
+        text = "Changes of certificate, key and CAs that were taken, and looks at one that was not"
+        yield _counters("basalt_tls_reloads", text, "outcome", handshakes.reloads)
+
+
 class LeaderMetrics(Collector):
     """The series of one server's part in the question who leads; the same as leader and as standby."""
 
@@ -329,6 +354,18 @@ class LeaderMetrics(Collector):
         yield _counter(
             "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
         )
+
+
+class JwksMetrics(Collector):
+    """The series of an identity provider's keys."""
+
+    def __init__(self, keys: Jwks) -> None:
+        self._keys = keys
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        text = "Time since the identity provider's keys were read, or since the start where they never were"
+        yield _gauge("basalt_jwks_age_seconds", text, self._keys.age_ms / 1_000)
 
 
 class AccessMetrics(Collector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 from basalt.access.authentication import Authentication, AuthenticationRules, superusers_of
@@ -16,6 +17,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.table import Store
 
 if TYPE_CHECKING:
+    from basalt.access.proofs.jwt import Jwts
     from basalt.access.proofs.kerberos import Kerberos
 
 NONE = "none"
@@ -51,6 +53,27 @@ def check_authentication(settings: Settings) -> None:
             )  # fmt: skip
     _check_proxies(auth)
     open_kerberos(auth)
+    if "jwt" in auth.kinds:
+        _check_jwt(auth)
+
+
+def _check_jwt(auth: AuthSettings) -> None:
+    for library in ("jwt", "cryptography"):
+        if importlib.util.find_spec(library) is None:
+            raise _wrong(
+                "auth.kinds", f"says jwt, and that needs a library that is not here: {library}",
+                "install it with `pip install 'basalt-mq[jwt]'`",
+            )  # fmt: skip
+    for name in auth.superusers:
+        if name.partition(":")[0] == "jwt-group" and auth.jwt.groups_claim is None:
+            raise _wrong(
+                "auth.jwt.groups_claim", f"is not given, and auth.superusers lists {name}: nobody is in that group",
+                "name the claim in which tokens have their groups",
+            )  # fmt: skip
+    if auth.jwt.ca is not None:
+        from basalt.access.proofs.jwks import tls_context  # its library is wanted only here
+
+        tls_context(auth.jwt.ca)
 
 
 def _check_proxies(auth: AuthSettings) -> None:
@@ -109,8 +132,21 @@ async def open_access(
         frozenset(auth.proxy.principals),
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
+        auth.cert.name,
     )
-    return directory, refusals, Authentication(rules, directory, refusals, clock, open_kerberos(auth))
+    authentication = Authentication(
+        rules, directory, refusals, clock, jwts=_jwts(auth, clock), kerberos=open_kerberos(auth)
+    )
+    authentication.start()
+    return directory, refusals, authentication
+
+
+def _jwts(auth: AuthSettings, clock: Clock) -> Jwts | None:
+    if "jwt" not in auth.kinds:
+        return None
+    from basalt.access.proofs.jwt import Jwts
+
+    return Jwts(auth.jwt, clock)
 
 
 def open_kerberos(auth: AuthSettings) -> Kerberos | None:

@@ -31,6 +31,7 @@ from basalt.settings.kinds import (
     Host,
     HostNames,
     KerberosPrincipal,
+    KeySource,
     Moment,
     NamePrefix,
     Origins,
@@ -38,11 +39,13 @@ from basalt.settings.kinds import (
     PrincipalPart,
     Principals,
     Realms,
+    RequiredTerm,
     Secret,
     ServiceHost,
     ServiceName,
     SettingKind,
     Size,
+    Term,
     Url,
     Whole,
     Window,
@@ -101,6 +104,78 @@ class KerberosSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS of the HTTP face, and the certificates of clients; read again while the server runs, when the files change."""
+
+    certificate: Annotated[
+        str | None, FilePath("file of the server's certificate and those between it and its CA, in PEM; off: no TLS")
+    ] = None
+    key: Annotated[
+        str | None, FilePath("file of its private key, in PEM and without a password, that others cannot read")
+    ] = None
+    client: Annotated[
+        Literal["off", "optional", "required"],
+        Choice(
+            "certificates of clients: off (not asked for), optional, or required of each connection",
+            ("off", "optional", "required"),
+        ),
+    ] = "off"
+    client_ca: Annotated[
+        str | None, FilePath("file of the CAs, in PEM, of which a client's certificate must be one's")
+    ] = None
+    client_crl: Annotated[
+        str | None, FilePath("file of their lists of revoked certificates, in PEM: one of each CA on a client's chain")
+    ] = None
+    min_version: Annotated[Literal["1.2", "1.3"], Choice("oldest version of TLS", ("1.2", "1.3"))] = "1.2"
+    # The files are read, so that a link that was turned, as Kubernetes does it, is seen too; they are small.
+    reload_ms: Annotated[
+        int, Duration("how often the files are looked at, whether they have changed", SECOND_MS, DAY_MS)
+    ] = MINUTE_MS
+    hsts: Annotated[
+        bool, Flag("tell browsers to go by https alone to all ports of this server's name, for a year (HSTS)")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertSettings:
+    """The place of a client's name in its certificate; read only where auth.kinds has cert."""
+
+    name: Annotated[
+        Literal["subject", "cn", "dns", "uri"],
+        Choice(
+            "what of a client's certificate is its name: the whole subject, its only CN, or its only DNS name or URI",
+            ("subject", "cn", "dns", "uri"),
+        ),
+    ] = "subject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings:
+    """The identity provider whose tokens count; read only when auth.kinds has jwt."""
+
+    issuer: Annotated[
+        str | None, Term("the identity provider, as its tokens name it in iss, to the last character")
+    ] = None
+    audience: Annotated[str | None, Term("this server, as tokens that are meant for it name it in aud")] = None
+    jwks: Annotated[str | None, KeySource("where the provider publishes its keys, or a file with them")] = None
+    ca: Annotated[
+        str | None, FilePath("certificates of the authorities that vouch for the provider; off: those of this machine")
+    ] = None
+    algorithms: Annotated[
+        tuple[Literal["RS256", "PS256", "ES256", "EdDSA"], ...],
+        Words("algorithms of signatures that count", ("RS256", "PS256", "ES256", "EdDSA")),
+    ] = ("RS256", "PS256", "ES256", "EdDSA")
+    principal_claim: Annotated[str, RequiredTerm("the claim that becomes the principal's name, behind jwt:")] = "sub"
+    groups_claim: Annotated[
+        str | None, Term("the claim with the names of the principal's groups, behind jwt-group:; off: it is in none")
+    ] = None
+    # Clocks of servers differ by less; each second more is one for which a token outlives its end.
+    leeway_ms: Annotated[
+        int, Duration("how far the provider's clock and this server's may differ", 0, 5 * MINUTE_MS)
+    ] = 30 * SECOND_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
     """Proxies that have proved who their users are, and say it in a header."""
 
@@ -141,6 +216,8 @@ class AuthSettings:
     not_before: Annotated[
         int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
     ] = None
+    cert: CertSettings = CertSettings()
+    jwt: JwtSettings = JwtSettings()
     proxy: ProxySettings = ProxySettings()
     kerberos: KerberosSettings = KerberosSettings()
 
@@ -223,6 +300,9 @@ class HttpSettings:
     cors_origins: Annotated[
         tuple[str, ...], Origins("origins whose web pages may call this server from a browser")
     ] = ()
+    tls_elsewhere: Annotated[
+        bool, Flag("a proxy or a mesh before this server speaks TLS: tokens and tickets come to it without")
+    ] = False
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
     )
@@ -397,6 +477,7 @@ class Settings:
 
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()

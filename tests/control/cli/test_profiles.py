@@ -64,6 +64,9 @@ def test_a_relative_path_of_a_profile_is_kept_whole(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert run("profile", "add", "dev", "--url", "localhost:1", "--token-file", "token").code == 0
     assert json.loads(run("profile", "list", "-o", "json").out)[0]["token_file"] == str(tmp_path / "token")
+    for command, kept in (("./login.sh a/b", [str(tmp_path / "login.sh"), "a/b"]), ("vault x", ["vault", "x"])):
+        assert run("profile", "add", "dev", "--url", "localhost:1", "--token-command", command).code == 0
+        assert json.loads(run("profile", "list", "-o", "json").out)[0]["token_command"] == kept
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,23 @@ def test_a_token_and_a_header_authorization_are_one_too_many():
         credential_of("one", {"AUTHORIZATION": "Bearer two"})
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {CANARY}\n"},
+        {"x-key": f"{CANARY}\r\nX-Evil: 1"},
+        {"x-key": f"{CANARY}é"},
+        {"x\n": CANARY},
+    ],
+)
+@pytest.mark.parametrize("connect", [basalt.connect, basalt.aio.connect])
+def test_a_header_that_is_none_is_refused_without_its_value(connect, headers):
+    with pytest.raises(InputError) as raised:
+        connect("http://127.0.0.1:1", headers=headers)
+    assert raised.value.field == "headers"
+    assert CANARY not in str(raised.value)
+
+
 def test_something_else_is_no_token():
     with pytest.raises(TypeError, match="not bytes"):
         token_source(b"one")  # type: ignore[arg-type]

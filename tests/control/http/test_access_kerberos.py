@@ -159,7 +159,7 @@ def test_a_token_for_another_service_is_refused(client, caches):
 
 
 def test_a_user_of_a_realm_that_is_not_listed_is_refused(realm, client, tmp_path, monkeypatch):
-    with running_kdc(tmp_path / "partner", "PARTNER.TEST") as partner:
+    with running_kdc(tmp_path / "partner", "AFFILIATE.TEST") as partner:
         partner.principal("root", "of the other root")
         partner.trust(realm, "over-http")
         with pytest.MonkeyPatch.context() as patch:

@@ -2,7 +2,7 @@
 
 The keys of the service are in a keytab, which is read for each token, so a new key counts at once. A ticket counts for the service that
 the settings name, from a client of a realm that they list, and each token once: the library keeps what it has accepted in a file of this
-process's memory. docs/operations/security.md, docs/decisions/0044-kerberos-tokens-count-once-for-each-process.md
+process's memory. docs/operations/security.md, docs/decisions/0046-kerberos-tokens-count-once-for-each-process.md
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gssapi import raw
 
 from basalt.access.principal import Principal
 from basalt.access.proofs.proof import Proof
+from basalt.channel_binding import binding
 from basalt.errors import AuthenticationUnavailableError, InputError, InvalidSettingError, UnauthenticatedError
 from basalt.settings import KerberosSettings
 
@@ -84,14 +85,14 @@ class Kerberos:
                 hint="See what it has with `klist -k -e FILE`; auth.kerberos.service names the service.",
             ) from None
 
-    def prove(self, token: str, now_ms: int, binding: bytes | None = None) -> Accepted:
+    def prove(self, token: str, now_ms: int, end_point: bytes | None = None) -> Accepted:
         """Find who sends this token, which is what follows `Negotiate` in the header. It counts no second time.
 
-        `binding` is that of the TLS connection that it came over (`tls-server-end-point`, RFC 5929); None without TLS.
+        `end_point` is the hash of the server's certificate on the TLS connection that it came over (RFC 5929); None without TLS.
         `UnauthenticatedError`, `AuthenticationUnavailableError`.
         """
         given = _decoded(token)
-        bound = raw.ChannelBindings(application_data=binding) if self._is_bound and binding is not None else None
+        bound = raw.ChannelBindings(application_data=binding(end_point)) if self._is_bound and end_point else None
         try:
             # The class SecurityContext would keep an error of this back until it is looked at next: for a token that was sent before its
             # `step` returns an answer as for a good one.
