@@ -18,7 +18,8 @@ from msgspec import structs
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.ranges import Holder
 from basalt.catalog.topics import TopicName, title_of
-from basalt.commits.coordinator import Coordinator, Guard
+from basalt.commits.commit_stage import Guard
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import (
     ConflictError,
     ExternalWritesError,

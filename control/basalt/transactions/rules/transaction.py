@@ -313,6 +313,13 @@ class SessionBinding(NamedTuple):
     version: int | None = None
 
 
+class Belonging(NamedTuple):
+    """Whose a transaction is: its principal's (empty: anonymous), and that of who may act in its session, if it is known to be in one."""
+
+    principal: str
+    session: str | None
+
+
 class Loss(NamedTuple):
     """The lost conflict that dooms a transaction: another one changed `key` and committed first.
 
@@ -335,7 +342,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
     `external_writes` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
-    is gone. `changes_unlogged`: its change set is deferred, and comes with the commit.
+    is gone. `changes_unlogged`: its change set is deferred, and comes with the commit. `principal` began it, and is empty where
+    nobody had to prove who they are; `owner` is a label, and proves nothing.
     """
 
     id: int
@@ -360,6 +368,11 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     doomed: Loss | None = None
     timed_out: bool = False
     was_invalid: bool = False
+    principal: str = ""
+
+    @property
+    def belonging(self) -> Belonging:
+        return Belonging(self.principal, None if self.session is None else self.session.name)
 
     @property
     def write_pointer(self) -> int:
