@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -318,6 +318,21 @@ class Belonging(NamedTuple):
 
     principal: str
     session: str | None
+
+    @property
+    def shown(self) -> str:
+        """The principal, for people."""
+        return self.principal or "anonymous"
+
+
+Sees = Callable[
+    [Belonging | None], bool
+]  # tells whether who asks may look at a transaction; of others it learns the id alone
+
+
+def sees_all(_: Belonging | None) -> bool:
+    """For who may look at every transaction."""
+    return True
 
 
 class Loss(NamedTuple):
