@@ -14,8 +14,10 @@ from basalt.access.principal import ANONYMOUS
 from basalt.access.resources import Resource
 from basalt.catalog.tables import table_title_of
 from basalt.catalog.topics import title_of
+from basalt.commits.commit_stage import Guard
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import ForbiddenError
-from basalt.transactions.rules.transaction import Belonging, Transaction, check_request_id
+from basalt.transactions.rules.transaction import Belonging, State, Transaction, check_request_id
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 
 OF_EVERYBODY = resources.transactions("*")  # those too of which nothing is known
@@ -65,10 +67,22 @@ def must_act(caller: Caller, verb: str, whose: Belonging | None, shown: str) -> 
         )
 
 
-def must_commit(caller: Caller, state: TransactionProposals, transaction: Transaction) -> None:
-    """Refuse with `ForbiddenError` to make true what a transaction has done: the rights may have been taken back since."""
+def commit_guard(caller: Caller, transactions: Coordinator) -> Guard | None:
+    """The refusal of a commit, in the stage that decides, by who may not do what the transaction has done: that becomes true only there."""
     if caller.policy is None:
-        return
+        return None
+
+    def guard(transaction: Transaction | None) -> None:
+        if (
+            transaction is not None and transaction.state is State.OPEN
+        ):  # otherwise it is decided, and the answer says how
+            _must_commit(caller, transactions.state, transaction)
+
+    return guard
+
+
+def _must_commit(caller: Caller, state: TransactionProposals, transaction: Transaction) -> None:
+    """Refuse with `ForbiddenError` to make true what a transaction has done: the rights may have been taken back since."""
     for join in transaction.topics:
         caller.must("write", resources.topic(*title_of(join.topic)))
     for table in transaction.tables:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basalt.access.policy import Caller, Policy
+from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
@@ -71,7 +73,11 @@ class RunningServices(services.Services):
 
     system: SystemTable
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
+    policy: Policy | None = (
+        None  # by which the calls of the Thrift face are judged; None: nobody has to prove who they are
+    )
     settings_at_start: Settings = field(init=False)
+    _thrift_calls_as: Caller | None = None
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
@@ -103,7 +109,18 @@ class RunningServices(services.Services):
     def _served_by_thrift(self) -> Served:
         from basalt.thrift.calls import Served  # its library may not be here, and is wanted only for this
 
-        return Served(self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping)
+        return Served(
+            self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping, self._thrift_caller,
+        )  # fmt: skip
+
+    def _thrift_caller(self) -> Caller:
+        """As whom the clients of the Thrift face are judged, by the policy of the moment."""
+        caller = self._thrift_calls_as
+        if caller is None or caller.policy is not self.policy:
+            named = self.settings.thrift.principal
+            principal = ANONYMOUS if named is None else parse_principal(named)
+            caller = self._thrift_calls_as = Caller(principal, self.policy)
+        return caller
 
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""

@@ -112,10 +112,15 @@ async def read_written(
             field=POINTER,
             hint=f"Put it into the body; the query is for {others}.",
         )
+    named = request.integer(POINTER)
+    if named is not None:  # before anything of the body is read
+        await request.must_write_under(named, request.topic)
     if media_type == ARROW:
         await load_arrow()
     body = written.decode(await request.body())
-    pointer = request.integer(POINTER) if written.pointer_in_query else body.write_pointer
+    if written.pointer_in_query:
+        return written, body, named
+    pointer: int | None = body.write_pointer
     if pointer is not None:
         await request.must_write_under(pointer, request.topic)
     return written, body, pointer

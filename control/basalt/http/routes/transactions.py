@@ -13,7 +13,7 @@ from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionIn
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import topic_name
-from basalt.commits.commit_stage import Beginning, Guard
+from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import SessionStanding
 from basalt.http.asgi.requests import AVRO, JSON, convert_json
 from basalt.http.asgi.responses import Response, json_response
@@ -207,9 +207,8 @@ async def commit(request: Request) -> bodies.TransactionOutcome:
     if work is not None:
         request.must_do(work)
     transactions = request.services.transactions
-    return _outcome(
-        request, await transactions.commit(transaction_id, work, request.once_id, guard=_commit_guard(request))
-    )
+    guard = ownership.commit_guard(request.caller, transactions)
+    return _outcome(request, await transactions.commit(transaction_id, work, request.once_id, guard=guard))
 
 
 @route("POST", TRANSACTION_PATH + "/abort", ACTS, errors=_ENDING)
@@ -360,21 +359,6 @@ def _session(asked: bodies.BeginRequest) -> SessionBinding | WorkVersion | None:
 def _judge_one_shot(request: Request, work: Work) -> None:
     request.caller.must("transact", resources.CLUSTER)
     request.must_do(work)
-
-
-def _commit_guard(request: Request) -> Guard | None:
-    """The refusal of a commit, in the stage that decides, by who may not do what the transaction has done: that becomes true only here."""
-    caller, transactions = request.caller, request.services.transactions
-    if caller.policy is None:
-        return None
-
-    def guard(transaction: Transaction | None) -> None:
-        if (
-            transaction is not None and transaction.state is State.OPEN
-        ):  # otherwise it is decided, and the answer says how
-            ownership.must_commit(caller, transactions.state, transaction)
-
-    return guard
 
 
 async def _one_shot(request: Request, work: Work, owner: str) -> Response:
