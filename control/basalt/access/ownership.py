@@ -48,23 +48,29 @@ def own_request_id(caller: Caller, request_id: str | None) -> str | None:
 
 def may_act(caller: Caller, verb: str, whose: Belonging | None) -> bool:
     """Tell whether the caller may `transact` on a transaction, or `observe` it. None: nothing is known of it."""
-    if caller.policy is None:
+    if caller.policy is None or caller.has(verb, _resource(whose)):
         return True
-    if whose is None:
-        return caller.may(verb, OF_EVERYBODY)
-    if caller.may(verb, Resource("transactions", (whose.principal,)) if whose.principal else _OF_NOBODY):
+    if whose is not None and whose.session is not None and caller.has("transact", resources.session(whose.session)):
         return True
-    return whose.session is not None and caller.may("transact", resources.session(whose.session))
+    return caller.may(verb, _resource(whose))  # where rights are not enforced, everybody may
 
 
 def must_act(caller: Caller, verb: str, whose: Belonging | None, shown: str) -> None:
     """Refuse with `ForbiddenError` who may not. Nobody learns from it whether there is such a transaction; `shown` is what the caller calls it."""
     if not may_act(caller, verb, whose):
+        if caller.refusals is not None:
+            caller.refusals.note(str(caller.principal), verb, str(_resource(whose)))
         raise ForbiddenError(
             f"{caller.principal} may not {verb} transaction {shown}",
             hint="Use one that you began: it is another's, or never began, or is forgotten. Or have"
             f" {verb} on the transactions of who began it granted to {caller.principal}.",
         )
+
+
+def _resource(whose: Belonging | None) -> Resource:
+    if whose is None:
+        return OF_EVERYBODY
+    return Resource("transactions", (whose.principal,)) if whose.principal else _OF_NOBODY
 
 
 def commit_guard(caller: Caller, transactions: Coordinator) -> Guard | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from basalt.access.policy import Caller, Policy
+from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -43,6 +43,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
+from basalt.server.authentication import open_access
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, ProducerSettings, SubscriptionSettings
 from basalt.tables.garbage_cells import CellActivity
@@ -73,9 +74,6 @@ class RunningServices(services.Services):
 
     system: SystemTable
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
-    policy: Policy | None = (
-        None  # by which the calls of the Thrift face are judged; None: nobody has to prove who they are
-    )
     settings_at_start: Settings = field(init=False)
     _thrift_calls_as: Caller | None = None
 
@@ -115,11 +113,12 @@ class RunningServices(services.Services):
 
     def _thrift_caller(self) -> Caller:
         """As whom the clients of the Thrift face are judged, by the policy of the moment."""
+        policy = None if self.authentication is None else self.directory.entries.policy
         caller = self._thrift_calls_as
-        if caller is None or caller.policy is not self.policy:
+        if caller is None or caller.policy is not policy:
             named = self.settings.thrift.principal
             principal = ANONYMOUS if named is None else parse_principal(named)
-            caller = self._thrift_calls_as = Caller(principal, self.policy)
+            caller = self._thrift_calls_as = Caller(principal, policy, credential="thrift", refusals=self.refusals)
         return caller
 
     def stop_waiting(self) -> None:
@@ -134,6 +133,7 @@ class RunningServices(services.Services):
         self.stop_waiting()
         await self.groups.close()
         await self.scheduler.stop()
+        await self.directory.close()
         await self.producers.close()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
@@ -201,12 +201,14 @@ async def open_services(
 
 
 def _topic_logs(
-    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits
+    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits, writer: GroupCommit
 ) -> TopicLogs:
-    return TopicLogs(
+    topics = TopicLogs(
         store, clock, catalog, tail_bytes_max=settings.cache_bytes_max, answers_bytes_max=settings.answers_bytes_max,
         limits=memory,
     )  # fmt: skip
+    merge_small_rows(writer, topics.memory)
+    return topics
 
 
 async def _wire(
@@ -217,15 +219,12 @@ async def _wire(
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     catalog = Topics(store, clock, facts.buckets)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory)
-    merge_small_rows(writer, topics.memory)
-    kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
+    log = _transaction_log(settings, store)
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look = SliceLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
-    known_transactions = KnownTransactions(manager)
+    look, known_transactions = _look(settings.messaging), KnownTransactions(manager)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
@@ -236,8 +235,9 @@ async def _wire(
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     places = MessagePlaces(store, clock, reader, transaction_manager, ends, first_unstable, ids)
-    limits = _group_limits(settings.subscriptions)
-    groups = Groups(clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, limits)
+    groups = Groups(
+        clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
+    )  # fmt: skip
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, writer, clock), log, clock)
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
@@ -251,6 +251,7 @@ async def _wire(
         settings, store, clock, topics, statistics, markers, producers, writer, transactions, log, known_transactions, pruner, activity,
         truncation, groups, audit,
     )  # fmt: skip
+    directory, refusals, authentication = await open_access(settings, store, clock)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
@@ -258,7 +259,17 @@ async def _wire(
         transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
+        directory=directory, refusals=refusals, authentication=authentication,
     )  # fmt: skip
+
+
+def _transaction_log(settings: Settings, store: Store) -> TransactionLog:
+    kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
+    return TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
+
+
+def _look(settings: MessagingSettings) -> SliceLimits:
+    return SliceLimits(settings.fetch_messages_max, settings.fetch_bytes_max)
 
 
 def _producer_limits(settings: ProducerSettings) -> ProducerLimits:

@@ -9,6 +9,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import structs
+
 from basalt.access import ownership
 from basalt.access.policy import Caller
 from basalt.access.resources import CLUSTER
@@ -302,7 +304,10 @@ class Calls:
         self, act: str, what: str, do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done"
     ) -> T:
         """Do what an operator asks for, with a line in the audit."""
-        return await self._served.audit.act(act, what, _OPERATOR, "", "", do, told)
+        caller, by = self._caller, _OPERATOR
+        if caller.policy is not None:
+            by = structs.replace(by, principal=str(caller.principal), credential=caller.credential)
+        return await self._served.audit.act(act, what, by, "", "", do, told)
 
     async def _prune(self) -> None:
         try:

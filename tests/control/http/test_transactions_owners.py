@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ from basalt.api.codecs import avro
 from basalt.http.app import ANYBODY, build_app
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
+from basalt.settings.tree import AuthSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TABLE_NAMES, Row
@@ -567,3 +569,78 @@ def test_where_nobody_is_judged_nothing_belongs_to_anybody(shop: Shop):
         assert shop.services.transactions.state.get(begun["writePointer"]).principal == ""
     shop.client.app = build_app(shop.services, ANYBODY)
     assert shop.client.call("POST", f"{TRANSACTIONS}/{begun['id']}/commit").status == 200
+
+
+# With tokens.
+
+
+ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token="b" * 40))
+
+
+class Asker:
+    """Somebody who sends a token."""
+
+    def __init__(self, client: Client, token: str) -> None:
+        self.client = client
+        self.token = token
+
+    def __call__(self, method: str, target: str, body: object = b"", **headers: str) -> Reply:
+        return self.client.call(method, target, body, Authorization=f"Bearer {self.token}", **headers)
+
+
+def with_token(root: Asker, name: str, *grants: tuple[list[str], str]) -> Asker:
+    for verbs, resource in grants:
+        given = {"subject": f"token:{name}", "verbs": verbs, "resource": resource}
+        assert root("POST", "/v1/admin/grants", given).status == 200
+    return Asker(root.client, root("POST", "/v1/admin/tokens", {"name": name}).json()["token"])
+
+
+WORKS = (list(DATA), "namespace:shop"), (["transact"], "cluster")
+
+
+def test_who_proves_who_they_are_owns_what_they_begin(connect: Callable[[Settings], Client]):
+    client = connect(ASKED)
+    root = Asker(client, "b" * 40)
+    etl, other, mallory = (with_token(root, name, *WORKS) for name in ("etl", "etl", "mallory"))
+    assert root("PUT", TOPIC).status == 200
+    begun = etl("POST", TRANSACTIONS, {"owner": "payroll"}, Basalt_Request_Id="r").json()
+    assert begun["principal"] == "token:etl"
+    body = {"transactionWritePointer": begun["writePointer"], "messages": ["paid"]}
+    assert mallory("POST", f"{TOPIC}/publish", body).status == 403
+    assert mallory("POST", f"{TRANSACTIONS}/{begun['id']}/commit").status == 403
+    assert mallory("POST", TRANSACTIONS, {}, Basalt_Request_Id="r").json()["id"] != begun["id"]
+    assert other("POST", f"{TOPIC}/publish", body).status == 200, "another token of the same principal is the same one"
+    assert other("POST", TRANSACTIONS, {"owner": "payroll"}, Basalt_Request_Id="r").json()["id"] == begun["id"]
+    (refusal,) = (each for each in client.services.refusals.newest(10) if each.principal == "token:mallory")
+    assert (refusal.verb, refusal.resource, refusal.count) == ("transact", "transactions:token:etl", 2)
+    assert etl("POST", f"{TRANSACTIONS}/{begun['id']}/commit").json()["state"] == "COMMITTED"
+
+
+def test_a_token_that_is_limited_to_other_rights_acts_on_no_transaction_of_its_principal(
+    connect: Callable[[Settings], Client],
+):
+    client = connect(ASKED)
+    root = Asker(client, "b" * 40)
+    etl = with_token(root, "etl", *WORKS)
+    only = [{"verbs": ["transact"], "resource": "cluster"}]
+    limited = Asker(client, root("POST", "/v1/admin/tokens", {"name": "etl", "only": only}).json()["token"])
+    begun = limited("POST", TRANSACTIONS, {}).json()
+    assert limited("POST", f"{TRANSACTIONS}/{begun['id']}/commit").status == 403
+    assert etl("POST", f"{TRANSACTIONS}/{begun['id']}/commit").status == 200
+
+
+def test_where_rights_are_not_enforced_yet_everybody_acts_and_it_is_noted(connect: Callable[[Settings], Client]):
+    client = connect(replace(ASKED, auth=replace(ASKED.auth, enforce=False)))
+    root = Asker(client, "b" * 40)
+    etl, mallory = (with_token(root, name, *WORKS) for name in ("etl", "mallory"))
+    begun = etl("POST", TRANSACTIONS, {}).json()
+    named = {"session": "billing", "run": "monday", "version": 7}
+    assert root("POST", "/v1/admin/grants", {
+        "subject": "token:mallory", "verbs": ["transact"], "resource": "session:billing",
+    }).status == 200  # fmt: skip
+    joined = etl("POST", TRANSACTIONS, named).json()
+    assert mallory("GET", f"{TRANSACTIONS}/{joined['id']}").status == 200
+    assert [each for each in client.services.refusals.newest(10) if each.principal == "token:mallory"] == []
+    assert mallory("POST", f"{TRANSACTIONS}/{begun['id']}/commit").json()["state"] == "COMMITTED"
+    noted = [each.resource for each in client.services.refusals.newest(10) if each.principal == "token:mallory"]
+    assert noted == ["transactions:token:etl"]

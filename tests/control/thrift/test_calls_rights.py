@@ -14,9 +14,11 @@ from basalt.access.policy import Caller, Policy, parse_grant
 from basalt.access.principal import parse_principal
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import topic_name
-from basalt.http.app import build_app
+from basalt.http.app import OPERATIONS, Frame
+from basalt.http.asgi.front import Front
+from basalt.http.routes.route_table import Routes
 from basalt.settings import Settings
-from basalt.settings.tree import ThriftSettings
+from basalt.settings.tree import AuthSettings, ThriftSettings
 from basalt.thrift.calls import BAD_ARGUMENT
 from basalt.thrift.wire import METHODS, types
 from basalt.transactions.rules.transaction import State
@@ -29,14 +31,23 @@ ORDERS = topic_name("shop", "orders")
 PUBLISH = "/v1/namespaces/shop/topics/orders/publish"
 
 
+PROVING = AuthSettings(kinds=("token",), bootstrap_token="x" * 40)
+
+
+def judge_by(serving: Serving, grants: list[Any]) -> None:
+    """Have these grants in force, and no others."""
+    directory = serving.services.directory
+    directory.entries = replace(directory.entries, policy=Policy(grants))
+
+
 def granted(*rights: str, to: str = FACE) -> list[Any]:
     return [parse_grant(to, [verb], resource) for verb, _, resource in (right.partition(" ") for right in rights)]
 
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    with Serving(Settings(thrift=ThriftSettings(principal=FACE))) as started:
-        started.services.policy = Policy(granted("transact cluster"))
+    with Serving(Settings(auth=PROVING, thrift=ThriftSettings(principal=FACE))) as started:
+        judge_by(started, granted("transact cluster"))
         yield started
 
 
@@ -54,7 +65,7 @@ def refused(call: Callable[..., Any], *arguments: Any) -> str:
 def over_http(serving: Serving, caller: Caller, method: str, target: str, body: object = b"") -> Reply:
     async def ask(services: Any) -> Reply:
         client = Client.__new__(Client)
-        client.app = build_app(services, caller)
+        client.app = Frame(services, Routes(OPERATIONS, Front.of(services.settings)), caller)
         return await client.ask(method, target, body)
 
     reply: Reply = serving.do(ask)
@@ -109,12 +120,12 @@ def test_each_call_takes_its_right_on_the_cluster(name: str, serving: Serving):
     with serving.client() as client:
         tx = client.startShort()
         verb, others = NEEDS.get(name, "transact"), {"transact", "operate", "observe", "inspect"}
-        serving.services.policy = Policy(granted(*(f"{other} cluster" for other in others - {verb})))
+        judge_by(serving, granted(*(f"{other} cluster" for other in others - {verb})))
         if verb is None:
             assert CALLS[name](client, tx) == "OK"
             return
         assert f"{FACE} may not {verb} cluster" in refused(CALLS[name], client, tx)
-        serving.services.policy = Policy(granted(f"{verb} cluster"))
+        judge_by(serving, granted(f"{verb} cluster"))
         if name == "resetState":
             assert "transactions.allow_reset" in refused(CALLS[name], client, tx)
         else:
@@ -167,7 +178,7 @@ def test_who_publishes_over_http_under_such_a_pointer_may_transact_on_the_faces_
         client.canCommitOrThrow(tx.id, {b"row"})
         assert "may not write topic:shop:orders" in refused(client.commitOrThrow, tx.id, tx.writePointer)
         assert serving.services.transactions.state.get(tx.id).state is State.OPEN
-        serving.services.policy = Policy(granted("transact cluster", "write topic:shop:orders"))
+        judge_by(serving, granted("transact cluster", "write topic:shop:orders"))
         client.commitOrThrow(tx.id, tx.writePointer)
     assert serving.services.transactions.state.outcome(tx.id).state is State.COMMITTED
 
@@ -183,19 +194,18 @@ def test_a_conflict_names_the_winner_only_to_who_may_look_at_it(serving: Serving
 
         serving.do(win)
         for more, shown in (((), ("", "")), (("observe transactions:token:etl",), ("salary:alice", "payroll"))):
-            serving.services.policy = Policy(granted("transact cluster", *more))
+            judge_by(serving, granted("transact cluster", *more))
             with pytest.raises(types.TTransactionConflictException) as caught:
                 client.canCommitOrThrow(tx.id, {b"salary:alice"})
             assert (caught.value.conflictingKey, caught.value.conflictingClient) == shown
 
 
-def test_without_a_policy_the_face_is_open_as_ever(serving: Serving):
-    serving.services.policy = None
-    with serving.client() as client:
+def test_where_nobody_has_to_prove_who_they_are_the_face_is_open_as_ever():
+    with Serving(Settings(thrift=ThriftSettings(principal=FACE))) as serving, serving.client() as client:
         tx = client.startShort()
         client.commitTx(tx)
         client.getSnapshot()
-    assert serving.services.transactions.state.outcome(tx.id).principal == ""
+        assert serving.services.transactions.state.outcome(tx.id).principal == ""
 
 
 def test_a_client_from_elsewhere_is_turned_out_at_once(caplog: pytest.LogCaptureFixture):

@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from basalt.access import ownership, resources
+from basalt.access.authentication import Authentication, Identified
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
 from basalt.api.bodies.messages import Work
@@ -24,6 +25,7 @@ from basalt.errors import (
     BasaltError,
     InputError,
     InvalidNameError,
+    MethodNotAllowedError,
     RouteNotFoundError,
     TopicNotFoundError,
     TransactionNotFoundError,
@@ -216,7 +218,16 @@ class Request(RequestHead):
     def act(self) -> By:
         """The author of an operator's act, the reason, and the request: for the audit."""
         agent = self.headers.get(b"user-agent", b"").decode("latin-1")
-        author = Author(self.exchange.client or EMBEDDED, agent, self.text("as") or "")
+        caller = self.caller
+        via = "" if caller.via is None else str(caller.via)
+        author = Author(
+            self.exchange.client or EMBEDDED,
+            agent,
+            self.text("as") or "",
+            str(caller.principal),
+            caller.credential,
+            via,
+        )
         return author, self.text("reason") or "", self.id
 
 
@@ -424,6 +435,7 @@ class _Method(NamedTuple):
     handler: Handler
     query: dict[str, Query] | None
     submit: Submit | None
+    is_reading: bool
 
 
 class Endpoint:
@@ -437,14 +449,20 @@ class Endpoint:
         self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
         self._methods: dict[str, _Method] = {
             operation.method: _Method(
-                operation.needs, operation.answer, {query.name: query for query in operation.query}, operation.submit
+                operation.needs,
+                operation.answer,
+                {query.name: query for query in operation.query},
+                operation.submit,
+                operation.needs.is_reading,
             )
             for operation in operations
         }
         if "GET" in self._methods:
             self._methods.setdefault("HEAD", self._methods["GET"])
         self._allowed = (*sorted(self._methods), "OPTIONS")
-        self._methods.setdefault("OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None))  # whatever the query
+        self._methods.setdefault(
+            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False)
+        )  # whatever the query
 
     def method(self, request: RequestHead) -> _Method:
         """The entry of the request's method; `MethodNotAllowedError`."""
@@ -471,7 +489,7 @@ class Found:
     `caller` is who was last found to have the rights that it needs: requests that begin alike may be of different ones.
     """
 
-    __slots__ = ("caller", "handler", "kept", "needs", "path", "query", "route", "routes", "submit")
+    __slots__ = ("caller", "handler", "is_reading", "kept", "needs", "path", "query", "route", "routes", "submit")
 
     def __init__(
         self, routes: Routes, route: str, method: _Method, path: dict[str, str], query: dict[str, Value], caller: Caller
@@ -485,13 +503,19 @@ class Found:
         self.path = path
         self.query = query
         self.submit = method.submit
+        self.is_reading = method.is_reading
 
 
 class Routes:
     """All operations, by their paths, behind the front of the server."""
 
-    def __init__(self, operations: Iterable[Operation], front: Front) -> None:
+    def __init__(
+        self, operations: Iterable[Operation], front: Front, authentication: Authentication | None = None,
+        public: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self._front = front
+        self._authentication = authentication
+        self._public = frozenset(public)  # paths that the settings open to everybody
         by_path: dict[str, list[Operation]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, []).append(operation)
@@ -504,33 +528,67 @@ class Routes:
     def find(self, request: Request) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, what the front does not take up, a path that no call has, a method that its route does not
-        have, a caller who lacks a right that the call needs, and query parameters that it does not declare.
+        Refuses what no call could mean, what the front does not take up, a credential that does not count, a path that no call has, a
+        method that its route does not have, a caller who lacks a right that the call needs, and query parameters that it does not
+        declare. Of paths and methods only those learn who say who they are.
         """
         head = request.head
         found: Found | None = head.found
         if found is not None and found.routes is self:
             request.route = found.route
+            if self._authentication is not None:
+                self._identify(request, self._authentication)
             if found.caller is not request.caller:
                 self._judge(request, found.needs, found.path)
                 found.caller = request.caller  # for whom it stays as it is: a transaction's owner never changes
             return found
         request.check()
         self._front.admit(request)
-        endpoint, path = self._known.get(head.path) or self._look_up(head.path)
-        request.route = endpoint.path
-        method = endpoint.method(request)
+        if self._authentication is not None:
+            self._identify(request, self._authentication)
+        try:
+            endpoint, path = self._known.get(head.path) or self._look_up(head.path)
+            request.route = endpoint.path
+            method = endpoint.method(request)
+        except (RouteNotFoundError, MethodNotAllowedError):
+            self._must_be_somebody(request)
+            raise
         self._judge(request, method.needs, path)
         declared = method.query
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
         found = head.found = Found(self, endpoint.path, method, path, query, request.caller)
         return found
 
-    @staticmethod
-    def _judge(request: Request, needs: Needs, path: Mapping[str, str]) -> None:
+    def judge_again(self, request: Request, found: Found) -> None:
+        """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
+        if self._authentication is not None:
+            before = request.caller
+            self._identify(request, self._authentication)
+            if request.caller is not before:
+                self._judge(request, found.needs, found.path)
+
+    def _identify(self, request: Request, authentication: Authentication) -> None:
+        """Find who makes the call. Requests that begin alike have one credential, which is verified once."""
+        exchange, head = request.exchange, request.head
+        if exchange.internal:
+            return
+        known: Identified | None = head.identified
+        now_ms = authentication.now_ms()
+        if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
+            known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
+        request.caller = known.caller
+
+    def _judge(self, request: Request, needs: Needs, path: dict[str, str]) -> None:
+        if needs.is_public or request.route in self._public:
+            return
+        self._must_be_somebody(request)
         needs.judge(request.caller, path)
         if needs.on_transaction is not None:
             request.must_act(needs.on_transaction, path["transaction"], "id")
+
+    def _must_be_somebody(self, request: Request) -> None:
+        if self._authentication is not None and self._authentication.is_nobody(request.caller):
+            raise self._authentication.missing()
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:
         given = path.split("/")
