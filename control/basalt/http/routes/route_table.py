@@ -129,12 +129,12 @@ class Request(RequestHead):
     @property
     def principal(self) -> str:
         """The principal to which what this call begins belongs; empty where nobody has to prove who they are."""
-        return ownership.principal_of(self.caller)
+        return "" if self.caller.policy is None else ownership.principal_of(self.caller)
 
     @property
     def once_id(self) -> str | None:
         """The request id that makes a call done once, as the rules below know it: each principal has ids of its own."""
-        return self.own(self.client_id)
+        return self.client_id if self.caller.policy is None else self.own(self.client_id)
 
     def own(self, request_id: str | None) -> str | None:
         """A request id of the client's, as one of its principal's own."""
