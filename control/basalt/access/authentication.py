@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from basalt.access.directory import Directory
 from basalt.access.policy import Caller, Policy
 from basalt.access.principal import ANONYMOUS, Principal, parse_principal
+from basalt.access.proofs import certificate as certificates
 from basalt.access.proofs import token as tokens
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
@@ -43,6 +45,7 @@ class AuthenticationRules:
     proxies: frozenset[str] = frozenset()  # principals that vouch for others
     user_header: bytes = b"x-forwarded-user"
     groups_header: bytes = b"x-forwarded-groups"
+    certificate_name: certificates.Name = "subject"  # where a client's certificate has its name
 
 
 class Identified:
@@ -68,7 +71,7 @@ class Authentication:
         self._refusals = refusals
         self._clock = clock
         self.jwts = jwts
-        self._callers: dict[bytes, Identified] = {}
+        self._callers: dict[bytes | tuple[bytes, ...], Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self._nobody = Caller(ANONYMOUS, Policy())
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
@@ -78,21 +81,31 @@ class Authentication:
         """The entries in force. Whatever was found under others is to be found again."""
         return self._directory.entries
 
-    def identify(self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float) -> Identified:
-        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
+    @property
+    def reads_certificates(self) -> bool:
+        """True where a connection's certificate says who calls, for requests that say nothing themselves."""
+        return certificates.CERT in self._rules.kinds
+
+    def identify(
+        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, certificate: ClientCertificate | None = None
+    ) -> Identified:  # fmt: skip
+        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone. `certificate` is that of the
+        connection; it counts where the request has no credential of its own.
 
         `UnauthenticatedError`, `AuthenticationUnavailableError`; `InputError` for a user's name that nobody vouches for.
         """
         if self._callers_of is not self._directory.entries:
             self._callers.clear()
             self._callers_of = self._directory.entries
-        key = self._key(headers)
+        given = headers.get(b"authorization")
+        if given is not None or not self.reads_certificates:
+            certificate = None
+        key = self._key(headers, certificate)
         known = self._callers.get(key)
         if known is not None and now_ms < known.until_ms:
             tokens.check_network(known.networks, address)
             return known
-        given = headers.get(b"authorization")
-        if given is None:
+        if given is None and certificate is None:
             self._refuse_vouching(headers)
             return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
         if self._directory.is_stale:
@@ -100,11 +113,15 @@ class Authentication:
                 f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
                 hint="Send the call again.",
             )
-        scheme, _, credential = given.partition(b" ")
+        scheme, _, credential = (given or b"").partition(b" ")
         value = credential.strip().decode("latin-1")
-        kind = "jwt" if self._is_jwt(value) else "token"
+        kind = certificates.CERT if certificate is not None else "jwt" if self._is_jwt(value) else "token"
         try:
-            proof = self._prove(scheme.lower(), value, address)
+            proof = (
+                self._prove(scheme.lower(), value, address)
+                if certificate is None
+                else self._prove_certificate(certificate)
+            )
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
@@ -128,10 +145,11 @@ class Authentication:
 
     def missing(self) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential."""
+        by_certificate = "" if not self.reads_certificates else "Connect with a client certificate, or send"
         error = UnauthenticatedError(
             "the call has no credential, and this server asks who calls",
             field="Authorization",
-            hint="Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
+            hint=f"{by_certificate or 'Send'} Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
         )
         error.challenges = self.challenges
         self.counts["none", "refused"] += 1
@@ -152,11 +170,16 @@ class Authentication:
         found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
         return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
 
-    def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
+    def _key(self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None) -> bytes | tuple[bytes, ...]:
         rules = self._rules
+        if certificate is not None:  # no bytes, so that no header can be the same
+            return certificate.digest, headers.get(rules.user_header, b""), headers.get(rules.groups_header, b"")
         given = headers.get(b"authorization", b"")
         user = headers.get(rules.user_header)
         return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
+
+    def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
+        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
@@ -233,7 +256,7 @@ class Authentication:
             return self._nobody
         return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
 
-    def _keep(self, key: bytes, found: Identified) -> Identified:
+    def _keep(self, key: bytes | tuple[bytes, ...], found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         self._callers[key] = found

@@ -130,6 +130,7 @@ async def open_access(
         frozenset(auth.proxy.principals),
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
+        auth.cert.name,
     )
     authentication = Authentication(rules, directory, refusals, clock, jwts=_jwts(auth, clock))
     authentication.start()

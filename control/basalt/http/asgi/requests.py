@@ -18,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from basalt import errors
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
@@ -138,6 +139,14 @@ class Exchange(Protocol):
     @property
     def scheme(self) -> str:
         """`http` or `https`, as the client asked."""
+
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate by which the client proved at the TLS handshake who it is; None where there is none."""
+
+    @property
+    def end_point_hash(self) -> bytes | None:
+        """The hash of the server's certificate (`tls-server-end-point`, RFC 5929), which ties a ticket to its connection; None without TLS."""
 
     @property
     def sequence(self) -> bytes | None:

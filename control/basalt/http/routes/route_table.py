@@ -574,6 +574,11 @@ class Routes:
             return
         known: Identified | None = head.identified
         now_ms = authentication.now_ms()
+        certificate = exchange.certificate
+        if certificate is not None and authentication.reads_certificates:
+            # The head says nothing of the connection: others send the same bytes with another certificate, or without one.
+            request.caller = authentication.identify(request.headers, exchange.client, now_ms, certificate).caller
+            return
         if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
             known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
         request.caller = known.caller
