@@ -16,6 +16,7 @@ from basalt.client.attempts import Send
 from basalt.client.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
 from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
 from basalt.client.servers import ServerUrl
+from basalt.client.tls import TlsContext
 
 CONNECTIONS_MAX = 100  # at a time; what exceeds it waits its turn within its deadline
 PIECE_BYTES = 256 * 1024  # larger bodies are sent in pieces, so that the event loop turns in between
@@ -29,7 +30,7 @@ class _AnswerLostError(Exception):
 class AiohttpTransport:
     """Sends requests to one server from one event loop, the one that first sends."""
 
-    def __init__(self, url: ServerUrl, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, url: ServerUrl, *, headers: Mapping[str, str], tls: ssl.SSLContext | TlsContext | None) -> None:
         self._url = url
         self._headers = {"Accept-Encoding": "identity", **headers}
         self._tls = tls
@@ -42,6 +43,11 @@ class AiohttpTransport:
             raise RuntimeError("this client is closed; connect again")
         if self._session is None:
             self._session = self._open()  # here, for a session belongs to the loop that it is made in
+        tls = self._tls
+        if isinstance(tls, TlsContext):
+            if tls.due:
+                await asyncio.to_thread(tls.look)
+            tls = tls.context
         headers = {**self._headers, **request.headers}
         data: bytes | AsyncIterator[bytes] | None = request.body or None
         if len(request.body) > PIECE_BYTES:
@@ -54,6 +60,7 @@ class AiohttpTransport:
                 data=data,
                 headers=headers,
                 allow_redirects=False,
+                ssl=True if tls is None else tls,
                 timeout=aiohttp.ClientTimeout(
                     total=max(0.001, request.timeout_ms / 1_000), sock_connect=CONNECT_MS_MAX / 1_000
                 ),
@@ -76,9 +83,7 @@ class AiohttpTransport:
             await self._session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_MS_MAX / 1_000, ssl=True if self._tls is None else self._tls
-        )
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_MS_MAX / 1_000)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from basalt.client.attempts import Send
 from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
 from basalt.client.servers import ServerUrl
+from basalt.client.tls import TlsContext
 from basalt_engine.clock import SystemClock
 
 IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more clients than that has better use for them
@@ -36,12 +37,12 @@ class HttpTransport:
         url: ServerUrl,
         *,
         headers: Mapping[str, str],
-        tls: ssl.SSLContext | None,
+        tls: ssl.SSLContext | TlsContext | None,
         monotonic_ms: Callable[[], float] = _monotonic_ms,
     ) -> None:
         self._url = url
         self._headers = dict(headers)
-        self._tls: ssl.SSLContext | None = None
+        self._tls: ssl.SSLContext | TlsContext | None = None
         if url.scheme == "https":
             self._tls = ssl.create_default_context() if tls is None else tls
         self._monotonic_ms = monotonic_ms
@@ -103,11 +104,18 @@ class HttpTransport:
         plain = socket.create_connection((self._url.host, self._url.port), timeout_seconds)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            inner = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._url.host)
+            inner = plain if self._tls is None else self._secured(self._tls, plain)
         except BaseException:
             plain.close()
             raise
         return _Connection(self._url, _TimedSocket(inner, self._monotonic_ms))
+
+    def _secured(self, tls: ssl.SSLContext | TlsContext, plain: socket.socket) -> socket.socket:
+        if isinstance(tls, TlsContext):
+            if tls.due:
+                tls.look()
+            tls = tls.context
+        return tls.wrap_socket(plain, server_hostname=self._url.host)
 
 
 class _Connection:

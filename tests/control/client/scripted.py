@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,9 +40,13 @@ CUT = b""  # close without a word
 
 
 class ScriptedServer:
-    """Reads a request, sends the next bytes of the script, and so on; after the script's end it repeats the last."""
+    """Reads a request, sends the next bytes of the script, and so on; after the script's end it repeats the last.
 
-    def __init__(self) -> None:
+    With a context it speaks TLS alone.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.seen: list[Seen] = []
         self.script: list[bytes | None] = [answer()]
         self.connections = 0
@@ -54,7 +59,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
 
     def close(self) -> None:
         """Close the listener and every connection, once nobody uses them any more.
@@ -84,6 +89,13 @@ class ScriptedServer:
             self._begin(self._talk, connection)
 
     def _talk(self, connection: socket.socket) -> None:
+        if self._tls is not None:
+            try:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            except OSError:
+                connection.close()
+                return
+            self._open.append(connection)
         with connection, connection.makefile("rb") as stream:
             while (request := read_request(stream)) is not None:
                 reply = self.script[min(len(self.seen), len(self.script) - 1)]
