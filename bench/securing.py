@@ -63,7 +63,7 @@ def _beside(plain: Process, tls: Process, context: ssl.SSLContext, quick: bool) 
     poll = request(path("poll", "/poll"), encode_consume_request(ConsumeRequest()))
     work = (
         ("publish 500 a call over TLS", 1, 20 if quick else 60, publish_request("publish", BATCH), BATCH, 0.5),
-        (f"publish 1 a call over TLS, {CLIENTS} clients", CLIENTS, 500 if quick else 3_000, publish_request("single", 1), 1, 0.8),
+        (f"publish 1 a call over TLS, {CLIENTS} clients", CLIENTS, 500 if quick else 3_000, publish_request("single", 1), 1, 0.6),
         ("poll 2,000 over TLS", 1, 20 if quick else 60, poll, 4 * BATCH, 0.4),
     )  # fmt: skip
     for title, clients, calls, data, messages, target in work:

@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-MODE = 0o600  # whatever the umask
+MODE = 0o600  # of which a umask takes away at most
 
 
 class PrivateFile:
@@ -25,7 +25,6 @@ class PrivateFile:
 
     def __enter__(self) -> PrivateFile:
         self._descriptor = os.open(self._made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
-        os.fchmod(self._descriptor, MODE)
         return self
 
     def __exit__(self, *_raised: object) -> None:

@@ -200,9 +200,10 @@ class Redirects:
 
     def sign(self, header: str) -> bool:
         """Have the request carry this Authorization. False where no time is left to send it."""
-        left_ms = self._left_ms()
-        headers = {**self.request.headers, "Authorization": header}
-        self.request = replace(self.request, headers=headers, timeout_ms=left_ms)
+        left_ms, request = self._left_ms(), self.request
+        # Made by hand, for it is made for each call: `replace` costs four times as much.
+        headers = {**request.headers, "Authorization": header}
+        self.request = Send(request.method, request.target, headers, request.body, left_ms)
         return left_ms > 0
 
     def follow(self, reply: Reply) -> Reply | None:

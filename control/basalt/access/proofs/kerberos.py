@@ -2,7 +2,7 @@
 
 The keys of the service are in a keytab, which is read for each token, so a new key counts at once. A ticket counts for the service that
 the settings name, from a client of a realm that they list, and each token once: the library keeps what it has accepted in a file of this
-process's memory. docs/operations/security.md, docs/decisions/0046-kerberos-tokens-count-once-for-each-process.md
+process's memory. docs/operations/security.md, docs/decisions/0047-kerberos-tokens-count-once-for-each-process.md
 """
 
 from __future__ import annotations
