@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
-from basalt.errors import CorruptionError, InvalidSettingError, StoreError
+from basalt.errors import CorruptionError, InputError, InvalidSettingError, StoreError
 from basalt.settings import HBaseSettings
 from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import REPORT_KIND, RegionReport
@@ -50,8 +50,13 @@ class HBaseRefusedError(Exception):
 
 
 def kerberos_login(settings: HBaseSettings) -> KerberosLogin | None:
-    """Basalt's identity for the gateways; None where they ask nobody. `InputError` without the library for Kerberos."""
-    return None if settings.kerberos is None else KerberosLogin(settings.kerberos)
+    """Basalt's identity for the gateways; None where they ask nobody. `InvalidSettingError` without the library for it."""
+    if settings.kerberos is None:
+        return None
+    try:
+        return KerberosLogin(settings.kerberos)
+    except InputError as error:
+        raise InvalidSettingError(error.message, field="store.hbase.sasl", hint=error.hint) from None
 
 
 @contextlib.contextmanager
