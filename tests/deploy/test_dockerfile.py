@@ -61,7 +61,7 @@ def test_the_image_can_speak_kerberos_and_has_no_compiler():
 
 def test_the_image_holds_arrow_and_tephra_and_no_tool():
     lock = locked(ROOT / "requirements" / "image.txt")
-    assert {normalised(name) for name in ("pyarrow", "kazoo", "thriftpy2", "rocksdict")} <= set(lock)
+    assert {normalised(name) for name in ("pyarrow", "kazoo", "thriftpy2", "happybase", "rocksdict")} <= set(lock)
     assert not {"pyspark", "pytest", "hatchling"} & set(lock)
     assert "requirements/dev.txt" not in TEXT
 

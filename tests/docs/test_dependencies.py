@@ -15,6 +15,7 @@ import pytest
 OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
 DISTRIBUTIONS = {
+    "Hbase_thrift": "happybase",
     "jwt": "pyjwt",
     "prometheus_client": "prometheus-client",
     "yaml": "pyyaml",

@@ -231,6 +231,11 @@ class GatewayConnection:
             if not whole:
                 self.close()  # an answer may still be on its way, and would be taken for the next call's
 
+    def begun(self, timeout_ms: float) -> Any:
+        """The client of the service, for one call that must be answered within this time; whoever makes it sees Thrift's own errors."""
+        self._socket.begin(timeout_ms)
+        return self._client
+
     def is_usable(self) -> bool:
         """False when the gateway has hung up, or sent bytes that nobody asked for, or its ticket ends. Sends nothing to the gateway."""
         return self._socket.is_quiet() and not self._socket.has_ended()

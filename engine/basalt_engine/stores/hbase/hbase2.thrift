@@ -1,6 +1,6 @@
 // The part of HBase's second Thrift interface (thrift2, HBase 2.5 and later) that Basalt calls: rows, and the administration
-// of tables; and at the end one call of the first. Field numbers and types are HBase's; what is not used is left out, which the protocol
-// allows: a reader skips fields that it does not know.
+// of tables. Field numbers and types are HBase's; what is not used is left out, which the protocol allows: a reader skips
+// fields that it does not know.
 
 exception TIOError {
   1: optional string message
@@ -116,9 +116,4 @@ service THBaseService {
   bool isTableEnabled(1: required TTableName tableName) throws (1: TIOError io)
   i32 getThriftServerType()
   string getClusterId()
-}
-
-// The first interface. Its exception has another name there, which is not sent, and the same field.
-service Hbase {
-  void majorCompact(1: required binary tableNameOrRegionName) throws (1: TIOError io)
 }

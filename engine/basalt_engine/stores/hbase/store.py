@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError, StoreError
@@ -14,10 +15,8 @@ from basalt_engine.stores.hbase.gateway import (
     GatewayConnection,
     LostError,
     NoTableError,
-    RefusedError,
     no_table,
     parse_address,
-    types,
 )
 from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import WRITER_TABLES, Region
@@ -183,23 +182,43 @@ class HBaseCluster:
                 "store.hbase.thrift is not set: HBase's second Thrift gateway cannot ask for a compaction",
                 hint="name the first gateway, or set store.hbase.prune_compactions to 0",
             )
+        import happybase  # noqa: F401  # which makes the next module of its IDL
+        from Hbase_thrift import IOError as HBaseIOError
+        from thriftpy2.thrift import TException
+
         try:
-            connection = GatewayConnection(
-                parse_address(self._thrift), CONNECT_TIMEOUT_MS, SystemClock(), self._login, service=types.Hbase
-            )
+            connection = _first_gateway(parse_address(self._thrift), self._login)
             try:
-                connection.call("majorCompact", (region.name,), COMPACT_TIMEOUT_MS)  # HBase takes a region's name, too
+                connection.compact_table(region.name, major=True)  # HBase takes the name of either
             finally:
                 connection.close()
-        except RefusedError as error:
+        except HBaseIOError as error:
+            raise StoreError(f"HBase does not compact region {region.name!r}: {_reason(error)}") from error
+        except (OSError, EOFError, TException, LostError) as error:
+            hint = error.hint if isinstance(error, LostError) else None
             raise StoreError(
-                f"HBase does not compact region {region.name!r}: {str(error).partition(chr(10))[0]}"
+                f"HBase's Thrift gateway at {self._thrift} does not answer: {_reason(error)}",
+                hint=hint or "see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
             ) from error
-        except LostError as error:
-            raise StoreError(
-                f"HBase's Thrift gateway at {self._thrift} does not answer: {error}",
-                hint=error.hint or "see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
-            ) from error
+
+
+def _first_gateway(address: tuple[str, int], login: KerberosLogin | None) -> Any:
+    """happybase's connection to HBase's first Thrift gateway, on a socket of ours: its own speaks no SASL."""
+    import happybase
+    from Hbase_thrift import Hbase
+
+    class FirstGateway(happybase.Connection):  # type: ignore[misc]  # it has no types
+        def _refresh_thrift_client(self) -> None:
+            self.gateway = GatewayConnection(address, CONNECT_TIMEOUT_MS, SystemClock(), login, service=Hbase)
+            self.client = self.gateway.begun(COMPACT_TIMEOUT_MS)
+
+        def open(self) -> None:
+            """It is open since it was made."""
+
+        def close(self) -> None:
+            self.gateway.close()
+
+    return FirstGateway()
 
 
 def _has_coprocessor(address: str, table: str, login: KerberosLogin | None) -> bool:
@@ -208,6 +227,12 @@ def _has_coprocessor(address: str, table: str, login: KerberosLogin | None) -> b
     if descriptor is None:
         raise no_table(table)
     return own_coprocessor(descriptor.attributes) is not None
+
+
+def _reason(error: Any) -> str:
+    """The first line of the error's text, which may be a whole Java stack."""
+    text = getattr(error, "message", None) or str(error) or repr(error)
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).partition("\n")[0]
 
 
 __all__ = ["HBaseStore", "NoTableError"]
