@@ -203,10 +203,8 @@ class Request(RequestHead):
 
     def name_as_asked(self, error: BasaltError) -> None:
         """Name the transaction and the request as the caller did, and nothing of transactions at which it may not look."""
-        if error.others and self.caller.policy is not None:
-            manager = self.services.transactions.manager
-            if not manager.is_known or not all(self.sees(manager.state.belonging(other)) for other in error.others):
-                error.message = error.without_names
+        if error.others:
+            error.message = ownership.message_for(self.caller, self.services.transactions.manager, error)
         write_pointer, text = self.asked_id
         if write_pointer:
             error.message = re.sub(rf"\btransaction {write_pointer}\b", f"transaction {text}", error.message)
