@@ -94,6 +94,21 @@ def test_it_says_https_and_both_clients_and_the_command_line_reach_it(server: Tl
     assert server.process.stop() == 0
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_browsers_are_told_to_stay_with_https_where_that_is_wanted(server: TlsServer, wanted: bool):
+    server.options += ["tls.hsts=true"] if wanted else []
+    server.start()
+    connection = http.client.HTTPSConnection(
+        "localhost", server.process.port, timeout=60, context=server.authority.trusting()
+    )
+    for path in ("/livez", "/v1/no/such/path"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.headers.get_all("strict-transport-security") == (["max-age=31536000"] if wanted else None)
+    connection.close()
+
+
 def test_in_the_background_it_prints_the_address_with_https(server: TlsServer, tmp_path: Path):
     command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
     given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
