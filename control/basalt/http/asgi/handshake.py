@@ -3,7 +3,7 @@
 uvicorn would leave that to the event loop, which gives a client a minute for it, tells nobody how many connections are at it, and goes
 on with the context that it was started with. So a connection is accepted as a plain one here, and taken from the event loop until its
 first byte is there: that of a handshake, which is made with the context in force; or that of a plain request, which is told
-what it did wrong. Why: docs/decisions/0045-handshakes-of-our-own.md.
+what it did wrong. Why: docs/decisions/0046-handshakes-of-our-own.md.
 """
 
 from __future__ import annotations
