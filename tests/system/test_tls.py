@@ -229,6 +229,48 @@ def test_half_handshakes_hold_up_nobody(server: TlsServer):
     assert server.process.stop() == 0
 
 
+def test_handshakes_that_come_to_nothing_leave_nothing_behind(server: TlsServer):
+    server.ask_clients("required")
+    server.options.append("log.level=error")
+    server.start()
+    trusting = server.authority.trusting
+    good = trusting(server.authority.client())
+    foreign = Authority(server.authority.file.parent / "other", "other").client()
+    bad = [trusting(foreign, version) for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)]
+
+    def fail(number: int) -> None:
+        """A plain request, garbage, half a handshake, nothing at all, a client that does not trust, and two that are not trusted."""
+        plain = socket.create_connection(("127.0.0.1", server.process.port), timeout=60)
+        with plain, suppress(OSError):
+            if number % 7 < 4:
+                plain.sendall([b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\x16\x03", b""][number % 7])
+                plain.shutdown(socket.SHUT_WR)
+                while plain.recv(65_536):
+                    pass
+            else:
+                context = [ssl.create_default_context(), *bad][number % 7 - 4]
+                with context.wrap_socket(plain, server_hostname="localhost") as line:
+                    line.recv(1)
+
+    def ask() -> None:
+        with basalt.connect(server.url, tls=good) as client:
+            assert client.ready().ready
+
+    for number in range(14):
+        fail(number)
+    ask()
+    before = server.process.open_files()
+    for number in range(15 * 7):
+        fail(number)
+    ask()
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while server.process.open_files() > before:
+        assert time.monotonic() < deadline, server.process.tail()
+        time.sleep(0.01)
+    assert "Traceback" not in server.process.tail()
+    assert "never retrieved" not in server.process.tail()
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_certificates_and_cas_change_under_publishers_and_no_publish_fails(server: TlsServer, version: ssl.TLSVersion):
     """Three programs publish, one of them without a certificate, while everything is replaced several times."""
