@@ -49,6 +49,16 @@ def test_all_that_is_copied_is_there_and_in_the_context():
     assert [path for path in paths if not ((ROOT / path).exists() and in_context(path))] == []
 
 
+def test_the_image_can_speak_kerberos_and_has_no_compiler():
+    assert set(locked(ROOT / "requirements" / "kerberos.txt")) - set(locked(ROOT / "requirements" / "image.txt")) == {
+        "gssapi", "decorator",
+    }  # fmt: skip
+    assert "--no-deps gssapi decorator" in STAGES["build"]
+    assert "libgssapi-krb5-2" in STAGES["basalt"]
+    assert "gcc" not in STAGES["basalt"]
+    assert "kerberos-build" not in STAGES["basalt"]
+
+
 def test_the_image_holds_arrow_and_tephra_and_no_tool():
     lock = locked(ROOT / "requirements" / "image.txt")
     assert {normalised(name) for name in ("pyarrow", "kazoo", "thriftpy2", "happybase", "rocksdict")} <= set(lock)

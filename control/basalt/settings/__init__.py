@@ -15,6 +15,7 @@ from basalt.settings.tree import (
     JobSettings,
     JobsSettings,
     JwtSettings,
+    KerberosSettings,
     LogSettings,
     MessagingSettings,
     Origin,
@@ -28,7 +29,7 @@ from basalt.settings.tree import (
 )
 
 __all__ = [
-    "AuthSettings", "CertSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "JwtSettings", "LogSettings", "MessagingSettings",
-    "Origin", "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TlsSettings", "TransactionSettings", "changed_settings", "effective",
-    "load_settings", "read_settings",
+    "AuthSettings", "CertSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "JwtSettings", "KerberosSettings",
+    "LogSettings", "MessagingSettings", "Origin", "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TlsSettings", "TransactionSettings",
+    "changed_settings", "effective", "load_settings", "read_settings",
 ]  # fmt: skip

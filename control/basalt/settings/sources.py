@@ -294,8 +294,28 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
+    if "kerberos" in settings.auth.kinds:
+        yield from _missing_of_kerberos(settings)
     if "jwt" in settings.auth.kinds:
         yield from _missing_of_jwt(settings)
+
+
+def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("keytab", "realms"):
+        if not getattr(settings.auth.kerberos, name):
+            key = keys()[f"auth.kerberos.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has kerberos (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
+            )
+    if settings.auth.kerberos.binding == "require" and settings.tls.certificate is None:
+        yield InvalidSettingError(
+            "setting auth.kerberos.binding: require does not go without tls.certificate, to which tokens would be bound",
+            field="auth.kerberos.binding",
+            hint="give this server a certificate; where a proxy has it, tokens can be bound to none of this server's",
+        )
 
 
 def _missing_of_jwt(settings: Settings) -> Iterator[InvalidSettingError]:

@@ -37,8 +37,10 @@ from basalt.settings.kinds import (
     Origins,
     Port,
     Principals,
+    Realms,
     RequiredTerm,
     Secret,
+    ServiceName,
     SettingKind,
     Size,
     Term,
@@ -77,6 +79,26 @@ class ServerSettings:
     data: Annotated[str | None, FilePath("data directory of the rocks store; made if it is not there")] = None
     host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 only where auth.kinds is given")] = "127.0.0.1"
     port: Annotated[int, Whole("port to listen on; 0 picks a free one", 0, 65_535)] = 4780
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosSettings:
+    """The service that tickets of Kerberos are for; read only when auth.kinds has kerberos."""
+
+    keytab: Annotated[
+        str | None, FilePath("file with the keys of this server's service, HTTP/host.name, that others cannot read")
+    ] = None
+    service: Annotated[
+        str, ServiceName("the service that tickets are for: on any host that the keytab has, or one principal")
+    ] = "HTTP"
+    realms: Annotated[tuple[str, ...], Realms("realms of clients that count; no other does, trusted or not")] = ()
+    binding: Annotated[
+        Literal["off", "accept", "require"],
+        Choice(
+            "whether a token is to be bound to the TLS connection: off, accept (right where it is) or require",
+            ("off", "accept", "require"),
+        ),
+    ] = "accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +217,7 @@ class AuthSettings:
     cert: CertSettings = CertSettings()
     jwt: JwtSettings = JwtSettings()
     proxy: ProxySettings = ProxySettings()
+    kerberos: KerberosSettings = KerberosSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ import pytest
 import uvicorn
 import uvloop
 
+from basalt.channel_binding import end_point_hash
 from basalt.http.asgi import handshake, protocol, responses
 from basalt.http.asgi.handshake import Handshake, Handshakes
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.asgi.requests import BodyBudget, RequestHead
-from basalt.http.asgi.server_context import end_point_hash
 from basalt.server.tls import load
 from basalt.settings import TlsSettings
 from tests.certificates import Authority, Issued

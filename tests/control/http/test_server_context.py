@@ -12,7 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
-from basalt.http.asgi.server_context import ServerContext, end_point_hash
+from basalt.channel_binding import end_point_hash
+from basalt.http.asgi.server_context import ServerContext
 from tests.certificates import common_name
 
 

@@ -206,7 +206,33 @@ BAD_FLAGS = [
     ("auth.kinds=none,password", "has 'password' in it, which this version does not know"),
     ("auth.kinds=None", "has 'None' in it"),
     ("auth.kinds=off", "has 'off' in it"),
+    ("auth.kerberos.realms=EXAMPLE.ORG,", "has '' in it, which is not a realm"),
+    ("auth.kerberos.realms=*", "'*' in it, which is not a realm"),
+    ("auth.kerberos.realms=ada@EXAMPLE.ORG", "is not a realm"),
+    ("auth.kerberos.service=HTTP/", "is not HTTP, or a whole principal"),
+    ("auth.kerberos.service=HTTP/a.example.org", "is not HTTP, or a whole principal"),
+    ("auth.kerberos.service=HTTP@a.example.org", "is not HTTP, or a whole principal"),
+    ("auth.kerberos.binding=true", "off, accept, require"),
 ]
+
+
+KERBEROS = ("auth.kinds=kerberos", "auth.kerberos.keytab=/etc/basalt/http.keytab", "auth.kerberos.realms=EXAMPLE.ORG")
+
+
+@pytest.mark.parametrize("missing", ["auth.kerberos.keytab", "auth.kerberos.realms"])
+def test_kerberos_takes_a_keytab_and_the_realms_that_count(missing: str):
+    settings = load_settings(KERBEROS).auth.kerberos
+    assert (settings.keytab, settings.realms) == ("/etc/basalt/http.keytab", ("EXAMPLE.ORG",))
+    assert (settings.service, settings.binding) == ("HTTP", "accept")
+    with pytest.raises(InvalidSettingError, match=f"setting {missing} is not given, and auth.kinds has kerberos"):
+        load_settings([flag for flag in KERBEROS if not flag.startswith(missing)])
+    assert load_settings(KERBEROS[1:2]).auth.kerberos.realms == ()  # without the kind nothing is asked for
+
+
+def test_a_service_may_be_a_whole_principal_and_realms_keep_their_case():
+    loaded = load_settings(["auth.kerberos.service=HTTP/a.example.org@EXAMPLE.ORG", "auth.kerberos.realms=A.b, B"])
+    assert loaded.auth.kerberos.service == "HTTP/a.example.org@EXAMPLE.ORG"
+    assert loaded.auth.kerberos.realms == ("A.b", "B")
 
 
 @pytest.mark.parametrize(("flag", "expected"), BAD_FLAGS)

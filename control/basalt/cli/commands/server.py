@@ -98,9 +98,12 @@ def wait(invocation: Invocation) -> None:
 
     --timeout says for how long, 30 s unless it is given; exit code 6 if none is ready then. Of several servers it is the one that leads.
     """
+    from basalt.cli.credentials import tls_for
     from basalt.cli.local_server import wait_until_ready
 
-    url, reason = wait_until_ready(invocation.target().url, invocation.timeout_ms or TIMEOUT_MS_DEFAULT)
+    target = invocation.target()
+    tls = tls_for(target.url, target.profile)
+    url, reason = wait_until_ready(target.url, invocation.timeout_ms or TIMEOUT_MS_DEFAULT, tls)
     if reason:
         raise CommandFailure(
             f"no server is ready at {url}: {reason}",
