@@ -42,6 +42,7 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "ranges": ranging.ranges,
     "one-shots": transacting.one_shots,
     "transactions": transacting.batches,
+    "owners": transacting.owners,
     "tables": tables.row_and_message,
     "relay": relaying.relay,
     "commits": waiting.commits,

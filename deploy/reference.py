@@ -135,7 +135,7 @@ def _rights(needs: Needs) -> str:
     """The rights of a call that it takes by its path, and without which a list is shorter."""
     if needs.is_public:
         return "none: it is public"
-    shown = _listed(map(str, needs.rights))
+    shown = _listed(needs.shown)
     if needs.filters:
         shown += f"{'; ' if shown else ''}shows what `{needs.filters}` is granted on"
     return shown or ("by its body" if needs.in_body else "none: it is about who asks")

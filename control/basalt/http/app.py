@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, UnauthenticatedError
+from basalt.errors import BasaltError, UnauthenticatedError, UnavailableError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -174,7 +174,14 @@ class Frame:
             self._note(request)
 
     async def _answer(self, request: Request) -> Response:
-        found = self._routes.find(request)
+        try:
+            found = self._routes.find(request)
+        except UnavailableError:
+            manager = self._services.transactions.manager
+            if manager.is_known:
+                raise
+            await manager.ensure_known()  # whose a transaction is, the log tells
+            found = self._routes.find(request)
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
         if found.is_reading:

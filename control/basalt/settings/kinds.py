@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import AddressValueError, IPv6Address, ip_address
+from ipaddress import AddressValueError, IPv6Address, ip_address, ip_network
 from typing import ClassVar
 
 from basalt.redaction import address_without_password
 
 SHOWN_CHARS_MAX = 60  # of what was given, in an error
+_PRINCIPAL_NAME_CHARS_MAX = 255  # as basalt.access has it
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -388,6 +389,31 @@ class HostNames(_Several):
         if _HOST_NAME.fullmatch(text) is None:
             raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no scheme, port or *")
         return text.lower().removesuffix(".")
+
+
+class Networks(_Several):
+    """Networks of addresses, each with the length of its prefix; an address alone is a network of one."""
+
+    FORM = "a network such as 10.0.0.0/8"
+
+    def parse(self, text: str) -> str:
+        try:
+            return str(ip_network(text))
+        except ValueError:
+            raise ValueError(
+                f"has {_quoted(text)} in it, which is not {self.FORM}, with zeros behind its prefix"
+            ) from None
+
+
+class ThriftPrincipal(_Text):
+    """The principal as which the clients of the Thrift face are judged."""
+
+    FORM = "thrift:NAME"
+
+    def parse(self, text: str) -> str | None:
+        kind, _, name = text.partition(":")
+        is_name = 0 < len(name) <= _PRINCIPAL_NAME_CHARS_MAX and name.isprintable() and name == name.strip(" ")
+        return text if kind == "thrift" and is_name else None
 
 
 class Principals(_Several):

@@ -33,6 +33,7 @@ from basalt.settings.kinds import (
     KeySource,
     Moment,
     NamePrefix,
+    Networks,
     Origins,
     Port,
     Principals,
@@ -41,6 +42,7 @@ from basalt.settings.kinds import (
     SettingKind,
     Size,
     Term,
+    ThriftPrincipal,
     Url,
     Whole,
     Window,
@@ -320,6 +322,15 @@ class ThriftSettings:
         str | None,
         Address("what they are told there; off: this machine's name, or the address it listens on, and the port"),
     ] = None
+    principal: Annotated[
+        str | None,
+        ThriftPrincipal(
+            "who clients of Tephra count as, for they cannot prove who they are; needed with authentication"
+        ),
+    ] = None
+    networks: Annotated[
+        tuple[str, ...], Networks("where clients of Tephra may connect from; others are turned out at once")
+    ] = ("127.0.0.0/8", "::1/128")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
