@@ -69,7 +69,8 @@ def test_a_program_may_publish_and_not_read_and_lives_through_rotation_until_it_
     with basalt.connect(server.url, namespace="shop", token=file, attempts_max=3) as client:
         orders = client.topic("orders")
         orders.publish("first")
-        client.publish_atomically({"orders": ["second"]})
+        with client.transaction() as tx:
+            tx.publish("orders", ["second"])
         with pytest.raises(ForbiddenError, match="token:etl may not read topic:shop:orders"):
             orders.poll()
         with pytest.raises(ForbiddenError):
