@@ -99,6 +99,10 @@ def test_a_profile_says_which_certificates_to_trust_and_to_show(run, secure, aut
     assert run(*LIST).code == 0
     assert run(*LIST, "--url", secure.url, "--profile", "dev").code == 0
     assert len(secure.seen) == 2
+    secure.script = [answer(200, b'{"ready": true, "parts": []}')]
+    waited = run("wait", "--timeout", "1s")
+    assert (waited.code, waited.out) == (0, f"{secure.url}\n"), waited
+    assert run("wait", "--timeout", "100ms", "--url", secure.url.replace("127.0.0.1", "localhost")).code == 6
 
 
 @pytest.mark.parametrize(
