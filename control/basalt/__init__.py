@@ -172,6 +172,7 @@ def connect(
     token: Token | None = None,
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | Tls | None = None,
+    kerberos: bool = False,
     settings: Mapping[str, str] | None = None,
     dedup: bool = True,
 ) -> Client:
@@ -181,7 +182,8 @@ def connect(
 
     Topic names are in `namespace` unless a call says otherwise. Each call is tried for `timeout_ms`, again only where that
     is safe, and at most `attempts_max` times if that is given. `token` proves who calls: text, a `pathlib.Path` of a file
-    that holds it, or a callable that returns it; without one that of BASALT_TOKEN or BASALT_TOKEN_FILE in the environment.
+    that holds it, or a callable that returns it; without one that of BASALT_TOKEN or BASALT_TOKEN_FILE in the environment. With `kerberos` it is
+    the ticket of whoever runs this process that does (`kinit`).
     `headers` go with every request; `tls` is for https: files with certificates (`basalt.Tls`), or a context. An embedded
     store asks for none of these. `settings` are those of an embedded server, such as `{"store.kind": "memory"}`. With
     `dedup` messages are numbered, so that a publish whose answer is lost is sent again and there once. Nothing is sent yet;
@@ -205,6 +207,7 @@ def connect(
         token=token,
         headers=headers,
         tls=tls,
+        kerberos=kerberos,
         dedup=dedup,
     )
 
@@ -222,6 +225,7 @@ class aio:  # noqa: N801  # it is used as a module would be
         token: Token | None = None,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | Tls | None = None,
+        kerberos: bool = False,
         settings: Mapping[str, str] | None = None,
         dedup: bool = True,
     ) -> AsyncClient:
@@ -247,5 +251,6 @@ class aio:  # noqa: N801  # it is used as a module would be
             token=token,
             headers=headers,
             tls=tls,
+            kerberos=kerberos,
             dedup=dedup,
         )

@@ -40,6 +40,13 @@ def token_for(url: str, profile: Profile, *, use_login: bool = True) -> Token | 
     return partial(token_of_command, profile.token_command) if profile.token_command else None
 
 
+def kerberos_for(url: str, profile: Profile) -> bool:
+    """Tell whether a command to this URL, for which there is no token, proves who calls by a ticket: where the profile says so."""
+    if token_variable() is not None or profile.url is None:
+        return False
+    return profile.kerberos and is_within(url, profile.url)
+
+
 def _given_once(login: Login, url: str) -> Callable[[], str]:
     """The token of a login, for a client that asks for another one when it is refused: that is for the user to get."""
     left = [login.token]

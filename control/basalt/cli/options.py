@@ -85,7 +85,7 @@ class Invocation:
         import logging
 
         import basalt
-        from basalt.cli.credentials import tls_for, token_for
+        from basalt.cli.credentials import kerberos_for, tls_for, token_for
         from basalt.cli.local_server import START_MS_MAX, wait_for_start
 
         logging.getLogger("basalt.client").handlers = [_said()]
@@ -106,6 +106,7 @@ class Invocation:
                 attempts_max=attempts_max,
                 token=proof,
                 tls=tls,
+                kerberos=proof is None and kerberos_for(target.url, target.profile),
             )
         except InputError as error:
             if error.field != "url":
@@ -337,18 +338,20 @@ GROUP = GroupName(lambda _client: ())
 def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:
     """Ask the server, once. A store that this process would have to open is not asked."""
     import basalt
-    from basalt.cli.credentials import tls_for, token_for
+    from basalt.cli.credentials import kerberos_for, tls_for, token_for
 
     target = (ctx.find_object(Invocation) or Invocation()).target()
     if target.url.startswith("embedded:"):
         return
+    proof = token_for(target.url, replace(target.profile, token_command=()))  # a Tab runs no program
     with basalt.connect(
         target.url,
         namespace=target.namespace,
         timeout_ms=COMPLETION_MS_MAX,
         attempts_max=1,
-        token=token_for(target.url, replace(target.profile, token_command=())),  # a Tab runs no program
+        token=proof,
         tls=tls_for(target.url, target.profile),
+        kerberos=proof is None and kerberos_for(target.url, target.profile),
     ) as client:
         yield from known(client)
 

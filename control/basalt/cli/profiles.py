@@ -35,6 +35,7 @@ class Profile:
     namespace: str | None = None
     token_file: str | None = None
     token_command: tuple[str, ...] = ()  # a program and its arguments, which prints a token
+    kerberos: bool = False  # the ticket of whoever calls
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
@@ -43,6 +44,8 @@ class Profile:
         """Raise `ValueError` for values that do not go together."""
         if self.token_file is not None and self.token_command:
             raise ValueError("a token comes from a file or from a command, not from both")
+        if self.kerberos and (self.token_file is not None or self.token_command):
+            raise ValueError("who calls is proved by a token or by Kerberos, not by both")
         if self.key_file is not None and self.cert_file is None:
             raise ValueError("a key without the file of its certificate is of no use")
 
@@ -120,7 +123,9 @@ def write_profiles(profiles: Profiles) -> None:
         raise CommandFailure(f"profiles file {path}: {os.strerror(error.errno or 0)}") from None
 
 
-def _toml(value: str | tuple[str, ...]) -> str:
+def _toml(value: str | tuple[str, ...] | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return f"[{', '.join(map(_quoted, value))}]" if isinstance(value, tuple) else _quoted(value)
 
 
@@ -159,4 +164,6 @@ def _profile(name: str, table: object, path: Path) -> Profile:
 def _fits(key: str, value: object) -> bool:
     if key == "token_command":
         return isinstance(value, list) and bool(value) and all(isinstance(part, str) for part in value)
+    if key == "kerberos":
+        return isinstance(value, bool)
     return key in _KEYS and isinstance(value, str)

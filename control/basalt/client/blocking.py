@@ -40,6 +40,7 @@ from basalt.client.credential import (
     proves,
 )
 from basalt.client.handles import Handle, making, signed
+from basalt.client.kerberos import check_library, negotiate
 from basalt.client.plans import Answer, Await, ClientScope, Cursor, NoCredential, Reply, Steps, TableScope, TopicScope
 from basalt.client.producers import AutomaticProducers
 from basalt.client.servers import Redirects, Servers, ServerUrl, in_the_open, parse_urls, shown
@@ -609,6 +610,7 @@ def connect(
     token: Token | None = None,
     headers: Mapping[str, str] | None = None,
     tls: SSLContext | Tls | None = None,
+    kerberos: bool = False,
     dedup: bool = True,
 ) -> Client:
     """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
@@ -617,16 +619,18 @@ def connect(
 
     token = hidden(token)
     clock, servers, retries = SystemClock(), parse_urls(url), RetryPolicy(timeout_ms, attempts_max)
-    source, always = credential_of(token, headers or {})
+    source, always = credential_of(token, headers or {}, kerberos=kerberos)
+    if kerberos:
+        check_library()
     secured = tls_context(tls, secure=servers[0].scheme == "https")
-    if proves(source, always) and (plain := in_the_open(servers)) is not None:
+    if (kerberos or proves(source, always)) and (plain := in_the_open(servers)) is not None:
         log.warning("what proves who calls goes to %s without TLS: whoever is on the way there can read it", plain)
 
     def open_one(server: ServerUrl) -> Transport:
-        return HttpTransport(server, headers=always, tls=secured)
+        return HttpTransport(server, headers=always, tls=secured, sign=negotiate if kerberos else None)
 
     transport = RedirectingTransport(
-        Servers(servers, open_one, clock.monotonic_ms, guarded=source is not None or bool(always)),
+        Servers(servers, open_one, clock.monotonic_ms, guarded=kerberos or source is not None or bool(always)),
         None if source is None else Credential(source, clock.now_ms),
     )
     return client_of(transport, shown(servers), namespace, retries, clock, dedup=dedup)

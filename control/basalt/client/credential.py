@@ -86,14 +86,23 @@ def token_source(token: Token | None) -> TokenSource | None:
     raise TypeError(f"a token is text, a pathlib.Path or a callable, not {type(token).__name__}")
 
 
-def credential_of(token: Token | None, headers: Mapping[str, str]) -> tuple[TokenSource | None, dict[str, str]]:
+def credential_of(
+    token: Token | None, headers: Mapping[str, str], *, kerberos: bool = False
+) -> tuple[TokenSource | None, dict[str, str]]:
     """The source of a client's token, and the headers that go with each of its requests; no `repr` shows the values of these."""
     always: dict[str, str] = {name: Hidden(value) for name, value in headers.items()}
     for name, value in always.items():
         # Here, for the library below would repeat the value.
         if not (name.isascii() and name.isprintable() and value.isprintable() and value.isascii()):
             raise InputError(f"header {name!r} has characters that headers do not have", field="headers")
-    if not any(name.lower() == "authorization" for name in always):
+    has_own = any(name.lower() == "authorization" for name in always)
+    if kerberos:
+        if has_own or token is not None:
+            raise InputError(
+                "both kerberos and another credential are given", field="kerberos", hint="Leave one of them out."
+            )
+        return None, always
+    if not has_own:
         return token_source(token), always
     if token is not None:
         raise InputError(

@@ -34,6 +34,8 @@ _HEADERS_OF_HTTP = frozenset(
      "te", "transfer-encoding", "upgrade")
 )  # fmt: skip
 _SCHEME_PORTS = {"http": 80, "https": 443}
+_REALM = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,63}(/[A-Za-z0-9._-]{1,255}@[A-Za-z0-9._-]{1,255})?")
 _KEY_URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?:/[^\s#\"\\]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -439,6 +441,27 @@ class Origins(_Several):
             raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no path, user or *")
         scheme, host, port = match[1], match[2], int(match[3] or _SCHEME_PORTS[match[1]])
         return f"{scheme}://{host}" if port == _SCHEME_PORTS[scheme] else f"{scheme}://{host}:{port}"
+
+
+class Realms(_Several):
+    """Realms of Kerberos; a capital letter is another one than a small one."""
+
+    FORM = "a realm such as EXAMPLE.ORG"
+
+    def parse(self, text: str) -> str:
+        if _REALM.fullmatch(text) is None:
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}")
+        return text
+
+
+class ServiceName(_Text):
+    """The service that tickets of Kerberos are for."""
+
+    FORM = "HTTP, or a whole principal HTTP/host.name@REALM"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _SERVICE.fullmatch(text) else None
 
 
 class Port(SettingKind):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from basalt.cli.credentials import token_of_command
+from basalt.cli.credentials import kerberos_for, token_of_command
+from basalt.cli.profiles import Profile, profiles_path
 from basalt.errors import UnauthenticatedError
 from tests.control.client.certificates import Authority
 from tests.control.client.scripted import ScriptedServer, answer, problem
@@ -207,3 +208,38 @@ def test_no_command_takes_a_token(run):
     assert ran.code == 2
     assert "no such option --token" in ran.err
     assert CANARY not in ran.err
+
+
+def test_a_profile_may_say_that_a_ticket_proves_who_calls_and_then_names_no_token(run, tmp_path):
+    added = run("profile", "add", "dev", "--url", "https://basalt.example", "--kerberos")
+    assert added.code == 0
+    assert json.loads(run("profile", "list", "-o", "json").out)[0]["kerberos"] is True
+    refused = run("profile", "add", "dev", "--url", "https://basalt.example", "--kerberos", "--token-file", "token")
+    assert (refused.code, "not by both" in refused.err) == (2, True)
+    refused = run("profile", "add", "dev", "--url", "embedded:data", "--kerberos")
+    assert (refused.code, "asks for no credential" in refused.err) == (2, True)
+
+
+def test_kerberos_in_the_file_of_profiles_is_true_or_false(run, tmp_path):
+    run("profile", "add", "dev", "--url", "https://basalt.example", "--kerberos")
+    path = profiles_path()
+    assert "kerberos = true" in path.read_text()
+    path.write_text(path.read_text().replace("true", '"yes"'))
+    refused = run("profile", "list")
+    assert (refused.code, "'kerberos'" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "expected"),
+    [
+        ("https://a.example", {}, True),
+        ("https://b.example", {}, False),
+        ("https://a.example", {"BASALT_TOKEN": "one"}, False),
+        ("https://a.example", {"BASALT_TOKEN_FILE": "one"}, False),
+    ],
+)
+def test_a_ticket_is_for_the_profiles_servers_and_goes_behind_the_environment(url, environment, expected, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert kerberos_for(url, Profile("https://a.example", kerberos=True)) is expected
+    assert kerberos_for(url, Profile("https://a.example")) is False

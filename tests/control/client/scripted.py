@@ -45,13 +45,14 @@ class ScriptedServer:
     With a context it speaks TLS alone.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self._tls = tls
+        self._host = host
         self.seen: list[Seen] = []
         self.script: list[bytes | None] = [answer()]
         self.connections = 0
         self.hold = threading.Event()  # a None in the script waits for it, and closes without an answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self._open: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
         self._threads: list[threading.Thread] = []
@@ -59,7 +60,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
+        return f"http{'s' if self._tls else ''}://{self._host}:{self.port}"
 
     def close(self) -> None:
         """Close the listener and every connection, once nobody uses them any more.

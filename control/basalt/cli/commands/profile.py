@@ -88,6 +88,7 @@ _credentials = stacked(
         "--token-command", metavar="COMMAND", callback=_words,
         help='Command that prints the token, or JSON {"token", "expiresAt"}; run without a shell, when a token is needed.',
     ),
+    click.option("--kerberos", is_flag=True, help="Prove who calls by a Kerberos ticket (kinit)."),
     click.option("--ca-file", metavar="PATH", callback=_path, help="Authorities to trust, in place of the system's (PEM)."),
     click.option("--cert-file", metavar="PATH", callback=_path, help="Certificate to show, with its chain (PEM)."),
     click.option("--key-file", metavar="PATH", callback=_path, help="Its key, if it is not in the same file."),
@@ -135,7 +136,7 @@ def list_profiles(invocation: Invocation) -> None:
         }
         for name, profile in profiles.by_name.items()
     ]
-    invocation.out.rows(columns("name url namespace token_file token_command cert_file used"), rows)
+    invocation.out.rows(columns("name url namespace token_file token_command kerberos cert_file used"), rows)
 
 
 @profile.call("use", output_option)

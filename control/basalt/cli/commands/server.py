@@ -54,8 +54,8 @@ def serve(
 
     --data, --host and --port are the settings server.data, server.host and server.port.
 
-    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun. With --background it logs to the file
-    log.file, or else to DIR.log beside its data directory.
+    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun; with TLS, SIGHUP has it read certificate,
+    key and CAs anew instead. With --background it logs to the file log.file, or else to DIR.log beside its data directory.
     """
     from basalt.server.stop_signals import StopSignals
 
@@ -202,7 +202,7 @@ def check_settings(invocation: Invocation, file: Path | None, config: Path | Non
     from basalt.settings import read_settings
 
     loaded = read_settings(settings, os.environ, file or config)
-    problems = loaded.problems or _open_by_accident(loaded.settings)
+    problems = loaded.problems or [*_open_by_accident(loaded.settings), *_wrong_files(loaded.settings)]
     for problem in problems:
         click.echo(f"basalt: {one_line(problem)}", err=True)
     if problems:
@@ -223,4 +223,17 @@ def _open_by_accident(settings: Settings) -> list[InvalidSettingError]:
         return [problem]
     except UnavailableError:
         pass
+    return []
+
+
+def _wrong_files(settings: Settings) -> list[InvalidSettingError]:
+    """Say what a start would of the certificate, the key and the CAs."""
+    if settings.tls.certificate is None:
+        return []
+    from basalt.server.tls import load
+
+    try:
+        load(settings.tls)
+    except InvalidSettingError as problem:
+        return [problem]
     return []

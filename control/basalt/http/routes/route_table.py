@@ -574,8 +574,18 @@ class Routes:
             return
         known: Identified | None = head.identified
         now_ms = authentication.now_ms()
+        certificate = exchange.certificate
+        if certificate is not None and authentication.reads_certificates and b"authorization" not in request.headers:
+            # The head says nothing of the connection: others send the same bytes with another certificate, or without one.
+            request.caller = authentication.identify(request.headers, exchange.client, now_ms, certificate).caller
+            return
         if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
-            known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
+            known = authentication.identify(
+                request.headers, exchange.client, now_ms, before=known, end_point=exchange.end_point_hash
+            )
+            head.identified = known
+            if known.answer:
+                head.proving = [(b"www-authenticate", b"Negotiate " + known.answer.encode("ascii"))]
         request.caller = known.caller
 
     def _judge(self, request: Request, needs: Needs, path: dict[str, str]) -> None:
