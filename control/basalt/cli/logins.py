@@ -24,6 +24,10 @@ class Login:
     principal: str
     expires_ms: int
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.token, str) and isinstance(self.principal, str) and isinstance(self.expires_ms, int)):
+            raise TypeError
+
 
 def logins_path() -> Path:
     """The path of the file, whether or not it exists."""
