@@ -6,6 +6,7 @@ A server without authentication has no object of this class.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from basalt_engine.clock import Clock
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
 FOREVER_MS = float("inf")
+KEY_BYTES_MAX = 128  # of a credential as it is kept; a longer one (a JWT) is known by its hash
 
 BEARER = b"bearer"
 
@@ -58,44 +60,35 @@ class Authentication:
 
     def __init__(self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock) -> None:
         self._rules = rules
-        self._directory = directory
+        self.directory = directory  # whatever was found under other entries than its present ones is to be found again
         self._refusals = refusals
         self._clock = clock
         self._callers: dict[bytes, Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
-        self._nobody = Caller(ANONYMOUS, Policy())
+        self.nobody = Caller(ANONYMOUS, Policy())  # who sends no credential, where rights are enforced
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
-
-    @property
-    def entries(self) -> object:
-        """The entries in force. Whatever was found under others is to be found again."""
-        return self._directory.entries
 
     def identify(self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float) -> Identified:
         """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
 
         `UnauthenticatedError`, `AuthenticationUnavailableError`; `InputError` for a user's name that nobody vouches for.
         """
-        if self._callers_of is not self._directory.entries:
+        if self._callers_of is not self.directory.entries:
             self._callers.clear()
-            self._callers_of = self._directory.entries
-        key = self._key(headers)
-        known = self._callers.get(key)
-        if known is not None and now_ms < known.until_ms:
-            tokens.check_network(known.networks, address)
-            return known
+            self._callers_of = self.directory.entries
         given = headers.get(b"authorization")
         if given is None:
             self._refuse_vouching(headers)
-            return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
-        if self._directory.is_stale:
-            raise AuthenticationUnavailableError(
-                f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
-                hint="Send the call again.",
-            )
+            return self._without_credential(FOREVER_MS)
+        key = self._key(given, headers)
+        known = self._callers.get(key)
         scheme, _, value = given.partition(b" ")
         kind = "token"
         try:
+            if known is not None and now_ms < known.until_ms:
+                tokens.check_network(known.networks, address)
+                return known
+            self._must_be_fresh()
             proof = self._prove(scheme.lower(), value.strip().decode("latin-1"), address)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
@@ -105,7 +98,14 @@ class Authentication:
                 error.challenges = self.challenges
                 raise
             self._refusals.note("anonymous", "authenticate", error.message)
-            return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+            return self._without_credential(now_ms + PASSED_MS)
+
+    def _must_be_fresh(self) -> None:
+        if self.directory.is_stale:
+            raise AuthenticationUnavailableError(
+                f"the server could not read tokens and grants for {self.directory.age_ms / 1_000:.0f} s",
+                hint="Send the call again.",
+            )
 
     def missing(self) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential."""
@@ -124,7 +124,7 @@ class Authentication:
 
     def is_nobody(self, caller: Caller) -> bool:
         """Tell the caller of a request without a credential."""
-        return caller is self._nobody
+        return caller is self.nobody
 
     @property
     def challenges(self) -> tuple[str, ...]:
@@ -133,11 +133,13 @@ class Authentication:
         found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
         return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
 
-    def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
+    def _key(self, given: bytes, headers: Mapping[bytes, bytes]) -> bytes:
+        """The few bytes that a credential is known by: all that its proof depends on, or the hash of that."""
         rules = self._rules
-        given = headers.get(b"authorization", b"")
-        user = headers.get(rules.user_header)
-        return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
+        if "proxy" in rules.kinds and (rules.user_header in headers or rules.groups_header in headers):
+            user, groups = headers.get(rules.user_header), headers.get(rules.groups_header)
+            given = repr((given, user, groups)).encode()
+        return given if len(given) <= KEY_BYTES_MAX else hashlib.sha256(given).digest()
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
@@ -149,12 +151,12 @@ class Authentication:
         if digest is not None and tokens.is_bootstrap(value, digest):
             return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
         return tokens.prove_token(
-            tokens.read_token(value), self._directory.entries.tokens, now_ms=self._clock.now_ms(),
+            tokens.read_token(value), self.directory.entries.tokens, now_ms=self._clock.now_ms(),
             not_before_ms=self._rules.not_before_ms, address=address,
         )  # fmt: skip
 
     def _identified(self, proof: Proof, now_ms: float) -> Identified:
-        entries = self._directory.entries
+        entries = self.directory.entries
         caller = Caller(
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
             via=proof.via, refusals=self._refusals,
@@ -166,7 +168,7 @@ class Authentication:
         return Identified(caller, entries, until_ms, () if row is None else self._networks(row.networks, row.parent))
 
     def _networks(self, networks: tuple[str, ...], parent: str) -> tuple[str, ...]:
-        row = self._directory.entries.tokens.get(parent)
+        row = self.directory.entries.tokens.get(parent)
         return networks or (() if row is None else row.networks)
 
     def _vouched(self, proof: Proof, headers: Mapping[bytes, bytes]) -> Proof:
@@ -198,10 +200,12 @@ class Authentication:
                         hint="Leave it out; or have the setting auth.proxy.principals list the proxy's principal.",
                     )
 
-    def _without_credential(self) -> Caller:
-        if self._refusals.enforced:
-            return self._nobody
-        return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
+    def _without_credential(self, until_ms: float) -> Identified:
+        entries = self.directory.entries
+        caller = self.nobody
+        if not self._refusals.enforced:
+            caller = Caller(ANONYMOUS, entries.policy, refusals=self._refusals)
+        return Identified(caller, entries, until_ms)
 
     def _keep(self, key: bytes, found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:

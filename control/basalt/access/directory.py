@@ -41,8 +41,12 @@ GRANTS_MAX = 10_000
 ROLES_MAX = 1_000
 MEMBERS_MAX = 10_000  # of one role
 LOGINS_MAX = 100  # of one principal: with more, its oldest one ends
+OF_ONE_MAX = 100  # tokens that count, of a principal that rotates: with overlaps it could else make them without end
+ENDED_MAX = 10_000  # tokens and logins that are over, and still kept: beyond, those that were made first go
+ENDED_DROPPED = 100  # of them at once
 CHECK_MS = 1_000  # from one look at the version to the next, where others may change it
 READ_MS = 60_000  # from one reading of all rows to the next
+REFRESH_SECONDS_MAX = 30  # for one look, which may have to wait behind a change that a slow store holds up
 STALE_MS = 60_000  # without a look at the rows: who is not known yet is not let in
 LOST_MS = 600_000  # and then nobody is: rights that were taken away must not hold for ever
 KEPT_MS = 30 * 86_400_000  # how long a token that is over stays in lists
@@ -83,7 +87,7 @@ class Directory:
         self._seen_ms = self._read_ms  # when they were last known to be the newest
         self._uses: dict[str, GrantUse] = {}
         self._saved_uses: dict[str, GrantUse] = {}
-        self.entries = _entries(0, {}, {}, {}, {}, self._superusers)
+        self.entries = Entries(0, {}, {}, {}, Policy((), {}, self._superusers), {})
 
     # Reading.
 
@@ -128,9 +132,10 @@ class Directory:
         while True:
             await asyncio.sleep(CHECK_MS / 1_000)
             try:
-                await self._refresh()
-            except BasaltError as error:
-                log.warning("the rows of tokens and grants cannot be read: %s", error.message)
+                async with asyncio.timeout(REFRESH_SECONDS_MAX):
+                    await self._refresh()
+            except Exception as error:  # noqa: BLE001  # whatever it is: who looks no more never learns of a revocation
+                log.warning("the rows of tokens and grants cannot be read: %s", str(error) or type(error).__name__)
                 if self.age_ms > LOST_MS and self.entries.version >= 0:
                     log.error("nobody is let in until they can: they were read last %d s ago", self.age_ms / 1_000)
                     self._put_in_force(-1, {}, {}, {})
@@ -160,7 +165,7 @@ class Directory:
     def _put_in_force(
         self, version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow]
     ) -> None:
-        self.entries = _entries(version, tokens, grants, roles, self.entries.parsed, self._superusers)
+        self.entries = _entries(version, tokens, grants, roles, self.entries, self._superusers)
 
     # Changing.
 
@@ -181,13 +186,21 @@ class Directory:
     async def change_token(self, token_id: str, row: TokenRow) -> None:
         """Keep a token in its new state."""
         async with self._changing:
-            self.token(token_id)
+            self._must_not_return(token_id, row)
             await self._write_tokens({token_id: row})
 
     async def rotate_token(self, token_id: str, ending: TokenRow, new_id: str, new: TokenRow) -> None:
         """Keep a token that ends, and the one that takes its place: both, or none is in force."""
         async with self._changing:
-            self.token(token_id)
+            self._must_not_return(token_id, ending)
+            now_ms = self._clock.now_ms()
+            others = (row for name, row in self.entries.tokens.items() if name != token_id and not row.parent)
+            count = sum(row.principal == new.principal and not row.is_over(now_ms) for row in others)
+            if count + 1 + (not ending.is_over(now_ms)) > OF_ONE_MAX:
+                raise BusyError(
+                    f"{new.principal} has {OF_ONE_MAX} tokens that count, which is the limit for one that rotates",
+                    hint="revoke some, or wait until some expire",
+                )
             await self._write_tokens({new_id: new, token_id: ending})
 
     async def add_grant(self, grant: Grant, made_by: str) -> str:
@@ -258,10 +271,25 @@ class Directory:
         ended = sorted(mine, key=lambda each: each[:2])[: max(0, len(mine) + 1 - LOGINS_MAX)]
         return {name: msgspec.structs.replace(row, revoked_ms=now_ms) for _, name, row in ended}
 
+    def _must_not_return(self, token_id: str, row: TokenRow) -> None:
+        """Refuse to write a row that was made of what was known before the token was revoked."""
+        if self.token(token_id).revoked_ms is not None and row.revoked_ms is None:
+            raise ConflictError(f"token {token_id} was revoked in the meantime", hint="make a new one")
+
     async def _write_tokens(self, changed: Mapping[str, TokenRow]) -> None:
-        await self._write(
-            [TOKENS.put(row, name) for name, row in changed.items()], tokens={**self.entries.tokens, **changed}
-        )
+        tokens = {**self.entries.tokens, **changed}
+        mutations: list[Mutation] = [TOKENS.put(row, name) for name, row in changed.items()]
+        for name in self._too_many_ended(tokens):
+            del tokens[name]
+            mutations.append(TOKENS.delete(name))
+        await self._write(mutations, tokens=tokens)
+
+    def _too_many_ended(self, tokens: Mapping[str, TokenRow]) -> list[str]:
+        if len(tokens) <= ENDED_MAX:
+            return []
+        now_ms = self._clock.now_ms()
+        ended = sorted((row.created_ms, name) for name, row in tokens.items() if row.is_over(now_ms))
+        return [name for _, name in ended[: ENDED_DROPPED if len(ended) > ENDED_MAX else 0]]
 
     async def _write(
         self, mutations: list[Mutation], *, tokens: Mapping[str, TokenRow] | None = None,
@@ -337,9 +365,15 @@ class Directory:
 
 def _entries(
     version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
-    known: Mapping[str, Grant], superusers: frozenset[str],
+    before: Entries, superusers: frozenset[str],
 ) -> Entries:  # fmt: skip
-    """The entries of these rows. A grant that was parsed before is not parsed again: there may be ten thousand."""
+    """The entries of these rows. What was parsed before is not parsed again: there may be ten thousand grants.
+
+    Where tokens alone have changed, as with each login, the policy stays, and what it has found.
+    """
+    if grants is before.grants and roles is before.roles:
+        return Entries(version, tokens, grants, roles, before.policy, before.parsed)
+    known = before.parsed
     parsed = {
         name: known.get(name) or parse_grant(row.subject, row.verbs, row.resource) for name, row in grants.items()
     }

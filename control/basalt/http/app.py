@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, UnauthenticatedError
+from basalt.errors import BasaltError, ForbiddenError, UnauthenticatedError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -92,6 +92,8 @@ class Frame:
         self._internal = caller.principal.kind == INTERNAL
         self._services = services
         self._caller = caller
+        if services.authentication is not None and not self._internal:
+            self._caller = services.authentication.nobody  # until it is known who asks
         self._clock = services.clock
         self._routes = routes
         self._snapshots = SnapshotBytes()
@@ -117,7 +119,7 @@ class Frame:
         try:
             if self._submit(request, exchange, body):
                 return None
-        except UnauthenticatedError as error:  # a bad credential is verified, and counted, once
+        except (UnauthenticatedError, ForbiddenError) as error:  # which are counted once
             return self._respond(request, error)
         except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
             pass
@@ -178,7 +180,7 @@ class Frame:
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
         if found.is_reading:
-            self._routes.judge_again(request, found)
+            request.judge_again()
         if isinstance(answer, Response):
             return answer
         return Response() if answer is None else json_response(answer)
@@ -191,7 +193,7 @@ class Frame:
     def _note(self, request: Request) -> None:
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         self.metrics.answered(request, duration_ms)
-        principal = "" if self._services.authentication is None else str(request.caller.principal)
+        principal = "" if self._services.authentication is None else request.caller.principal
         log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
 
 

@@ -153,6 +153,11 @@ class Request(RequestHead):
         """Refuse with `ForbiddenError` who may not act on the transaction whose id or pointer the query or the body has."""
         self.caller.must("transact", TRANSACTIONS)
 
+    def judge_again(self) -> None:
+        """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
+        found: Found = self.head.found
+        found.routes.judge_again(self, found)
+
     def name_as_asked(self, error: BasaltError) -> None:
         """Name the transaction as the caller did: the rules below know it by its write pointer alone."""
         write_pointer, text = self.asked_id
@@ -482,7 +487,7 @@ class Routes:
         if found is not None and found.routes is self:
             request.route = found.route
             if self._authentication is not None:
-                self._identify(request, self._authentication)
+                self._identify(request, self._authentication, request.started_ms)
             if found.caller is not request.caller:
                 self._judge(request, found.needs, found.path)
                 found.caller = request.caller
@@ -490,7 +495,7 @@ class Routes:
         request.check()
         self._front.admit(request)
         if self._authentication is not None:
-            self._identify(request, self._authentication)
+            self._identify(request, self._authentication, request.started_ms)
         try:
             endpoint, path = self._known.get(head.path) or self._look_up(head.path)
             request.route = endpoint.path
@@ -508,18 +513,22 @@ class Routes:
         """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
         if self._authentication is not None:
             before = request.caller
-            self._identify(request, self._authentication)
+            self._identify(request, self._authentication, self._authentication.now_ms())
             if request.caller is not before:
                 self._judge(request, found.needs, found.path)
 
-    def _identify(self, request: Request, authentication: Authentication) -> None:
+    def _identify(self, request: Request, authentication: Authentication, now_ms: float) -> None:
         """Find who makes the call. Requests that begin alike have one credential, which is verified once."""
         exchange, head = request.exchange, request.head
         if exchange.internal:
             return
         known: Identified | None = head.identified
-        now_ms = authentication.now_ms()
-        if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
+        if (
+            known is None
+            or known.entries is not authentication.directory.entries
+            or now_ms >= known.until_ms
+            or known.networks
+        ):
             known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
         request.caller = known.caller
 
