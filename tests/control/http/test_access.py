@@ -446,3 +446,20 @@ def test_metrics_are_public_where_the_settings_say_so(connect):
     client = connect(replace(ASKED, auth=replace(ASKED.auth, public=("/metrics",))))
     assert Asker(client, None)("GET", "/metrics").status == 200
     assert Asker(client, "wrong")("GET", "/metrics").status == 401
+
+
+def test_metrics_count_who_was_let_in_and_what_was_refused(client, root):
+    etl = made(root, "etl")
+    for _ in range(3):
+        etl("PUT", "/v1/namespaces/shop/topics/orders")
+    Asker(client, "wrong")("GET", "/v1/auth/whoami")
+    text = root("GET", "/metrics").body.decode()
+    assert 'basalt_refused_total{kind="topic",verb="manage"} 3.0' in text
+    assert 'basalt_authentications_total{kind="token",outcome="refused"} 1.0' in text
+    assert 'basalt_authentications_total{kind="token",outcome="accepted"}' in text
+    assert "basalt_policy_age_seconds 0.0" in text
+    assert "etl" not in text
+
+
+def test_where_nobody_is_asked_there_are_no_such_series(connect):
+    assert "basalt_authentications" not in connect(Settings()).call("GET", "/metrics").body.decode()
