@@ -147,12 +147,20 @@ class Directory:
                 await self.read()
                 await self._forget_old()
                 await self._save_uses()
-            elif self._is_shared:
-                stored = await self._call(VERSION.get, self._system)
-                if (0 if stored is None else stored.version) != self.entries.version:
-                    await self.read()
-                else:
-                    self._seen_ms = now_ms
+            else:
+                await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Read what others have changed, if they have."""
+        now_ms = self._clock.monotonic_ms()
+        if self._must_read:
+            await self.read()
+        elif self._is_shared:
+            stored = await self._call(VERSION.get, self._system)
+            if (0 if stored is None else stored.version) != self.entries.version:
+                await self.read()
+            else:
+                self._seen_ms = now_ms
 
     def _rows(self) -> tuple[int, dict[str, TokenRow], dict[str, GrantRow], dict[str, RoleRow]]:
         # The version first: what changes while the rows are read makes it move, and is read again.
@@ -172,6 +180,7 @@ class Directory:
     async def add_token(self, token_id: str, row: TokenRow) -> None:
         """Keep a new token. `BusyError` where there are too many."""
         async with self._changing:
+            await self._catch_up()
             now_ms = self._clock.now_ms()
             if sum(not each.is_over(now_ms) for each in self.entries.tokens.values()) >= TOKENS_MAX:
                 raise BusyError(
@@ -186,12 +195,14 @@ class Directory:
     async def change_token(self, token_id: str, row: TokenRow) -> None:
         """Keep a token in its new state."""
         async with self._changing:
+            await self._catch_up()
             self._must_not_return(token_id, row)
             await self._write_tokens({token_id: row})
 
     async def rotate_token(self, token_id: str, ending: TokenRow, new_id: str, new: TokenRow) -> None:
         """Keep a token that ends, and the one that takes its place: both, or none is in force."""
         async with self._changing:
+            await self._catch_up()
             self._must_not_return(token_id, ending)
             now_ms = self._clock.now_ms()
             others = (row for name, row in self.entries.tokens.items() if name != token_id and not row.parent)
@@ -208,7 +219,8 @@ class Directory:
         verbs = tuple(sorted(grant.verbs))
         name = grant_id(grant.subject, verbs, str(grant.resource))
         async with self._changing:
-            if name in self.entries.grants:
+            await self._catch_up()
+            if name in self.entries.grants and await self._call(GRANTS.get, self._system, name) is not None:
                 return name
             if len(self.entries.grants) >= GRANTS_MAX:
                 raise ConflictError(
@@ -222,6 +234,7 @@ class Directory:
     async def remove_grant(self, name: str) -> None:
         """Take a grant back."""
         async with self._changing:
+            await self._catch_up()
             self.grant(name)
             kept = {each: row for each, row in self.entries.grants.items() if each != name}
             await self._write([GRANTS.delete(name), GRANT_USES.delete(name)], grants=kept)
@@ -233,6 +246,7 @@ class Directory:
         if len(members) > MEMBERS_MAX:
             raise ConflictError(f"a role has {MEMBERS_MAX} members at most, and {len(members)} were given")
         async with self._changing:
+            await self._catch_up()
             if name not in self.entries.roles and len(self.entries.roles) >= ROLES_MAX:
                 raise ConflictError(f"there are {ROLES_MAX} roles, which is the limit", hint="remove one")
             row = RoleRow(members, self._clock.now_ms(), made_by)
@@ -241,6 +255,7 @@ class Directory:
     async def remove_role(self, name: str) -> None:
         """Remove a role. Its grants stay, and are nobody's until there is one of its name again."""
         async with self._changing:
+            await self._catch_up()
             self.role(name)
             kept = {each: row for each, row in self.entries.roles.items() if each != name}
             await self._write([ROLES.delete(name)], roles=kept)
