@@ -81,6 +81,18 @@ def test_an_attempt_to_make_a_token_of_who_may_more_is_noted(root, caplog):
     assert "token:admin was refused act as on token:bootstrap, 1 times" in caplog.text
 
 
+def test_who_comes_from_no_address_is_no_part_of_the_server(client, root):
+    """As over a Unix socket, or from a server that does not tell it."""
+    calls = [("GET", "/v1/auth/whoami"), ("GET", "/metrics"), ("PUT", ORDERS)]
+    for call in calls:
+        assert client.run(client.exchange(*call, [b""], address=None)).status == 401
+    etl = made(root, "etl")
+    sent = {"Authorization": f"Bearer {etl.token}"}
+    me, *others = (client.run(client.exchange(*call, [b""], headers=sent, address=None)) for call in calls)
+    assert me.json()["principal"] == "token:etl"
+    assert [each.status for each in others] == [403, 403]
+
+
 # To last.
 
 
