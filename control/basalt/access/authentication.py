@@ -10,7 +10,8 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from basalt.access.directory import Directory
 from basalt.access.policy import Caller, Policy
@@ -20,6 +21,9 @@ from basalt.access.proofs.proof import Proof
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
+
+if TYPE_CHECKING:
+    from basalt.access.proofs.jwt import Jwts
 
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
@@ -58,11 +62,14 @@ class Identified:
 class Authentication:
     """Finds who makes each request of one server."""
 
-    def __init__(self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock) -> None:
+    def __init__(
+        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock, *, jwts: Jwts | None = None
+    ) -> None:  # fmt: skip
         self._rules = rules
         self.directory = directory  # whatever was found under other entries than its present ones is to be found again
         self._refusals = refusals
         self._clock = clock
+        self.jwts = jwts
         self._callers: dict[bytes, Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self.nobody = Caller(ANONYMOUS, Policy())  # who sends no credential, where rights are enforced
@@ -82,22 +89,25 @@ class Authentication:
             return self._without_credential(FOREVER_MS)
         key = self._key(given, headers)
         known = self._callers.get(key)
-        scheme, _, value = given.partition(b" ")
-        kind = "token"
+        scheme, _, credential = given.partition(b" ")
+        value = credential.strip().decode("latin-1")
+        kind = "jwt" if self._is_jwt(value) else "token"
         try:
             if known is not None and now_ms < known.until_ms:
                 tokens.check_network(known.networks, address)
                 return known
             self._must_be_fresh()
-            proof = self._prove(scheme.lower(), value.strip().decode("latin-1"), address)
+            proof = self._prove(scheme.lower(), value, address)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
-        except UnauthenticatedError as error:
-            self.counts[kind, "refused"] += 1
+        except (UnauthenticatedError, AuthenticationUnavailableError) as error:
+            self.counts[kind, "refused" if isinstance(error, UnauthenticatedError) else "unavailable"] += 1
             if self._refusals.enforced:
-                error.challenges = self.challenges
+                if isinstance(error, UnauthenticatedError):
+                    error.challenges = self.challenges
                 raise
-            self._refusals.note("anonymous", "authenticate", error.message)
+            is_bad = isinstance(error, UnauthenticatedError)
+            self._refusals.note("anonymous", "authenticate", error.message if is_bad else "it cannot be checked")
             return self._without_credential(now_ms + PASSED_MS)
 
     def _must_be_fresh(self) -> None:
@@ -106,6 +116,16 @@ class Authentication:
                 f"the server could not read tokens and grants for {self.directory.age_ms / 1_000:.0f} s",
                 hint="Send the call again.",
             )
+
+    def start(self) -> None:
+        """Keep what credentials are proved by fresh, until `close`."""
+        if self.jwts is not None:
+            self.jwts.start()
+
+    async def close(self) -> None:
+        """Let go of what is kept fresh."""
+        if self.jwts is not None:
+            await self.jwts.close()
 
     def missing(self) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential."""
@@ -142,13 +162,23 @@ class Authentication:
         return given if len(given) <= KEY_BYTES_MAX else hashlib.sha256(given).digest()
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
-        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
-            return self._prove_token(value, address)
+        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
+            if self.jwts is not None and self._is_jwt(value):
+                return self.jwts.prove(value, self._clock.now_ms())
+            if "token" in self._rules.kinds:
+                return self._prove_token(value, address)
         raise tokens.invalid_token()
 
-    def _prove_token(self, value: str, address: str | None) -> Proof:
+    def _is_jwt(self, value: str) -> bool:
+        """Tell whether a bearer's credential is for the identity provider to vouch for: all are that are no tokens of this server."""
+        return self.jwts is not None and not value.startswith(tokens.PREFIX) and not self._is_bootstrap(value)
+
+    def _is_bootstrap(self, value: str) -> bool:
         digest = self._rules.bootstrap_digest
-        if digest is not None and tokens.is_bootstrap(value, digest):
+        return digest is not None and tokens.is_bootstrap(value, digest)
+
+    def _prove_token(self, value: str, address: str | None) -> Proof:
+        if self._is_bootstrap(value):
             return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
         return tokens.prove_token(
             tokens.read_token(value), self.directory.entries.tokens, now_ms=self._clock.now_ms(),
@@ -161,7 +191,8 @@ class Authentication:
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
             via=proof.via, refusals=self._refusals,
         )  # fmt: skip
-        until_ms = FOREVER_MS if proof.until_ms is None else now_ms + proof.until_ms - self._clock.now_ms()
+        ends_ms = [end_ms for end_ms in (proof.until_ms, proof.check_again_ms) if end_ms is not None]
+        until_ms = now_ms + min(ends_ms) - self._clock.now_ms() if ends_ms else FOREVER_MS
         kind, _, credential_id = proof.credential.partition(" ")
         row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
         self.counts[kind, "accepted"] += 1
@@ -186,7 +217,7 @@ class Authentication:
         groups = _text(headers.get(self._rules.groups_header, b"")).split(",")
         named = frozenset(f"proxy-group:{each.strip()}" for each in groups if each.strip())
         principal = Principal("proxy", _text(user), named)
-        return Proof(principal, proof.credential, proof.until_ms, proof.only, via=proof.principal)
+        return replace(proof, principal=principal, via=proof.principal)
 
     def _refuse_vouching(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a user's name from who is no proxy: who ignored it would let a forged one pass for a mistake."""

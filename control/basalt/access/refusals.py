@@ -59,7 +59,8 @@ class Refusals:
         self._found[asked] = found
         found.count += 1
         found.last_ms = now_ms
-        self.counts[verb, resource.partition(":")[0]] += 1
+        kind = resource.partition(":")[0]
+        self.counts[verb, "credential" if " " in kind else kind] += 1
         if found.told_count and now_ms - found.told_ms < LINE_MS:
             return
         if not self._may_tell():
