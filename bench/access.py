@@ -67,11 +67,12 @@ def tokens(folder: Path, quick: bool) -> Iterator[Figure]:
         asks = stack.enter_context(processes.basalt(folder / "asks", *asking(folder)))
         body = publish_request("one", 1)
         for server, token in ((plain, ""), (asks, BOOTSTRAP)):
-            put = request(path("one"), b"", "application/json", "PUT")
-            drive(server.port, 1, 1, authorized(put, token) if token else put)
+            puts = [request(path(topic), b"", "application/json", "PUT") for topic in ("one", "few")]
+            for data in (*puts, publish_request("few", 10)):
+                drive(server.port, 1, 1, authorized(data, token) if token else data)
             drive(server.port, CLIENTS, 2_000, authorized(body, token) if token else body)
         token = _token(asks, "etl", ["read", "write"], f"namespace:{NAMESPACE}")
-        poll = request(path("one", "/poll"), b'{"limit":10}', "application/json")
+        poll = request(path("few", "/poll"), b'{"limit":10}', "application/json")
         for what, data in (("publish", body), ("poll", poll)):
             ours, theirs = _paired((asks, [authorized(data, token)]), (plain, [data]), calls // ROUNDS)
             yield Figure(
