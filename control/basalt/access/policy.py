@@ -122,6 +122,13 @@ class Policy:
         names = (str(principal), *sorted(principal.groups))
         return (*names, *self.roles_of(principal), EVERYONE)
 
+    def may_give_somewhere(self, principal: Principal) -> bool:
+        """Tell whether it has the verb `grant` on anything."""
+        given = (grant for each in self.subjects_of(principal) for grant in self._by_subject.get(each, ()))
+        return (
+            principal.kind == INTERNAL or self.is_superuser(principal) or any("grant" in each.verbs for each in given)
+        )
+
     def roles_of(self, principal: Principal) -> tuple[str, ...]:
         """The roles that have the principal, or a group that it is in, as a member."""
         names = (str(principal), *sorted(principal.groups))

@@ -240,12 +240,15 @@ async def grants(request: Request) -> list[bodies.GrantInfo]:
     """List grants: those to the caller, and those that it may take back; all, for who may inspect the cluster."""
     caller, directory, sees_all = request.caller, request.services.directory, _sees_all(request)
     mine = frozenset() if caller.policy is None else frozenset(caller.policy.subjects_of(caller.principal))
+    gives = caller.policy is not None and caller.policy.may_give_somewhere(caller.principal)
     days = request.integer("unusedDays")
     before_ms = None if days is None else request.services.clock.now_ms() - days * _DAY_MS
     found = [
         _grant_info(request, grant_id, row)
         for grant_id, row in directory.entries.grants.items()
-        if sees_all or row.subject in mine or caller.has("grant", directory.entries.parsed[grant_id].resource)
+        if sees_all
+        or row.subject in mine
+        or (gives and caller.has("grant", directory.entries.parsed[grant_id].resource))
     ]
     return [
         each for each in found if before_ms is None or (each.created_ms < before_ms and (each.used_ms or 0) < before_ms)
