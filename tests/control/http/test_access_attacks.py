@@ -10,12 +10,14 @@ import pytest
 
 from basalt.access import directory
 from basalt.access.authentication import KEY_BYTES_MAX
-from basalt.access.policy import KEPT_CHARS_MAX, Caller
-from basalt.access.principal import parse_principal
+from basalt.access.policy import KEPT_CHARS_MAX, Caller, Policy
+from basalt.access.principal import Principal, parse_principal
 from basalt.access.refusals import LINE_MS, LINES_MAX, RESOURCE_CHARS_MAX
 from basalt.errors import InputError, UnauthenticatedError
+from basalt.http.app import build_app
 from basalt.http.asgi.requests import Head
 from basalt.http.routes.route_table import Request
+from basalt.settings import Settings
 from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made
 from tests.control.http.conftest import Client, Reply
 from tests.control.http.test_route_table_rights import Prompt
@@ -145,6 +147,18 @@ def test_a_fetch_of_a_group_that_waits_is_judged_again_before_it_answers(client,
     assert b"secret" not in reply.body
     again = root("POST", f"{ORDERS}/groups/billing/fetch?member=other")
     assert b"secret" in again.body  # the claim was given back at once
+
+
+@pytest.mark.parametrize(("credential", "parent"), [("jwt 4711", "4711"), ("kerberos", "kerberos")])
+def test_a_login_lasts_no_longer_than_what_it_is_made_with_and_is_one_whatever_that_is(connect, credential, parent):
+    client = connect(Settings())
+    ends_ms = client.clock.now_ms() + 5_000
+    principal = Principal("jwt", "alice", frozenset(("jwt-group:data",)))
+    client.app = build_app(client.services, Caller(principal, Policy(), credential=credential, until_ms=ends_ms))
+    made_ = client.call("POST", "/v1/auth/logins", {"ttlMs": 3_600_000}).json()["info"]
+    assert (made_["expiresMs"], made_["parent"], made_["principal"]) == (ends_ms, parent, "jwt:alice")
+    (row,) = client.services.directory.entries.tokens.values()
+    assert (row.groups, row.parent_is_token) == (("jwt-group:data",), False)
 
 
 # To fill it up.
