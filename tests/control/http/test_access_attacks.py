@@ -161,6 +161,12 @@ def test_a_login_lasts_no_longer_than_what_it_is_made_with_and_is_one_whatever_t
     assert (row.groups, row.parent_is_token) == (("jwt-group:data",), False)
 
 
+def test_a_login_of_a_limited_token_is_limited_as_well(root):
+    only = [{"verbs": ["read"], "resource": "topic:shop:orders"}]
+    narrow = made(root, "etl", (["read", "write"], "namespace:shop"), only=only)
+    assert narrow("POST", "/v1/auth/logins").json()["info"]["only"] == only
+
+
 # To fill it up.
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from basalt.access.needs import SELF, needs
-from basalt.access.policy import Grant, Policy, parse_grant
+from basalt.access.policy import Grant, parse_grant
 from basalt.access.principal import EVERYONE, INTERNAL, ROLE, check_member, check_subject_name, parse_principal
 from basalt.access.proofs.token import draw_token, parse_network
 from basalt.access.records import GrantRow, RoleRow, TokenRow
@@ -75,7 +75,7 @@ async def check(request: Request, asked: bodies.RightRequest) -> bodies.RightAns
     check_verbs((asked.verb,), resource.kind)
     if asked.principal and asked.principal != str(caller.principal):
         caller.must("inspect", WHOLE_CLUSTER)
-        principal, policy = parse_principal(asked.principal), caller.policy or Policy()
+        principal, policy = parse_principal(asked.principal), request.services.directory.entries.policy
         verdict = policy.why(principal, asked.verb, resource)
     else:
         principal, verdict = caller.principal, caller.why(asked.verb, resource)

@@ -226,7 +226,7 @@ async def holder(request: Request) -> Holder:
     """The transaction that readers of committed messages wait for."""
     title = request.topic
     start = await start_of(request, title)
-    return await request.services.inspection.holder(title, start.at)
+    return await request.services.inspection.holder(title, start.at, request.sees)
 
 
 def parse_message_id(text: str) -> bytes:

@@ -22,7 +22,7 @@ class SessionState(msgspec.Struct, frozen=True):
     """The state of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
 
     `counter_owner` says whose count the versions are (the id of a query, say), if anybody said so. `replaced` are the runs that held the session before,
-    the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them.
+    the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them. `principal` opened it for the run.
     """
 
     name: str
@@ -33,13 +33,14 @@ class SessionState(msgspec.Struct, frozen=True):
     committed_by: int = 0
     counter_owner: str | None = None
     replaced: tuple[str, ...] = ()
+    principal: str = ""
 
-    def held_by(self, run: str, epoch: int, at_ms: int) -> SessionState:
+    def held_by(self, run: str, epoch: int, at_ms: int, principal: str = "") -> SessionState:
         """The session as it is once this run holds it."""
         if run == self.run:
-            return replace(self, epoch=epoch, used_ms=at_ms)
+            return replace(self, epoch=epoch, used_ms=at_ms, principal=principal)
         replaced = (*(known for known in self.replaced if known != run), self.run)[-REPLACED_RUNS_MAX:]
-        return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced)
+        return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced, principal=principal)
 
     @property
     def counts_for_somebody(self) -> bool:
@@ -88,9 +89,9 @@ class SessionTable:
                 f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
             )
         if session is None:
-            self._put(SessionState(edit.name, edit.run, edit.epoch, edit.at_ms))
+            self._put(SessionState(edit.name, edit.run, edit.epoch, edit.at_ms, principal=edit.principal))
         else:
-            self._put(session.held_by(edit.run, edit.epoch, edit.at_ms))
+            self._put(session.held_by(edit.run, edit.epoch, edit.at_ms, edit.principal))
 
     def claimed(self, edit: edits.CounterOwnerClaimed) -> None:
         """A session's versions are counted by this owner."""

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from basalt.access.proofs import token as token_proofs
 from basalt.access.proofs.token import (
     bootstrap_digest,
     check_network,
@@ -166,7 +165,7 @@ def test_a_secret_is_compared_in_the_same_time_whether_there_is_such_a_token_or_
         compared.append((len(given), len(right)))
         return given == right
 
-    monkeypatch.setattr(token_proofs.hmac, "compare_digest", compare)
+    monkeypatch.setattr("basalt.access.proofs.token.hmac.compare_digest", compare)
     refused(rows={TOKEN.id: replace(ROW, digest="0" * 64)})
     with pytest.raises(UnauthenticatedError):
         prove_token(read_token(TOKEN.text), {}, now_ms=0, not_before_ms=0, address=None)
