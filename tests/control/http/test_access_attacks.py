@@ -55,7 +55,10 @@ def test_a_limited_token_makes_no_wider_one_of_what_everyone_has(root):
     root("PUT", ORDERS)
     root("POST", "/v1/admin/grants", {"subject": "everyone", "verbs": ["write"], "resource": "topic:shop:orders"})
     wide = made(root, "etl", (["grant"], "cluster"))
-    only = [{"verbs": ["grant"], "resource": "cluster"}]
+    only = [
+        {"verbs": ["grant"], "resource": "cluster"},
+        {"verbs": ["observe", "transact"], "resource": "transactions:*"},
+    ]
     narrow = made(root, "etl", only=only)
     assert narrow("POST", f"{ORDERS}/publish", {"messages": ["a"]}).status == 403
     assert narrow("POST", "/v1/admin/tokens", {"name": "fresh"}).status == 403
