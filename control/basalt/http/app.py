@@ -84,6 +84,7 @@ class Frame:
         self.bodies = BodyBudget(services.settings.http.body_bytes_max)
         self.metrics = Metrics(services)
         self.heads = Heads()
+        self.connections = services.connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

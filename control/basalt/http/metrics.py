@@ -30,9 +30,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from basalt.access.quotas import QUOTAS
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
@@ -178,7 +180,10 @@ class Metrics:
             yield family
         leadership, collectors = self._services.leadership, self._services.collectors
         others = [*collectors, LeaderMetrics(leadership)] if leadership is not None else collectors
-        for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
+        connections = ConnectionMetrics(self._services.connections).collect()
+        for family in chain(
+            self._pruning(), self._server(), self._throttled(), connections, *(other.collect() for other in others)
+        ):
             yield family
 
     def _requests(self) -> Iterator[Metric]:
@@ -276,6 +281,13 @@ class Metrics:
             age_s = pruner.publisher.age_ms / 1_000
             yield _gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
 
+    def _throttled(self) -> Iterator[Metric]:
+        quotas, failed_proofs = self._services.quotas, self._services.failed_proofs
+        counts = {quota.name: quotas.throttled[quota.name] for quota in QUOTAS}
+        counts["bad_credentials"] = failed_proofs.throttled_total
+        yield _counters("basalt_throttled", "Calls that were refused for a quota", "quota", counts)
+        yield _gauge("basalt_quota_accounts", "Principals whose use is in memory", len(quotas))
+
     def _server(self) -> Iterator[Metric]:
         writer = self._services.writer
         writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
@@ -298,6 +310,23 @@ class Metrics:
         yield _gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
         about = {"version": __version__, "store": self._services.store.kind}
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
+
+
+class ConnectionMetrics(Collector):
+    """The series of the connections of one server; the same as leader and as standby."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        yield _gauge("basalt_connections", "Connections of HTTP clients", self._connections.total)
+        yield _counters(
+            "basalt_connections_refused",
+            "Connections that were closed at once: one too many in all, or of their address",
+            "limit",
+            self._connections.refused,
+        )
 
 
 class LeaderMetrics(Collector):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
+from basalt.access.failed_proofs import FailedProofs
+from basalt.access.quotas import Quotas
 from basalt.api.bodies.operations import (
     ChangedSettings,
     ManagerSnapshotInfo,
@@ -22,6 +24,7 @@ from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
+from basalt.http.asgi.connections import Connections
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
@@ -80,6 +83,9 @@ class Services:
     started_ms: int
     instance: str
     audit: Audit
+    quotas: Quotas = field(init=False)
+    failed_proofs: FailedProofs = field(default_factory=FailedProofs)
+    connections: Connections = field(init=False)  # of this process, which may have had others over the store before
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)

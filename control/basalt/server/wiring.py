@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
@@ -16,6 +17,7 @@ from basalt.errors import BasaltError, InvalidSettingError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
+from basalt.http.asgi.connections import Connections
 from basalt.http.metrics import StoreMetrics
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
@@ -75,6 +77,8 @@ class RunningServices(services.Services):
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
+        self.quotas = Quotas(QuotaLimits(**asdict(self.settings.quota)))
+        self.connections = Connections.of(self.settings.http)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))

@@ -14,6 +14,7 @@ from basalt.api.bodies.messages import PublishRequest
 from basalt.api.codecs import avro
 from basalt.errors import TooLargeError
 from basalt.http.asgi import protocol
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.asgi.requests import BodyBudget, RequestHead
@@ -375,6 +376,7 @@ class Scripted:
     def __init__(self, answer) -> None:
         self.answer = answer
         self.heads = Heads()
+        self.connections = Connections(1_000, 1_000)
         self.exchanges = []
 
     def begin(self, head, exchange, client_id=None):

@@ -11,7 +11,7 @@ import pytest
 from basalt.errors import InvalidSettingError
 from basalt.settings import DayWindow, JobsSettings, Settings, effective, load_settings, read_settings
 from basalt.settings.reference import settings_file, settings_page
-from basalt.settings.tree import keys
+from basalt.settings.tree import QUOTA_MAX, keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
@@ -313,7 +313,7 @@ def test_every_problem_is_collected_not_just_the_first(tmp_path):
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "auth", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
+        "server", "auth", "store", "leader", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
@@ -381,3 +381,12 @@ def test_a_file_of_two_lines_holds_no_secret_and_its_text_is_not_shown(tmp_path)
     with pytest.raises(InvalidSettingError, match="more than one line") as caught:
         load_settings([f"auth.bootstrap_token_file={file}"])
     assert "hunter" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_a_quota_is_a_number_or_off_and_none_is_the_default():
+    settings = load_settings(["quota.requests_per_s=100", "quota.publish_bytes_per_s=4MiB", "quota.topics=off"]).quota
+    assert (settings.requests_per_s, settings.publish_bytes_per_s, settings.topics) == (100, 4 << 20, None)
+    assert load_settings([]).quota.requests_per_s is None
+    for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
+        with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
+            load_settings([f"quota.sessions={wrong}"])
