@@ -59,6 +59,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "auth": Lazy("access.auth", "auth", "Show who one is to a server, and what one may do there."),
+        "quota": Lazy("access.quota", "quota", "Show and set how much of a server a principal may use."),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("backup", "backup", "Make, list, verify, delete and restore backups of a store."),
         "repair": Lazy("backup", "repair", "Show what is damaged in a data directory, and mend what can be mended."),

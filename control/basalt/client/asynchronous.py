@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import admin, auth, groups, messages, producers, quotas, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -406,6 +406,15 @@ class AsyncAuth(Handle[ClientScope, AsyncDriver]):
     check = awaiting(auth.check)
 
 
+class AsyncQuotas(Handle[ClientScope, AsyncDriver]):
+    """How much of a server a principal may use: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+
+    list = awaiting(quotas.list_quotas)
+    describe = awaiting(quotas.describe_quota)
+    set = awaiting(quotas.set_quota)
+    remove = awaiting(quotas.remove_quota)
+
+
 class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
@@ -463,6 +472,7 @@ class AsyncClient(Handle[ClientScope, AsyncDriver]):
         self.transactions = AsyncTransactions(scope, driver)
         self.sessions = AsyncSessions(scope, driver)
         self.auth = AsyncAuth(scope, driver)
+        self.quotas = AsyncQuotas(scope, driver)
         self.admin = AsyncAdmin(scope, driver)
 
     @property

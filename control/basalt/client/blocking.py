@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import admin, auth, groups, messages, producers, quotas, reading, tables, topics, transactions
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -405,6 +405,15 @@ class Auth(Handle[ClientScope, Driver]):
     check = blocking(auth.check)
 
 
+class Quotas(Handle[ClientScope, Driver]):
+    """How much of a server a principal may use: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+
+    list = blocking(quotas.list_quotas)
+    describe = blocking(quotas.describe_quota)
+    set = blocking(quotas.set_quota)
+    remove = blocking(quotas.remove_quota)
+
+
 class Admin(Handle[ClientScope, Driver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
@@ -462,6 +471,7 @@ class Client(Handle[ClientScope, Driver]):
         self.transactions = Transactions(scope, driver)
         self.sessions = Sessions(scope, driver)
         self.auth = Auth(scope, driver)
+        self.quotas = Quotas(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property
