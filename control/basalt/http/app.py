@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError
+from basalt.errors import BasaltError, ThrottledError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -68,7 +68,7 @@ def _document() -> bytes:
 
 def build_app(services: Services, caller: Caller = ANYBODY) -> Frame:
     """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal."""
-    return Frame(services, Routes(OPERATIONS, Front.of(services.settings)), caller)
+    return Frame(services, Routes(OPERATIONS, Front.of(services.settings), services.quotas), caller)
 
 
 class Frame:
@@ -104,6 +104,8 @@ class Frame:
         try:
             if self._submit(request, exchange, body):
                 return None
+        except ThrottledError as error:  # that is told, and counted, once
+            return self._respond(request, error)
         except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
             pass
         return self._respond(request)
@@ -119,7 +121,10 @@ class Frame:
         if found.submit is None or len(body) > self.bodies.bytes_max:
             return False
         request.path, request.query = found.path, found.query
-        return found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange))
+        if not found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange)):
+            return False
+        request.charge_body(len(body))
+        return True
 
     def tell(self, request: Request, exchange: PromptExchange, make: Callable[[], Response]) -> None:
         """Answer a request that was begun without a coroutine with what is made for it, or with the error that this raises."""
@@ -139,9 +144,11 @@ class Frame:
         finally:
             self._note(request)
 
-    async def _respond(self, request: Request) -> None:
+    async def _respond(self, request: Request, refused: BasaltError | None = None) -> None:
         try:
             try:
+                if refused is not None:
+                    raise refused
                 answer = await self._answer(request)
             except BasaltError as error:
                 answer = self._problem(request, error)
@@ -170,7 +177,9 @@ class Frame:
         return problem_response(error, request.id)
 
     def _note(self, request: Request) -> None:
-        duration_ms = self._clock.monotonic_ms() - request.started_ms
+        now_ms = self._clock.monotonic_ms()
+        duration_ms = now_ms - request.started_ms
+        request.charge_answer(now_ms)
         self.metrics.answered(request, duration_ms)
         log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 from basalt.access import resources
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
-from basalt.access.principal import ANONYMOUS
+from basalt.access.principal import ANONYMOUS, INTERNAL
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES, Account, Quota, Quotas
 from basalt.api.bodies.messages import Work
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
@@ -60,6 +62,8 @@ KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, 
 PREFLIGHT_SECONDS = 600  # that a browser need not ask again whether another origin's page may call
 KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
 
+UNMETERED = frozenset(("/livez", "/readyz"))  # who asks whether a server lives must not be told to wait
+
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -85,9 +89,12 @@ class Header:
 
 
 class Request(RequestHead):
-    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what."""
+    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what.
 
-    __slots__ = ("asked_id", "caller", "metrics", "services", "snapshots")
+    `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes.
+    """
+
+    __slots__ = ("account", "asked_id", "caller", "meters", "metrics", "services", "snapshots")
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
@@ -100,6 +107,38 @@ class Request(RequestHead):
         self.snapshots = snapshots
         # The write pointer of the transaction that is asked for, and its id as the caller wrote it.
         self.asked_id = NOT_ASKED
+        self.account: Account | None = None
+        self.meters: tuple[Quota, ...] = ()
+
+    async def body(self) -> bytes:
+        """The whole body; where its bytes count for a quota they are charged now, before what it asks for is done."""
+        body = await super().body()
+        self.charge_body(len(body))
+        return body
+
+    def charge_body(self, size_bytes: int) -> None:
+        """Charge what the caller publishes."""
+        if self.account is not None and PUBLISH_BYTES in self.meters:
+            self.account.charge(PUBLISH_BYTES, size_bytes, self.services.clock.monotonic_ms())
+
+    def charge_answer(self, now_ms: float) -> None:
+        """Charge what the caller was sent."""
+        if self.account is not None and FETCH_BYTES in self.meters:
+            self.account.charge(FETCH_BYTES, self.sent_bytes, now_ms)
+
+    def limits(self, quota: Quota) -> bool:
+        """Tell whether this quota limits the caller, so that what is there has to be counted."""
+        return self.account is not None and self.account.rulings[quota.place].limit is not None
+
+    def one_more(self, quota: Quota, there: int = 0) -> AbstractContextManager[None]:
+        """Hold a place of what a quota counts, beside those that are there; `ThrottledError`."""
+        return self.services.quotas.one_more(self.account, quota, there)
+
+    @property
+    def creator(self) -> str:
+        """The principal that what it makes is counted for; empty where nobody has to say who they are."""
+        principal = self.caller.principal
+        return "" if principal == ANONYMOUS or principal.kind == INTERNAL else str(principal)
 
     @property
     def topic(self) -> TopicName:
@@ -176,7 +215,8 @@ class Operation:
 
     `needs` are the rights that it takes: there is no default, so that no call can be without.
     `errors` are the classes that this call may answer beside those that every call may (see `openapi`). `takes` is the
-    type of its JSON body, None where the handler reads the body, or takes none.
+    type of its JSON body, None where the handler reads the body, or takes none. `meters` are the quotas that count the bytes of
+    its body and of its answer.
     """
 
     method: str
@@ -193,6 +233,7 @@ class Operation:
     if_match: bool = False  # whether it reads the header If-Match
     headers: tuple[Header, ...] = ()
     submit: Submit | None = None
+    meters: tuple[Quota, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -238,7 +279,7 @@ class RouteTable:
         self, method: str, path: str, needs: Needs, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
-        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None,
+        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None, meters: tuple[Quota, ...] = (),
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
@@ -267,6 +308,7 @@ class RouteTable:
                 if_match=if_match,
                 headers=headers,
                 submit=submit,
+                meters=meters,
             )
             self.operations.append(operation)
             return handler
@@ -363,6 +405,7 @@ class _Method(NamedTuple):
     handler: Handler
     query: dict[str, Query] | None
     submit: Submit | None
+    meters: tuple[Quota, ...]
 
 
 class Endpoint:
@@ -376,14 +419,18 @@ class Endpoint:
         self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
         self._methods: dict[str, _Method] = {
             operation.method: _Method(
-                operation.needs, operation.answer, {query.name: query for query in operation.query}, operation.submit
+                operation.needs,
+                operation.answer,
+                {query.name: query for query in operation.query},
+                operation.submit,
+                operation.meters,
             )
             for operation in operations
         }
         if "GET" in self._methods:
             self._methods.setdefault("HEAD", self._methods["GET"])
         self._allowed = (*sorted(self._methods), "OPTIONS")
-        self._methods.setdefault("OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None))  # whatever the query
+        self._methods.setdefault("OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, ()))  # whatever the query
 
     def method(self, request: RequestHead) -> _Method:
         """The entry of the request's method; `MethodNotAllowedError`."""
@@ -410,7 +457,7 @@ class Found:
     `caller` is who was last found to have the rights that it needs: requests that begin alike may be of different ones.
     """
 
-    __slots__ = ("caller", "handler", "kept", "needs", "path", "query", "route", "routes", "submit")
+    __slots__ = ("caller", "handler", "kept", "meters", "needs", "path", "query", "route", "routes", "submit")
 
     def __init__(
         self, routes: Routes, route: str, method: _Method, path: dict[str, str], query: dict[str, Value], caller: Caller
@@ -424,13 +471,15 @@ class Found:
         self.path = path
         self.query = query
         self.submit = method.submit
+        self.meters = method.meters
 
 
 class Routes:
-    """All operations, by their paths, behind the front of the server."""
+    """All operations, by their paths, behind the front of the server and the quotas of who calls."""
 
-    def __init__(self, operations: Iterable[Operation], front: Front) -> None:
+    def __init__(self, operations: Iterable[Operation], front: Front, quotas: Quotas) -> None:
         self._front = front
+        self._quotas = quotas
         by_path: dict[str, list[Operation]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, []).append(operation)
@@ -443,27 +492,49 @@ class Routes:
     def find(self, request: Request) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, what the front does not take up, a path that no call has, a method that its route does not
+        Refuses what no call could mean, what the front does not take up, a caller whose quota is used up, a path that no call has, a method that its route does not
         have, a caller who lacks a right that the call needs, and query parameters that it does not declare.
         """
         head = request.head
         found: Found | None = head.found
         if found is not None and found.routes is self:
             request.route = found.route
+            if self._quotas.are_on:
+                self._admit(request)
+                self._meter(request, found.meters)
             if found.caller is not request.caller:
                 found.needs.judge(request.caller, found.path)
                 found.caller = request.caller
             return found
         request.check()
         self._front.admit(request)
+        if self._quotas.are_on:
+            self._admit(request)
         endpoint, path = self._known.get(head.path) or self._look_up(head.path)
         request.route = endpoint.path
         method = endpoint.method(request)
+        self._meter(request, method.meters)
         method.needs.judge(request.caller, path)
         declared = method.query
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
         found = head.found = Found(self, endpoint.path, method, path, query, request.caller)
         return found
+
+    def _admit(self, request: Request) -> None:
+        """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read."""
+        if request.account is not None or request.exchange.internal or request.head.path in UNMETERED:
+            return  # it is charged, and is looked for again
+        account = self._quotas.account_of(request.caller, request.started_ms)
+        if account is not None:
+            self._quotas.admit(account, request.started_ms)
+            request.account = account
+
+    def _meter(self, request: Request, meters: tuple[Quota, ...]) -> None:
+        """Have the caller wait whose bytes are used up; others are charged when they are known."""
+        if request.account is not None:
+            request.meters = meters
+            for meter in meters:
+                self._quotas.admit_bytes(request.account, meter, request.started_ms)
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:
         given = path.split("/")

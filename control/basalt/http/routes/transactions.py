@@ -6,6 +6,7 @@ from __future__ import annotations
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
+from basalt.access.quotas import PUBLISH_BYTES
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.messages import Work
 from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
@@ -101,6 +102,7 @@ def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
         errors.BusyError,
     ),
     submit=submit_one_shot,
+    meters=(PUBLISH_BYTES,),
 )
 async def begin(request: Request) -> Response:
     """Begin a transaction; or, given work, do it as a one-shot transaction."""
@@ -196,6 +198,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
         errors.MarkerRefusedError,
         errors.RequestReusedError,
     ),
+    meters=(PUBLISH_BYTES,),
 )
 async def commit(request: Request) -> bodies.TransactionOutcome:
     """Commit, and do the given work in the same moment."""
@@ -226,7 +229,7 @@ async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_S
     return _open(request, transaction, asked.snapshot)
 
 
-@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING, meters=(PUBLISH_BYTES,))
 async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions
