@@ -125,6 +125,8 @@ class UriTooLongError(InputError, code="uri_too_long"):
 class UnauthenticatedError(InputError, code="unauthenticated"):
     """The call does not prove who makes it, or by a credential that does not count (any more). Nothing was done."""
 
+    challenges: tuple[str, ...] = ()  # the ways to prove it, as the header WWW-Authenticate has them
+
 
 class ForbiddenError(InputError, code="forbidden"):
     """The caller has no right to do this; it is refused whether what the call names exists or not."""

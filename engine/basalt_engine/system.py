@@ -7,7 +7,7 @@ docs/formats/system-table.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError
-from basalt_engine.table import Delete, Put, Table, prefix_stop
+from basalt_engine.table import Delete, Mutation, Put, Table, prefix_stop
 
 VERSION = 1
 VALUE = b"v"
@@ -60,6 +60,10 @@ class SystemTable:
     def write(self, kind: str, name: str, body: bytes) -> None:
         """Store a body, durably."""
         self._table.write([self.put(kind, name, body)])
+
+    def write_all(self, mutations: Sequence[Mutation]) -> None:
+        """Store and remove several entries, durably, in this order."""
+        self._table.write(mutations)
 
     def remove(self, kind: str, name: str) -> None:
         """Remove an entry, durably."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from basalt.access.records import GrantRow, GrantUse, PolicyVersion, RoleRow, TokenRow
 from basalt.cluster.lease import LeaseRecord
 from basalt.messaging.index import SavedIndex, TopicIndex
 from basalt.messaging.log.garbage_notes import GarbageRange
@@ -25,6 +26,11 @@ DAY_MS = 86_400_000
 
 FORMS: dict[str, type[Any]] = {
     "audit": Line,
+    "token": TokenRow,
+    "grant": GrantRow,
+    "grant-used": GrantUse,
+    "role": RoleRow,
+    "policy": PolicyVersion,
     "install": InstallationFacts,
     "lease": LeaseRecord,
     "job": Definition,

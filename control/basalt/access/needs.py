@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from basalt.access.policy import Caller
 from basalt.access.resources import Resource, check_verbs, shape
 
+READING = frozenset(("observe", "read", "inspect"))
+
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -50,6 +52,16 @@ class Needs:
         assert not (self.filters and other.filters)
         filters = self.filters or other.filters
         return Needs((*self.rights, *other.rights), (*self.in_body, *other.in_body), filters)
+
+    @property
+    def is_reading(self) -> bool:
+        """True where the call only looks at something: an answer that took long is not given to who may not have it any more."""
+        in_body = (each.split() for each in self.in_body)
+        return (
+            bool(self.rights)
+            and all(right.verb in READING for right in self.rights)
+            and all(verb in READING or kind == "transactions" for verb, kind in in_body)  # under which it looks
+        )
 
     @property
     def parameters(self) -> frozenset[str]:

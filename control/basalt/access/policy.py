@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from basalt.access import resources
 from basalt.access.principal import EVERYONE, INTERNAL, ROLE, Principal, check_member, check_subject, check_subject_name
+from basalt.access.refusals import Refusals
 from basalt.access.resources import KINDS, Resource, check_verbs, covers, parse_resource
 from basalt.errors import ForbiddenError
 
@@ -67,13 +68,19 @@ class Policy:
             for member in map(check_member, members):
                 self._roles_of.setdefault(member, []).append(f"{ROLE}:{role}")
         self._verdicts: dict[tuple[Principal, str, Resource], bool] = {}
+        self.uses: dict[
+            Grant, set[str]
+        ] = {}  # grants that allowed something, and to whom, since this policy is in force
 
     def allows(self, principal: Principal, verb: str, resource: Resource) -> bool:
         """Tell whether the principal has this right."""
         asked = (principal, verb, resource)
         verdict = self._verdicts.get(asked)
         if verdict is None:
-            verdict = self.why(principal, verb, resource).allowed
+            found = self.why(principal, verb, resource)
+            verdict = found.allowed
+            for grant in found.grants:
+                self.uses.setdefault(grant, set()).add(str(principal))
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
             self._verdicts[asked] = verdict
@@ -98,6 +105,15 @@ class Policy:
         """Tell whether the settings let the principal, or a group that it is in, do everything."""
         return not self._superusers.isdisjoint((str(principal), *principal.groups))
 
+    def is_superuser_name(self, member: str) -> bool:
+        """Tell whether the settings let this principal or group do everything."""
+        return member in self._superusers
+
+    def grants_of(self, subject: str) -> tuple[Grant, ...]:
+        """The grants to a subject, and to the roles that it is in. Those to everyone are nobody's to give."""
+        subjects = (subject, *self._roles_of.get(subject, ()))
+        return tuple(grant for each in subjects for grant in self._by_subject.get(each, ()))
+
     def subjects_of(self, principal: Principal) -> tuple[str, ...]:
         """All subjects whose grants are the principal's: itself, its groups, the roles of these, and everyone."""
         names = (str(principal), *sorted(principal.groups))
@@ -112,30 +128,71 @@ class Policy:
 class Caller:
     """Who makes a call, and by which policy it is judged: by none (None), everybody may do everything.
 
-    One object stands for all calls of a principal under one policy: what it was allowed once, it is allowed as long as it is the same.
+    One object stands for all calls of a credential under one policy: what it was allowed once, it is allowed as long as it is the same.
+    `only` are the rights that the credential is limited to, whatever its principal has; `refusals` notes what was missing.
     """
 
-    __slots__ = ("policy", "principal")
+    __slots__ = ("credential", "only", "policy", "principal", "refusals", "until_ms", "via")
 
-    def __init__(self, principal: Principal, policy: Policy | None) -> None:
+    def __init__(
+        self, principal: Principal, policy: Policy | None, *, credential: str = "", until_ms: int | None = None,
+        only: tuple[Grant, ...] | None = None, via: Principal | None = None, refusals: Refusals | None = None,
+    ) -> None:  # fmt: skip
         self.principal = principal
         self.policy = policy
+        self.credential = credential  # its kind and id, for the audit
+        self.until_ms = until_ms  # when that ends, since 1970
+        self.only = only
+        self.via = via
+        self.refusals = refusals
+
+    def has(self, verb: str, resource: Resource) -> bool:
+        """Tell whether it has a right, enforced or not."""
+        if self.policy is None:
+            return True
+        if not self.policy.allows(self.principal, verb, resource):
+            return False
+        return self.only is None or any(grant.allows(verb, resource) for grant in self.only)
 
     def may(self, verb: str, resource: Resource) -> bool:
-        """Tell whether it has a right."""
-        return self.policy is None or self.policy.allows(self.principal, verb, resource)
+        """Tell whether it has a right; where rights are not enforced, it has all."""
+        return self.has(verb, resource) or self._is_let_through(verb, resource)
 
     def why(self, verb: str, resource: Resource) -> Verdict:
         """Tell whether it has a right, and by what."""
         if self.policy is None:
             return Verdict(True, "nobody has to prove who they are, and everybody may do everything")
-        return self.policy.why(self.principal, verb, resource)
+        verdict = self.policy.why(self.principal, verb, resource)
+        if verdict.allowed and not self.has(verb, resource):
+            return Verdict(False, f"the {self.credential.partition(' ')[0]} is limited to other rights")
+        return verdict
 
     def must(self, verb: str, resource: Resource) -> None:
         """Refuse with `ForbiddenError` what it has no right to. Nobody learns from that whether the resource exists."""
         if not self.may(verb, resource):
             named = str(resource)
             shown = named if named.isprintable() else ascii(named)  # a path may hold anything
+            if self.refusals is not None:
+                self.refusals.note(str(self.principal), verb, shown)
             raise ForbiddenError(
                 f"{self.principal} may not {verb} {shown}", hint=f"Have {verb} on it granted to {self.principal}."
             )
+
+    def may_give(self, verbs: Iterable[str], resource: Resource) -> bool:
+        """Tell whether it has all these rights, on all that the resource of a grant covers: nobody gives more than that."""
+        return all(self.has(verb, resource) for verb in verbs)
+
+    def may_act_as(self, subject: str) -> bool:
+        """Tell whether it has every right that the subject has: for whoever holds a credential of it acts as it."""
+        if self.policy is None:
+            return True
+        if self.policy.is_superuser_name(subject):
+            return self.only is None and self.policy.is_superuser(self.principal)
+        return all(self.may_give(grant.verbs, grant.resource) for grant in self.policy.grants_of(subject))
+
+    def _is_let_through(self, verb: str, resource: Resource) -> bool:
+        if self.refusals is None or self.refusals.enforced:
+            return False
+        named = str(resource)
+        self.refusals.note(str(self.principal), verb, named if named.isprintable() else ascii(named))
+        return True

@@ -5,6 +5,7 @@ Names are compared as they are: nothing is normalized, cut or folded. What could
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from basalt.errors import InputError
@@ -15,7 +16,7 @@ EVERYONE = "everyone"  # the subject that stands for whoever asks
 ROLE = "role"
 
 _NAMELESS = "anonymous"
-_KINDS = ("token", "login", "jwt", "cert", "krb", "proxy", "thrift", INTERNAL)
+_KINDS = ("token", "jwt", "cert", "krb", "proxy", "thrift", INTERNAL)
 _GROUP_KINDS = ("jwt-group", "proxy-group")
 
 
@@ -38,6 +39,10 @@ class Principal:
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    def with_groups(self, groups: Iterable[str]) -> Principal:
+        """The same one in these groups."""
+        return Principal(self.kind, self.name, frozenset(groups))
 
 
 ANONYMOUS = Principal(_NAMELESS, "")  # whoever asks where nobody has to prove anything

@@ -57,7 +57,7 @@ RATES = tuple(quota for quota in QUOTAS if quota.per_second)
 
 
 class QuotaLimits(Struct, frozen=True):
-    """One rule: of each quota a number, `off` for no limit, or None for nothing. It is the body of an entry of kind `quota`."""
+    """One rule: of each quota a number, `off` for no limit, or None for nothing."""
 
     requests_per_s: Limit = None
     publish_bytes_per_s: Limit = None
@@ -83,7 +83,15 @@ class QuotaLimits(Struct, frozen=True):
         return any(isinstance(self.of(quota), int) for quota in QUOTAS)
 
 
-ROWS = SystemRecord("quota", "", QuotaLimits)  # by subject; docs/formats/system-table.md
+class QuotaRow(Struct, frozen=True):
+    """The rule of a subject, as it is kept."""
+
+    limits: QuotaLimits
+    changed_ms: int
+    made_by: str
+
+
+ROWS = SystemRecord("quota", "", QuotaRow)  # by subject; docs/formats/system-table.md
 
 
 class Ruling(NamedTuple):
@@ -162,7 +170,7 @@ _FREE = tuple(Ruling(None, "") for _ in QUOTAS)
 class Account:
     """The limits of a principal, what it has used of its rates, and what it holds or is about to make of what is counted."""
 
-    __slots__ = ("_buckets", "_groups", "_judged_by", "held", "is_limited", "name", "rulings")
+    __slots__ = ("_buckets", "_judged_by", "groups", "held", "is_limited", "name", "rulings")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -170,16 +178,16 @@ class Account:
         self.is_limited = False
         self.held = [0] * len(QUOTAS)
         self._buckets: list[Bucket | None] = [None] * len(RATES)
-        self._groups: frozenset[str] = frozenset()
+        self.groups: frozenset[str] = frozenset()
         self._judged_by: tuple[int, int] = (0, 0)  # numbers, not the rules themselves, which an idle account would keep
 
     def judge(self, caller: Caller, rules: QuotaRules, version: int) -> None:
         """Have the limits that these rules give to the caller. Where they are those of last time, nothing is done."""
         principal, policy = caller.principal, caller.policy
         judged_by = version, id(policy)
-        if self._judged_by == judged_by and self._groups == principal.groups:
+        if self._judged_by == judged_by and self.groups == principal.groups:
             return
-        self._judged_by, self._groups, before = judged_by, principal.groups, self.rulings
+        self._judged_by, self.groups, before = judged_by, principal.groups, self.rulings
         if policy is not None and policy.is_superuser(principal):
             self.rulings = _FREE
         else:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, ThrottledError
+from basalt.errors import BasaltError, ThrottledError, UnauthenticatedError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -33,7 +33,20 @@ from basalt.http.asgi.responses import (
     send_response,
 )
 from basalt.http.metrics import Metrics
-from basalt.http.routes import groups, messages, polls, producers, pruning, ranges, server, tables, topics, transactions
+from basalt.http.routes import (
+    access,
+    groups,
+    messages,
+    polls,
+    producers,
+    pruning,
+    quotas,
+    ranges,
+    server,
+    tables,
+    topics,
+    transactions,
+)
 from basalt.http.routes.route_table import Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
@@ -55,7 +68,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, transactions.operators, pruning.route,
+        server.route, access.route, quotas.route, transactions.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip
@@ -68,7 +81,9 @@ def _document() -> bytes:
 
 def build_app(services: Services, caller: Caller = ANYBODY) -> Frame:
     """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal."""
-    return Frame(services, Routes(OPERATIONS, Front.of(services.settings), services.quotas), caller)
+    settings = services.settings
+    routes = Routes(OPERATIONS, Front.of(settings), services.quotas, services.authentication, settings.auth.public)
+    return Frame(services, routes, caller)
 
 
 class Frame:
@@ -104,7 +119,7 @@ class Frame:
         try:
             if self._submit(request, exchange, body):
                 return None
-        except ThrottledError as error:  # that is told, and counted, once
+        except (UnauthenticatedError, ThrottledError) as error:  # it is found, and counted, once
             return self._respond(request, error)
         except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
             pass
@@ -167,6 +182,8 @@ class Frame:
         found = self._routes.find(request)
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
+        if found.is_reading:
+            self._routes.judge_again(request, found)
         if isinstance(answer, Response):
             return answer
         return Response() if answer is None else json_response(answer)
@@ -181,7 +198,8 @@ class Frame:
         duration_ms = now_ms - request.started_ms
         request.charge_answer(now_ms)
         self.metrics.answered(request, duration_ms)
-        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access)
+        principal = "" if self._services.authentication is None else str(request.caller.principal)
+        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
 
 
 class _StageAnswer:

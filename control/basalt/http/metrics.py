@@ -30,7 +30,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from basalt.access.authentication import Authentication
+from basalt.access.directory import Directory
 from basalt.access.quotas import QUOTAS
+from basalt.access.refusals import Refusals
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
@@ -178,12 +181,13 @@ class Metrics:
             yield family
         async for family in self._groups.families():
             yield family
-        leadership, collectors = self._services.leadership, self._services.collectors
-        others = [*collectors, LeaderMetrics(leadership)] if leadership is not None else collectors
-        connections = ConnectionMetrics(self._services.connections).collect()
-        for family in chain(
-            self._pruning(), self._server(), self._throttled(), connections, *(other.collect() for other in others)
-        ):
+        services = self._services
+        others = [*services.collectors, ConnectionMetrics(services.connections)]
+        if services.leadership is not None:
+            others.append(LeaderMetrics(services.leadership))
+        if services.authentication is not None:
+            others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
+        for family in chain(self._pruning(), self._server(), self._throttled(), *(each.collect() for each in others)):
             yield family
 
     def _requests(self) -> Iterator[Metric]:
@@ -282,9 +286,10 @@ class Metrics:
             yield _gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
 
     def _throttled(self) -> Iterator[Metric]:
-        quotas, failed_proofs = self._services.quotas, self._services.failed_proofs
+        quotas, authentication = self._services.quotas, self._services.authentication
         counts = {quota.name: quotas.throttled[quota.name] for quota in QUOTAS}
-        counts["bad_credentials"] = failed_proofs.throttled_total
+        if authentication is not None:
+            counts["bad_credentials"] = authentication.failed.throttled_total
         yield _counters("basalt_throttled", "Calls that were refused for a quota", "quota", counts)
         yield _gauge("basalt_quota_accounts", "Principals whose use is in memory", len(quotas))
 
@@ -351,6 +356,36 @@ class LeaderMetrics(Collector):
         yield _counter(
             "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
         )
+
+
+class AccessMetrics(Collector):
+    """The series of one server's authentication."""
+
+    def __init__(self, authentication: Authentication, directory: Directory, refusals: Refusals) -> None:
+        self._authentication = authentication
+        self._directory = directory
+        self._refusals = refusals
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is now."""
+        verified = CounterMetricFamily(
+            "basalt_authentications", "Credentials that were verified; one that is known is not verified again",
+            labels=("kind", "outcome"),
+        )  # fmt: skip
+        for labels, count in self._authentication.counts.items():
+            verified.add_metric(labels, count)
+        yield verified
+        refused = CounterMetricFamily(
+            "basalt_refused", "Calls that were refused for want of a right, or would be", labels=("verb", "kind")
+        )
+        for labels, count in self._refusals.counts.items():
+            refused.add_metric(labels, count)
+        yield refused
+        age = GaugeMetricFamily(
+            "basalt_policy_age_seconds", "Since when nobody has seen whether there are newer tokens and grants",
+            value=self._directory.age_ms / 1_000,
+        )  # fmt: skip
+        yield age
 
 
 class StoreMetrics(Collector):

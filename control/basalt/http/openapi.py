@@ -10,6 +10,7 @@ import msgspec
 
 from basalt import errors
 from basalt.access.needs import Needs
+from basalt.access.principal import NAME_CHARS_MAX
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import REQUEST_ID_CHARS_MAX
@@ -35,6 +36,9 @@ EVERYWHERE: tuple[type[errors.BasaltError], ...] = (
     errors.InputError,
     errors.UriTooLongError,
     errors.WrongHostError,
+    errors.UnauthenticatedError,
+    errors.ThrottledError,
+    errors.AuthenticationUnavailableError,
     errors.InternalError,
     errors.UnavailableError,
 )
@@ -58,8 +62,27 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "session": (SESSION_NAME, "a named session"),
     "region": ({"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "a region: the encoded part of its name"),
     "backup": (NAME, "a backup of the store"),
+    "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "a token or login, by its id"),
+    "grant": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "a grant, by its id"),
+    "subject": (
+        {"type": "string", "minLength": 1},
+        "a principal, a group, role:NAME or everyone; with ~1 for a /, ~2 for a \\, and ~0 for a ~",
+    ),
+    "role": ({"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX}, "a role"),
     "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
 }
+
+SECURITY_SCHEMES: Mapping[str, Schema] = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "a token of Basalt, or a JWT of the identity provider",
+    },
+    "negotiate": {"type": "http", "scheme": "negotiate", "description": "Kerberos, by SPNEGO"},
+    "certificate": {"type": "mutualTLS", "description": "a client certificate"},
+}
+# Any of these by the setting auth.kinds; none where that says none.
+SECURITY: list[Mapping[str, list[str]]] = [*({name: []} for name in SECURITY_SCHEMES), {}]
 
 
 def describe(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -81,7 +104,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": SECURITY_SCHEMES},
     }
 
 
@@ -106,6 +129,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
     if operation.description:
         described["description"] = operation.description
     if not operation.needs.is_public:
+        described["security"] = SECURITY
         described["x-basalt-rights"] = _rights(operation.needs)
     if operation.body:
         described["requestBody"] = {"required": operation.body_required, "content": _content(operation.body, by_kind)}

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
-from basalt.access.failed_proofs import FailedProofs
+from basalt.access.authentication import Authentication
+from basalt.access.directory import Directory
 from basalt.access.quotas import Quotas
+from basalt.access.refusals import Refusals
 from basalt.api.bodies.operations import (
     ChangedSettings,
     ManagerSnapshotInfo,
@@ -83,8 +85,10 @@ class Services:
     started_ms: int
     instance: str
     audit: Audit
-    quotas: Quotas = field(init=False)
-    failed_proofs: FailedProofs = field(default_factory=FailedProofs)
+    directory: Directory
+    refusals: Refusals
+    authentication: Authentication | None  # None: nobody is asked who they are
+    quotas: Quotas
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
@@ -99,6 +103,10 @@ class Services:
         """Try each part that a request may need."""
         server = ServerPart("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
         parts = [await self._store_part(), self._transactions_part(), server]
+        if self.authentication is not None:
+            age_s = self.directory.age_ms / 1_000
+            detail = f"tokens and grants were read {age_s:.0f} s ago, version {self.directory.entries.version}"
+            parts.append(ServerPart("policy", not self.directory.is_stale, 0.0, detail))
         if self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"

@@ -28,11 +28,17 @@ log = logging.getLogger("basalt.audit")
 
 
 class Author(msgspec.Struct, frozen=True):
-    """The author of an act: the address that the call came from, the program, and the name that was given, if any."""
+    """The author of an act: the address that the call came from, the program, and the name that was given, if any.
+
+    `principal` is who was proved to call, `credential` the kind and id of the proof, `via` the proxy that vouched for them.
+    """
 
     address: str
     agent: str = ""
     name: str = ""
+    principal: str = ""
+    credential: str = ""
+    via: str = ""
 
 
 By: TypeAlias = tuple[Author, str, str]  # the author of an act, the reason that was given, the id of the request
@@ -50,6 +56,9 @@ class Line(msgspec.Struct, frozen=True):
     name: str
     request_id: str
     outcome: str
+    principal: str
+    credential: str
+    via: str
 
 
 LINES = SystemRecord("audit", "", Line)  # by time; docs/formats/system-table.md
@@ -77,7 +86,7 @@ class Audit:
         """Do it, with a line about it. Nothing is done when the line cannot be written."""
         line = Line(
             self._clock.now_ms(), act, _cut(what), _cut(reason), author.address, _cut(author.agent), _cut(author.name),
-            request_id, "unfinished",
+            request_id, "unfinished", author.principal, author.credential, author.via,
         )  # fmt: skip
         name = f"{number_name(line.at_ms)}:{next(self._numbers):08x}{self._run}"
         await self._call.write(self._write, name, line, True)
@@ -100,7 +109,7 @@ class Audit:
 
     async def _finish(self, name: str, line: Line, outcome: str) -> None:
         line = msgspec.structs.replace(line, outcome=_cut(outcome))
-        who = line.name or line.agent or "somebody"
+        who = (line.principal if line.credential else "") or line.name or line.agent or "somebody"
         log.warning(
             "%s of %s by %s from %s: %s (reason: %s)", line.act, line.what, who, line.address, line.outcome,
             line.reason or "none given", extra={"fields": _fields(line)},

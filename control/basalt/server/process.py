@@ -22,6 +22,7 @@ from basalt.cluster.lease import Candidate
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.protocol import HttpConnection
+from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
@@ -129,7 +130,13 @@ class _Process:
         serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
         url = _url_of(self.settings.server.host, listener)
         log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
-        if not ListenAddress(self.settings.server.host, host).is_loopback:
+        if is_asked(self.settings):
+            log.info("asks callers who they are: auth.kinds is %s", ", ".join(self.settings.auth.kinds))
+            if not self.settings.auth.enforce:
+                log.warning(
+                    "refuses nobody (auth.enforce is false): whoever reaches its ports may do everything, and what would be refused is noted"
+                )
+        elif not ListenAddress(self.settings.server.host, host).is_loopback:
             log.warning(
                 "listens on %s, beyond this machine, and asks nobody who they are (auth.kinds is none): whoever reaches its ports"
                 " may read, write and delete everything; let only those reach them who may", host,
@@ -183,6 +190,7 @@ def _listen(address: ListenAddress, port: int) -> socket.socket:
 async def _serve(process: _Process) -> None:
     settings, signals = process.settings, process.signals
     check_thrift(settings)
+    check_authentication(settings)
     address = listen_address(settings)
     signals.stage = "it opened the store"
     if settings.store.kind == "hbase":

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
@@ -43,6 +42,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
+from basalt.server.authentication import open_access
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, ProducerSettings, SubscriptionSettings
 from basalt.tables.garbage_cells import CellActivity
@@ -77,7 +77,6 @@ class RunningServices(services.Services):
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
-        self.quotas = Quotas(QuotaLimits(**asdict(self.settings.quota)))
         self.connections = Connections.of(self.settings.http)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
@@ -121,6 +120,7 @@ class RunningServices(services.Services):
         self.stop_waiting()
         await self.groups.close()
         await self.scheduler.stop()
+        await self.directory.close()
         await self.producers.close()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
         if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
@@ -188,12 +188,14 @@ async def open_services(
 
 
 def _topic_logs(
-    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits
+    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits, writer: GroupCommit
 ) -> TopicLogs:
-    return TopicLogs(
+    topics = TopicLogs(
         store, clock, catalog, tail_bytes_max=settings.cache_bytes_max, answers_bytes_max=settings.answers_bytes_max,
         limits=memory,
     )  # fmt: skip
+    merge_small_rows(writer, topics.memory)
+    return topics
 
 
 async def _wire(
@@ -204,15 +206,12 @@ async def _wire(
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     catalog = Topics(store, clock, facts.buckets)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory)
-    merge_small_rows(writer, topics.memory)
-    kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
-    log = TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
+    log = _transaction_log(settings, store)
     transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look = SliceLimits(settings.messaging.fetch_messages_max, settings.messaging.fetch_bytes_max)
-    known_transactions = KnownTransactions(manager)
+    look, known_transactions = _look(settings.messaging), KnownTransactions(manager)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
@@ -223,8 +222,9 @@ async def _wire(
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     places = MessagePlaces(store, clock, reader, transaction_manager, ends, first_unstable, ids)
-    limits = _group_limits(settings.subscriptions)
-    groups = Groups(clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, limits)
+    groups = Groups(
+        clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
+    )  # fmt: skip
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, writer, clock), log, clock)
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
@@ -238,6 +238,7 @@ async def _wire(
         settings, store, clock, topics, statistics, markers, producers, writer, transactions, log, known_transactions, pruner, activity,
         truncation, groups, audit,
     )  # fmt: skip
+    directory, refusals, authentication = await open_access(settings, store, clock)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
@@ -245,7 +246,17 @@ async def _wire(
         transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
+        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
+
+
+def _transaction_log(settings: Settings, store: Store) -> TransactionLog:
+    kept = 0 if store.atomic else SHARED_ENTRIES_KEPT
+    return TransactionLog(store.table("transaction_log"), transaction_limits(settings), entries_kept=kept)
+
+
+def _look(settings: MessagingSettings) -> SliceLimits:
+    return SliceLimits(settings.fetch_messages_max, settings.fetch_bytes_max)
 
 
 def _producer_limits(settings: ProducerSettings) -> ProducerLimits:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from ipaddress import AddressValueError, IPv6Address
 from typing import ClassVar
 
@@ -24,6 +26,12 @@ _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
 _ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9._-]{0,252})(?::([0-9]{1,5}))?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+# Headers that have a meaning of their own, in which nobody may look for a name.
+_HEADERS_OF_HTTP = frozenset(
+    ("authorization", "connection", "content-encoding", "content-length", "content-type", "cookie", "expect", "host", "origin",
+     "te", "transfer-encoding", "upgrade")
+)  # fmt: skip
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -214,6 +222,41 @@ class Secret(_Text):
         return text
 
 
+class HeaderName(_Text):
+    """The name of a header of HTTP."""
+
+    FORM = "the name of a header"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _HEADER_NAME.fullmatch(text) and text.lower() not in _HEADERS_OF_HTTP else None
+
+
+class Moment(SettingKind):
+    """A moment, in milliseconds since 1970; written as a date and time with a zone."""
+
+    FORM = "a date and time with its zone, as 2026-11-28T09:00:00Z"
+
+    def read(self, value: object) -> int | None:
+        if value == "off":
+            return None
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if not isinstance(value, datetime) or value.tzinfo is None:
+            raise ValueError(f"is not {self.FORM}")
+        return int(value.timestamp() * 1_000)
+
+    def write(self, value: object) -> str:
+        if value is None:
+            return "off"
+        assert isinstance(value, int)
+        return datetime.fromtimestamp(value / 1_000, UTC).isoformat().replace("+00:00", "Z")
+
+    def describe(self) -> str:
+        return f"{self.FORM}; off"
+
+
 class Host(_Text):
     """A name or an address of this machine."""
 
@@ -332,6 +375,18 @@ class HostNames(_Several):
         if _HOST_NAME.fullmatch(text) is None:
             raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no scheme, port or *")
         return text.lower().removesuffix(".")
+
+
+class Principals(_Several):
+    """Principals and groups as `kind:name`. What may stand there is for `basalt.access` to say, when the server starts."""
+
+    FORM = "KIND:NAME"
+
+    def parse(self, text: str) -> str:
+        kind, _, name = text.partition(":")
+        if not kind or not name:
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}")
+        return text
 
 
 class Origins(_Several):

@@ -27,12 +27,15 @@ from basalt.settings.kinds import (
     Ensemble,
     FilePath,
     Flag,
+    HeaderName,
     Host,
     HostNames,
     Limit,
+    Moment,
     NamePrefix,
     Origins,
     Port,
+    Principals,
     Secret,
     SettingKind,
     Size,
@@ -75,6 +78,19 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """Proxies that have proved who their users are, and say it in a header."""
+
+    principals: Annotated[
+        tuple[str, ...], Principals("principals of proxies: they ask for a user, and never for themselves")
+    ] = ()
+    header: Annotated[str, HeaderName("the header in which a proxy names the user")] = "X-Forwarded-User"
+    groups_header: Annotated[
+        str, HeaderName("the header in which it names the user's groups, with commas between them")
+    ] = "X-Forwarded-Groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
     """The ways in which clients prove who they are."""
 
@@ -89,6 +105,20 @@ class AuthSettings:
     bootstrap_token: Annotated[
         str | None, Secret("token of the first superuser, token:bootstrap, who makes the tokens of the others")
     ] = None
+    superusers: Annotated[
+        tuple[str, ...], Principals("principals and groups that may do everything, beside token:bootstrap")
+    ] = ()
+    enforce: Annotated[
+        bool, Flag("refuse who may not; false: let everybody do everything, and note what would be refused")
+    ] = True
+    public: Annotated[
+        tuple[Literal["/metrics"], ...],
+        Words("paths that are answered to everybody, beside /livez, /readyz, /v1", ("/metrics",)),
+    ] = ()
+    not_before: Annotated[
+        int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
+    ] = None
+    proxy: ProxySettings = ProxySettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from basalt.access.quotas import (
     Account,
     Bucket,
     QuotaLimits,
+    QuotaRow,
     QuotaRules,
     Quotas,
     Ruling,
@@ -338,9 +339,10 @@ def test_an_account_is_idle_once_a_new_one_would_be_the_same() -> None:
 
 
 def test_a_row_keeps_what_it_says() -> None:
-    row = QuotaLimits(requests_per_s=5, sessions=OFF)
+    limits = QuotaLimits(requests_per_s=5, sessions=OFF)
+    row = QuotaRow(limits, 7, "token:root")
     assert ROWS.decode(ROWS.encode(row)) == row
-    assert not row.is_empty
+    assert not limits.is_empty
     assert QuotaLimits().is_empty
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"topics":"on"}', type=QuotaLimits)

@@ -88,7 +88,7 @@ def made(client: Client) -> World:
         {
             "namespace": "shop", "topic": "orders", "group": "billing", "member": "m", "table": "accounts", "message": message,
             "transaction": pointer, "pointer": pointer, "producer": "p", "session": "s", "region": "abc", "backup": "b1",
-            "job": "stats",
+            "job": "stats", "token": "0123456789abcdef", "grant": "0123456789abcdef", "role": "readers",
         },
     )  # fmt: skip
 
@@ -185,6 +185,16 @@ def test_the_calls_that_take_no_right_are_these():
         "GET /v1/transactions/sessions",
         "GET /v1/auth/whoami",
         "POST /v1/auth/check",
+        "POST /v1/auth/logins",
+        "DELETE /v1/auth/logins",
+        "GET /v1/admin/tokens",
+        "GET /v1/admin/tokens/{token}",
+        "DELETE /v1/admin/tokens/{token}",
+        "POST /v1/admin/tokens/{token}/rotate",
+        "GET /v1/admin/grants",
+        "POST /v1/admin/grants",
+        "DELETE /v1/admin/grants/{grant}",
+        "GET /v1/admin/roles",
         "POST /v1/transactions",
     }
 
@@ -278,6 +288,8 @@ EXAMPLES = (
     Example(f"POST {TOPIC}{GROUP}/fetch", "", WORK, ("transact cluster", *OF_WORK)),
     Example(f"POST {TOPIC}{GROUP}/fetch", "", WORK_AVRO, ("transact cluster", *OF_WORK)),
     Example(f"POST {TOPIC}{GROUP}/fetch", "", {"acknowledge": WORK["acknowledge"]}, OF_WORK[2:]),
+    Example("POST /v1/auth/check", "", {"verb": "observe", "resource": "cluster", "principal": "token:a"}, ("inspect cluster",)),
+    Example("POST /v1/admin/grants", "", {"subject": "token:a", "verbs": ["grant"], "resource": "*"}, ("grant *",)),
     Example(f"POST {TOPIC}{GROUP}/acknowledge", "", {"claims": [1], "transaction": "{transaction}"}, UNDER),
 )  # fmt: skip
 

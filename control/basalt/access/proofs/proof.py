@@ -10,7 +10,7 @@ from basalt.access.principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Who was proved to call, by which credential, and how long that holds."""
+    """The principal that was proved to call, by which credential, and how long that holds."""
 
     principal: Principal
     credential: str  # its kind and its id, serial number or issuer, for the audit: never a secret, nor a hash of one

@@ -35,7 +35,10 @@ class JobRun(Struct, frozen=True, rename="camel"):
 
 
 class AuditLine(Struct, frozen=True, rename="camel"):
-    """One act of an operator. `outcome` is `unfinished` during the act, or if the server ended in the middle of it."""
+    """One act of an operator. `outcome` is `unfinished` during the act, or if the server ended in the middle of it.
+
+    `principal` was proved to make the call, by `credential` (its kind and id), and through the proxy `via`; `name` is what they said.
+    """
 
     at_ms: int
     act: str
@@ -46,6 +49,9 @@ class AuditLine(Struct, frozen=True, rename="camel"):
     address: str
     agent: str
     request_id: str
+    principal: str
+    credential: str
+    via: str
 
 
 class PublishedSnapshot(Struct, frozen=True, rename="camel"):

@@ -123,6 +123,8 @@ def restore(
 
     SOURCE is the directory of the backup, or its name in the data directory. It is verified, copied, and the copy verified;
     then the copy takes its place in one step. Until then nothing is changed, and nothing is ever deleted.
+
+    Tokens and grants are those of the backup again, revoked ones too: with auth.not_before no token of before counts.
     """
     from basalt_engine.clock import SystemClock
     from basalt_engine.stores.rocks.restore import Restore

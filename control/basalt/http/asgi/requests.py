@@ -99,12 +99,12 @@ class ClientGoneError(Exception):
 class Head:
     """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
 
-    `found` is for the application: what it found for the target, with its query read. `cors` are the headers that its answers
+    `found` and `identified` are for the application: what it found for the target, with its query read, and who calls. `cors` are the headers that its answers
     have for the origin that it names.
     """
 
     __slots__ = (
-        "authority", "cors", "found", "headers", "method", "path", "query_string", "raw_path", "repeated", "version",
+        "authority", "cors", "found", "headers", "identified", "method", "path", "query_string", "raw_path", "repeated", "version",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +121,7 @@ class Head:
         self.repeated = repeated  # a header that is there twice and must not be
         self.cors: Headers = NO_HEADERS
         self.found: Any = None
+        self.identified: Any = None
 
 
 class Exchange(Protocol):

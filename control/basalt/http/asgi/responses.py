@@ -152,6 +152,8 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_ms / 1_000))))
     if leader is not None:
         headers.append((b"basalt-leader", leader.encode("ascii")))
+    if isinstance(error, errors.UnauthenticatedError):
+        headers += [(b"www-authenticate", each.encode("ascii")) for each in error.challenges]
     if isinstance(error, errors.MethodNotAllowedError):
         headers.append((b"allow", ", ".join(error.allowed).encode("ascii")))
     if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":
@@ -176,7 +178,7 @@ def method_not_allowed(request: RequestHead, allowed: Sequence[str]) -> errors.M
     return error
 
 
-def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: str) -> None:
+def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: str, principal: str = "") -> None:
     """Log one request that was answered (or given up: status 499), never a payload, if `log.access` wants it.
 
     That a server is not ready is an answer to who asks for it, and no error.
@@ -191,6 +193,7 @@ def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: st
     head = request.head
     fields = {
         "client": request.exchange.client or "-",
+        "principal": _visible(principal.encode()) or "-",
         "method": head.method,
         "target": _target(head.raw_path, head.query_string),
         "route": request.route,
@@ -199,7 +202,7 @@ def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: st
         "durationMs": round(duration_ms, 3),
         "requestId": request.id,
     }
-    line = f'{fields["client"]} - - [{common_log_time(now_ms)}] "{fields["method"]} {fields["target"]} HTTP/1.1"'
+    line = f'{fields["client"]} - {fields["principal"]} [{common_log_time(now_ms)}] "{fields["method"]} {fields["target"]} HTTP/1.1"'
     _ACCESS_LOG.info("%s %d %d", line, request.status, request.sent_bytes, extra={"fields": fields})
 
 
@@ -211,9 +214,12 @@ def common_log_time(now_ms: int) -> str:
 
 def _target(raw_path: bytes, query_string: bytes) -> str:
     """Path and query as sent, with what could break a line of the log escaped, and without secrets."""
-    raw = (raw_path + (b"?" + query_string if query_string else b""))[:TARGET_BYTES_MAX]
-    shown = "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw)
+    shown = _visible((raw_path + (b"?" + query_string if query_string else b""))[:TARGET_BYTES_MAX])
     return without_secrets(shown) if "=" in shown or "%" in shown else shown
+
+
+def _visible(raw: bytes) -> str:
+    return "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw)
 
 
 def _shown(text: str) -> str:

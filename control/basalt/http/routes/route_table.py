@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from basalt.access import resources
+from basalt.access.authentication import Authentication, Identified
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
@@ -23,7 +24,14 @@ from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES, Account, Quota, Quo
 from basalt.api.bodies.messages import Work
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
-from basalt.errors import BasaltError, InputError, InvalidNameError, RouteNotFoundError, TopicNotFoundError
+from basalt.errors import (
+    BasaltError,
+    InputError,
+    InvalidNameError,
+    MethodNotAllowedError,
+    RouteNotFoundError,
+    TopicNotFoundError,
+)
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import (
     JSON,
@@ -194,7 +202,16 @@ class Request(RequestHead):
     def act(self) -> By:
         """The author of an operator's act, the reason, and the request: for the audit."""
         agent = self.headers.get(b"user-agent", b"").decode("latin-1")
-        author = Author(self.exchange.client or EMBEDDED, agent, self.text("as") or "")
+        caller = self.caller
+        via = "" if caller.via is None else str(caller.via)
+        author = Author(
+            self.exchange.client or EMBEDDED,
+            agent,
+            self.text("as") or "",
+            str(caller.principal),
+            caller.credential,
+            via,
+        )
         return author, self.text("reason") or "", self.id
 
 
@@ -405,6 +422,7 @@ class _Method(NamedTuple):
     handler: Handler
     query: dict[str, Query] | None
     submit: Submit | None
+    is_reading: bool
     meters: tuple[Quota, ...]
 
 
@@ -423,6 +441,7 @@ class Endpoint:
                 operation.answer,
                 {query.name: query for query in operation.query},
                 operation.submit,
+                operation.needs.is_reading,
                 operation.meters,
             )
             for operation in operations
@@ -430,7 +449,9 @@ class Endpoint:
         if "GET" in self._methods:
             self._methods.setdefault("HEAD", self._methods["GET"])
         self._allowed = (*sorted(self._methods), "OPTIONS")
-        self._methods.setdefault("OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, ()))  # whatever the query
+        self._methods.setdefault(
+            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False, ())
+        )  # whatever the query
 
     def method(self, request: RequestHead) -> _Method:
         """The entry of the request's method; `MethodNotAllowedError`."""
@@ -457,7 +478,9 @@ class Found:
     `caller` is who was last found to have the rights that it needs: requests that begin alike may be of different ones.
     """
 
-    __slots__ = ("caller", "handler", "kept", "meters", "needs", "path", "query", "route", "routes", "submit")
+    __slots__ = (
+        "caller", "handler", "is_reading", "kept", "meters", "needs", "path", "query", "route", "routes", "submit",
+    )  # fmt: skip
 
     def __init__(
         self, routes: Routes, route: str, method: _Method, path: dict[str, str], query: dict[str, Value], caller: Caller
@@ -472,14 +495,21 @@ class Found:
         self.query = query
         self.submit = method.submit
         self.meters = method.meters
+        self.is_reading = method.is_reading
 
 
 class Routes:
     """All operations, by their paths, behind the front of the server and the quotas of who calls."""
 
-    def __init__(self, operations: Iterable[Operation], front: Front, quotas: Quotas) -> None:
+    def __init__(
+        self, operations: Iterable[Operation], front: Front, quotas: Quotas, authentication: Authentication | None = None,
+        public: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self._front = front
         self._quotas = quotas
+        self._authentication = authentication
+        self._public = frozenset(public)  # paths that the settings open to everybody
+        self._unmetered = UNMETERED | self._public
         by_path: dict[str, list[Operation]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, []).append(operation)
@@ -492,37 +522,75 @@ class Routes:
     def find(self, request: Request) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, what the front does not take up, a caller whose quota is used up, a path that no call has, a method that its route does not
-        have, a caller who lacks a right that the call needs, and query parameters that it does not declare.
+        Refuses what no call could mean, what the front does not take up, a credential that does not count, a caller whose quota is used
+        up, a path that no call has, a method that its route does not have, a caller who lacks a right that the call needs, and query
+        parameters that it does not declare. Of paths and methods only those learn who say who they are.
         """
         head = request.head
         found: Found | None = head.found
         if found is not None and found.routes is self:
             request.route = found.route
+            if self._authentication is not None:
+                self._identify(request, self._authentication)
             if self._quotas.are_on:
                 self._admit(request)
                 self._meter(request, found.meters)
             if found.caller is not request.caller:
-                found.needs.judge(request.caller, found.path)
+                self._judge(request, found.needs, found.path)
                 found.caller = request.caller
             return found
         request.check()
         self._front.admit(request)
+        if self._authentication is not None:
+            self._identify(request, self._authentication)
         if self._quotas.are_on:
             self._admit(request)
-        endpoint, path = self._known.get(head.path) or self._look_up(head.path)
-        request.route = endpoint.path
-        method = endpoint.method(request)
+        try:
+            endpoint, path = self._known.get(head.path) or self._look_up(head.path)
+            request.route = endpoint.path
+            method = endpoint.method(request)
+        except (RouteNotFoundError, MethodNotAllowedError):
+            self._must_be_somebody(request)
+            raise
         self._meter(request, method.meters)
-        method.needs.judge(request.caller, path)
+        self._judge(request, method.needs, path)
         declared = method.query
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
         found = head.found = Found(self, endpoint.path, method, path, query, request.caller)
         return found
 
+    def judge_again(self, request: Request, found: Found) -> None:
+        """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
+        if self._authentication is not None:
+            before = request.caller
+            self._identify(request, self._authentication)
+            if request.caller is not before:
+                self._judge(request, found.needs, found.path)
+
+    def _identify(self, request: Request, authentication: Authentication) -> None:
+        """Find who makes the call. Requests that begin alike have one credential, which is verified once."""
+        exchange, head = request.exchange, request.head
+        if exchange.internal:
+            return
+        known: Identified | None = head.identified
+        now_ms = authentication.now_ms()
+        if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
+            known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
+        request.caller = known.caller
+
+    def _judge(self, request: Request, needs: Needs, path: dict[str, str]) -> None:
+        if needs.is_public or request.route in self._public:
+            return
+        self._must_be_somebody(request)
+        needs.judge(request.caller, path)
+
+    def _must_be_somebody(self, request: Request) -> None:
+        if self._authentication is not None and self._authentication.is_nobody(request.caller):
+            raise self._authentication.missing()
+
     def _admit(self, request: Request) -> None:
         """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read."""
-        if request.account is not None or request.exchange.internal or request.head.path in UNMETERED:
+        if request.account is not None or request.exchange.internal or request.head.path in self._unmetered:
             return  # it is charged, and is looked for again
         account = self._quotas.account_of(request.caller, request.started_ms)
         if account is not None:

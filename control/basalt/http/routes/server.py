@@ -1,4 +1,4 @@
-"""The calls about the server itself: health, metrics, settings, store, jobs, backups, audit, who calls it; and all topics' metadata."""
+"""The calls about the server itself: health, metrics, settings, store, jobs, backups, audit; and all topics' metadata."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import msgspec
 from msgspec import structs
 
 from basalt.access import resources
-from basalt.access.needs import PUBLIC, SELF, needs
-from basalt.access.resources import check_verbs, parse_resource
+from basalt.access.needs import PUBLIC, needs
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
-from basalt.api.bodies.access import GrantedRights, Identity, RightAnswer, RightRequest
 from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
@@ -45,7 +43,6 @@ from basalt.settings import effective
 from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
-AUTH_PATH = "/v1/auth"
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
@@ -263,31 +260,6 @@ async def audit(request: Request) -> list[AuditLine]:
     """List the acts of operators, newest first."""
     lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
-
-
-@route("GET", AUTH_PATH + "/whoami", SELF, tag="access")
-async def whoami(request: Request) -> Identity:
-    """Tell who makes the call."""
-    principal, policy = request.caller.principal, request.caller.policy
-    return Identity(
-        principal=str(principal),
-        groups=tuple(sorted(principal.groups)),
-        roles=() if policy is None else policy.roles_of(principal),
-        superuser=policy is not None and policy.is_superuser(principal),
-        judged=policy is not None,
-    )
-
-
-@route("POST", AUTH_PATH + "/check", SELF, tag="access")
-async def check(request: Request, asked: RightRequest) -> RightAnswer:
-    """Tell whether the caller has a right, and by which grants; or what is missing."""
-    resource = parse_resource(asked.resource)
-    check_verbs((asked.verb,), resource.kind)
-    verdict = request.caller.why(asked.verb, resource)
-    grants = (GrantedRights(each.subject, tuple(sorted(each.verbs)), str(each.resource)) for each in verdict.grants)
-    return RightAnswer(
-        verdict.allowed, str(request.caller.principal), asked.verb, str(resource), verdict.because, tuple(grants)
-    )
 
 
 def _topic(topic: Topic) -> TopicDescription:

@@ -58,7 +58,7 @@ def _limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_RULES = columns("subject " + " ".join(_QUOTAS), **{name: name.replace("_", " ") for name in _QUOTAS})
+_RULES = columns("subject " + " ".join(_QUOTAS) + " made_by", **{name: name.replace("_", " ") for name in _QUOTAS})
 _subject = click.argument("subject")
 
 
@@ -147,4 +147,4 @@ def _limit(text: str) -> QuotaLimit:
 
 
 def _flat(found: SubjectQuota) -> dict[str, Any]:
-    return {"subject": found.subject, **row(found.rule)}
+    return {"subject": found.subject, **row(found.rule), "changed_ms": found.changed_ms, "made_by": found.made_by}

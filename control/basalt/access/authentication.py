@@ -1,0 +1,242 @@
+"""Authentication: from what a request brings to its caller. Exactly one credential counts, and a bad one is never passed over.
+
+Verifying is done once for a credential; what came out holds until it ends, or until tokens, grants or roles change.
+A server without authentication has no object of this class.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from basalt.access.directory import Directory
+from basalt.access.failed_proofs import FailedProofs
+from basalt.access.policy import Caller, Policy
+from basalt.access.principal import ANONYMOUS, Principal, parse_principal
+from basalt.access.proofs import token as tokens
+from basalt.access.proofs.proof import Proof
+from basalt.access.refusals import Refusals
+from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
+from basalt_engine.clock import Clock
+
+CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
+PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
+FOREVER_MS = float("inf")
+
+BEARER = b"bearer"
+
+log = logging.getLogger("basalt.access")
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationRules:
+    """The part of the settings that says who is let in, and how."""
+
+    kinds: frozenset[str]
+    bootstrap_digest: str | None = None
+    not_before_ms: int = 0
+    proxies: frozenset[str] = frozenset()  # principals that vouch for others
+    user_header: bytes = b"x-forwarded-user"
+    groups_header: bytes = b"x-forwarded-groups"
+
+
+class Identified:
+    """The caller that a credential stands for, and how long that holds (by the clock that never steps)."""
+
+    __slots__ = ("caller", "entries", "networks", "until_ms")
+
+    def __init__(self, caller: Caller, entries: object, until_ms: float, networks: tuple[str, ...] = ()) -> None:
+        self.caller = caller
+        self.entries = entries
+        self.until_ms = until_ms
+        self.networks = networks
+
+
+class Authentication:
+    """Finds who makes each request of one server."""
+
+    def __init__(self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock) -> None:
+        self._rules = rules
+        self._directory = directory
+        self._refusals = refusals
+        self._clock = clock
+        self._callers: dict[bytes, Identified] = {}
+        self._callers_of: object = None  # the entries under which they were verified
+        self._nobody = Caller(ANONYMOUS, Policy())
+        self._proved: set[bytes] = (
+            set()
+        )  # credentials that were good when they were verified last, under whichever entries
+        self.failed = FailedProofs()
+        self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
+
+    @property
+    def entries(self) -> object:
+        """The entries in force. Whatever was found under others is to be found again."""
+        return self._directory.entries
+
+    def identify(self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float) -> Identified:
+        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
+
+        `UnauthenticatedError`, `AuthenticationUnavailableError`; `ThrottledError` for one that is not verified, because its address sent
+        too many bad ones; `InputError` for a user's name that nobody vouches for.
+        """
+        if self._callers_of is not self._directory.entries:
+            self._callers.clear()
+            self._callers_of = self._directory.entries
+        key = self._key(headers)
+        known = self._callers.get(key)
+        if known is not None and now_ms < known.until_ms:
+            tokens.check_network(known.networks, address)
+            return known
+        given = headers.get(b"authorization")
+        if given is None:
+            self._refuse_vouching(headers)
+            return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
+        if self._directory.is_stale:
+            raise AuthenticationUnavailableError(
+                f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
+                hint="Send the call again.",
+            )
+        if key not in self._proved and not self.failed.may_verify(address, now_ms):
+            return self._unverified(address, now_ms)
+        scheme, _, value = given.partition(b" ")
+        kind = "token"
+        try:
+            proof = self._prove(scheme.lower(), value.strip().decode("latin-1"), address)
+            kind = proof.credential.partition(" ")[0]
+            return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
+        except UnauthenticatedError as error:
+            self.counts[kind, "refused"] += 1
+            self._proved.discard(key)
+            self.failed.failed(address, now_ms)
+            if self._refusals.enforced:
+                error.challenges = self.challenges
+                raise
+            self._refusals.note("anonymous", "authenticate", error.message)
+            return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+
+    def _unverified(self, address: str | None, now_ms: float) -> Identified:
+        """Refuse a credential of an address that sends too many bad ones, without a look at it."""
+        refusal = self.failed.refusal(address, now_ms)
+        if self._refusals.enforced:
+            raise refusal
+        return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+
+    def missing(self) -> UnauthenticatedError:
+        """The refusal of a call that is not public, and comes without a credential."""
+        error = UnauthenticatedError(
+            "the call has no credential, and this server asks who calls",
+            field="Authorization",
+            hint="Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
+        )
+        error.challenges = self.challenges
+        self.counts["none", "refused"] += 1
+        return error
+
+    def now_ms(self) -> float:
+        """The time by which what was found holds."""
+        return self._clock.monotonic_ms()
+
+    def is_nobody(self, caller: Caller) -> bool:
+        """Tell the caller of a request without a credential."""
+        return caller is self._nobody
+
+    @property
+    def challenges(self) -> tuple[str, ...]:
+        """The ways to prove who one is, as WWW-Authenticate has them."""
+        kinds = self._rules.kinds
+        found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
+        return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
+
+    def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
+        rules = self._rules
+        given = headers.get(b"authorization", b"")
+        user = headers.get(rules.user_header)
+        return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
+
+    def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
+        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
+            return self._prove_token(value, address)
+        raise tokens.invalid_token()
+
+    def _prove_token(self, value: str, address: str | None) -> Proof:
+        digest = self._rules.bootstrap_digest
+        if digest is not None and tokens.is_bootstrap(value, digest):
+            return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
+        return tokens.prove_token(
+            tokens.read_token(value), self._directory.entries.tokens, now_ms=self._clock.now_ms(),
+            not_before_ms=self._rules.not_before_ms, address=address,
+        )  # fmt: skip
+
+    def _identified(self, proof: Proof, now_ms: float) -> Identified:
+        entries = self._directory.entries
+        caller = Caller(
+            proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
+            via=proof.via, refusals=self._refusals,
+        )  # fmt: skip
+        until_ms = FOREVER_MS if proof.until_ms is None else now_ms + proof.until_ms - self._clock.now_ms()
+        kind, _, credential_id = proof.credential.partition(" ")
+        row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
+        self.counts[kind, "accepted"] += 1
+        return Identified(caller, entries, until_ms, () if row is None else self._networks(row.networks, row.parent))
+
+    def _networks(self, networks: tuple[str, ...], parent: str) -> tuple[str, ...]:
+        row = self._directory.entries.tokens.get(parent)
+        return networks or (() if row is None else row.networks)
+
+    def _vouched(self, proof: Proof, headers: Mapping[bytes, bytes]) -> Proof:
+        """The user for whom a proxy asks; who is no proxy asks for themselves."""
+        if str(proof.principal) not in self._rules.proxies:
+            self._refuse_vouching(headers)
+            return proof
+        user = headers.get(self._rules.user_header)
+        if user is None:
+            raise ForbiddenError(
+                f"{proof.principal} is a proxy, and does not say for whom it asks",
+                field=self._rules.user_header.decode().title(),
+                hint="Have the proxy send the user's name in that header.",
+            )
+        groups = _text(headers.get(self._rules.groups_header, b"")).split(",")
+        named = frozenset(f"proxy-group:{each.strip()}" for each in groups if each.strip())
+        principal = Principal("proxy", _text(user), named)
+        return Proof(principal, proof.credential, proof.until_ms, proof.only, via=proof.principal)
+
+    def _refuse_vouching(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a user's name from who is no proxy: who ignored it would let a forged one pass for a mistake."""
+        if "proxy" in self._rules.kinds:
+            for name in (self._rules.user_header, self._rules.groups_header):
+                if name in headers:
+                    field = name.decode().title()
+                    raise InputError(
+                        f"the header {field} comes from nobody who may say who calls",
+                        field=field,
+                        hint="Leave it out; or have the setting auth.proxy.principals list the proxy's principal.",
+                    )
+
+    def _without_credential(self) -> Caller:
+        if self._refusals.enforced:
+            return self._nobody
+        return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
+
+    def _keep(self, key: bytes, found: Identified) -> Identified:
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers.clear()
+        if len(self._proved) >= CALLERS_MAX:
+            self._proved.clear()
+        self._callers[key] = found
+        self._proved.add(key)
+        return found
+
+
+def _text(header: bytes) -> str:
+    try:
+        return header.decode("utf-8")
+    except UnicodeDecodeError:  # two names must not become one
+        raise InputError("the name of a user or group is no UTF-8", field="Authorization") from None
+
+
+def superusers_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The principals and groups that may do everything: those of the settings, and whoever has the first token."""
+    return (*names, tokens.BOOTSTRAP)

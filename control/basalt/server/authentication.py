@@ -1,0 +1,127 @@
+"""Authentication as the settings ask for it: checked before anything is opened, and built over the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from basalt.access.authentication import Authentication, AuthenticationRules, superusers_of
+from basalt.access.directory import Directory
+from basalt.access.principal import check_member, parse_principal
+from basalt.access.proofs.token import BOOTSTRAP_CHARS_MIN, bootstrap_digest
+from basalt.access.quotas import QuotaLimits, Quotas
+from basalt.access.refusals import Refusals
+from basalt.errors import InputError, InvalidSettingError
+from basalt.settings import Settings
+from basalt.settings.tree import AuthSettings
+from basalt_engine.clock import Clock
+from basalt_engine.table import Store
+
+NONE = "none"
+# The kind of proof that makes principals of a kind.
+_PROVED_BY = {
+    "token": "token", "jwt": "jwt", "jwt-group": "jwt", "cert": "cert", "krb": "kerberos", "proxy": "proxy", "proxy-group": "proxy",
+}  # fmt: skip
+_VOUCHED = ("proxy", "proxy-group")
+
+
+def is_asked(settings: Settings) -> bool:
+    """Tell whether callers have to prove who they are."""
+    return bool(set(settings.auth.kinds) - {NONE})
+
+
+def check_authentication(settings: Settings) -> None:
+    """Refuse with `InvalidSettingError` settings by which nobody could tell who is to be let in."""
+    auth = settings.auth
+    if NONE in auth.kinds and len(auth.kinds) > 1:
+        raise _wrong("auth.kinds", "says none and another kind: either nobody is asked, or everybody", "leave none out")
+    if auth.bootstrap_token is not None and len(auth.bootstrap_token) < BOOTSTRAP_CHARS_MIN:
+        hint = "make one with `openssl rand -hex 32`"
+        raise _wrong(
+            "auth.bootstrap_token", f"has fewer than {BOOTSTRAP_CHARS_MIN} characters: it could be guessed", hint
+        )
+    _check_names("auth.superusers", auth.superusers)
+    _check_names("auth.proxy.principals", auth.proxy.principals)
+    for name in auth.superusers:
+        if name.partition(":")[0] in _VOUCHED:
+            raise _wrong(
+                "auth.superusers", f"lists {name}: a proxy's word is not enough for that",
+                "grant what that user needs, or have them prove who they are",
+            )  # fmt: skip
+    _check_proxies(auth)
+
+
+def _check_proxies(auth: AuthSettings) -> None:
+    has_kind, principals = "proxy" in auth.kinds, auth.proxy.principals
+    if has_kind and not principals:
+        raise _wrong(
+            "auth.proxy.principals", "is empty, and auth.kinds says proxy", "list the principals of the proxies"
+        )
+    if principals and not has_kind:
+        raise _wrong(
+            "auth.proxy.principals", "lists proxies, and auth.kinds does not say proxy", "add proxy to auth.kinds"
+        )
+    for name in principals:
+        if _PROVED_BY[name.partition(":")[0]] not in auth.kinds or name.partition(":")[0] in _VOUCHED:
+            raise _wrong(
+                "auth.proxy.principals", f"lists {name}, who cannot prove that with auth.kinds = {', '.join(auth.kinds)}",
+                "add the kind by which the proxy proves who it is",
+            )  # fmt: skip
+
+
+def _check_names(key: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            check_member(name)
+        except InputError as error:
+            raise _wrong(key, f"has a wrong name in it: {error.message}", error.hint or "") from None
+
+
+async def open_access(
+    settings: Settings, store: Store, clock: Clock
+) -> tuple[Directory, Refusals, Authentication | None]:
+    """The tokens, grants and roles of a store, the refusals of this server, and its authentication: None where nobody is asked.
+
+    `InvalidSettingError` where nobody could ever come in who may give a right.
+    """
+    auth = settings.auth
+    directory, refusals = (
+        Directory(store, clock, superusers_of(auth.superusers), Quotas(QuotaLimits(**asdict(settings.quota)))),
+        Refusals(clock, enforced=auth.enforce),
+    )
+    if not is_asked(settings):
+        await directory.read()
+        return directory, refusals, None
+    await directory.start()
+    if not _has_superuser(auth, directory, clock.now_ms()):
+        await directory.close()
+        raise _wrong(
+            "auth.bootstrap_token", "is not given, and no superuser has a way to come in: nobody could make tokens or grants",
+            "name a file that holds one (openssl rand -hex 32 > FILE): auth.bootstrap_token_file; or list somebody who can prove"
+            " who they are in auth.superusers; `basalt auth reset --data DIR` makes a token on a stopped embedded store",
+        )  # fmt: skip
+    rules = AuthenticationRules(
+        frozenset(auth.kinds),
+        None if auth.bootstrap_token is None else bootstrap_digest(auth.bootstrap_token),
+        auth.not_before or 0,
+        frozenset(auth.proxy.principals),
+        auth.proxy.header.lower().encode("ascii"),
+        auth.proxy.groups_header.lower().encode("ascii"),
+    )
+    return directory, refusals, Authentication(rules, directory, refusals, clock)
+
+
+def _has_superuser(auth: AuthSettings, directory: Directory, now_ms: int) -> bool:
+    if auth.bootstrap_token is not None and "token" in auth.kinds:
+        return True
+    others = {name for name in auth.superusers if name.partition(":")[0] != "token"}
+    if any(_PROVED_BY[name.partition(":")[0]] in auth.kinds for name in others):
+        return True
+    policy = directory.entries.policy
+    return "token" in auth.kinds and any(
+        policy.is_superuser(parse_principal(row.principal)) and not row.is_over(now_ms) and row.only is None
+        for row in directory.entries.tokens.values()
+    )
+
+
+def _wrong(key: str, what: str, hint: str) -> InvalidSettingError:
+    return InvalidSettingError(f"setting {key} {what}", field=key, hint=hint)
