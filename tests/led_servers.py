@@ -64,6 +64,9 @@ async def no_thrift(_services: RunningServices) -> ThriftFace:
     return ThriftFace(None)
 
 
+BY_DEFAULT = Settings()
+
+
 class LedServer:
     """One of the servers, a standby at first; without a thread of its own that looks at the lease."""
 
@@ -71,6 +74,7 @@ class LedServer:
         self, time: LeaseTime, store: MemoryStore, name: str, *,
         open_services: Opening,
         start_thrift: ThriftStart = no_thrift,
+        settings: Settings = BY_DEFAULT,
     ) -> None:  # fmt: skip
         self.url = f"http://{name}:4780"
         self.clock = ServerClock(time)
@@ -84,7 +88,7 @@ class LedServer:
             open_store=self._open_store,
             open_services=open_services,
             start_thrift=start_thrift,
-            settings=Settings(),
+            settings=settings,
         )
         self.running = asyncio.ensure_future(self.member.run())
         time.servers.append(self)

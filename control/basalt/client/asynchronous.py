@@ -407,7 +407,7 @@ class AsyncAuth(Handle[ClientScope, AsyncDriver]):
 
 
 class AsyncQuotas(Handle[ClientScope, AsyncDriver]):
-    """How much of a server a principal may use: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+    """The quotas of a server, by subject: `client.quotas`. docs/operations/security.md tells whose rule holds."""
 
     list = awaiting(quotas.list_quotas)
     describe = awaiting(quotas.describe_quota)

@@ -406,7 +406,7 @@ class Auth(Handle[ClientScope, Driver]):
 
 
 class Quotas(Handle[ClientScope, Driver]):
-    """How much of a server a principal may use: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+    """The quotas of a server, by subject: `client.quotas`. docs/operations/security.md tells whose rule holds."""
 
     list = blocking(quotas.list_quotas)
     describe = blocking(quotas.describe_quota)

@@ -40,7 +40,6 @@ from basalt.http.routes import (
     polls,
     producers,
     pruning,
-    quotas,
     ranges,
     server,
     tables,
@@ -68,7 +67,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, access.route, quotas.route, transactions.operators, pruning.route,
+        server.route, access.route, transactions.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip

@@ -33,6 +33,7 @@ from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
 from basalt.http.metrics import ConnectionMetrics, LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
+from basalt.server.authentication import is_asked
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
@@ -67,12 +68,14 @@ class StandbyFrame:
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(ConnectionMetrics(connections))
-        self._answers = {
+        self._answers: dict[str, Callable[[RequestHead], responses.Response]] = {
             "/livez": lambda _: responses.json_response(Alive(True)),
             "/readyz": self._ready,
             "/v1": lambda _: responses.json_response(Version("basalt", __version__)),
-            "/metrics": self._metrics,
         }
+        # A standby asks nobody who they are, for it does not read who may come in: what is not for everybody, it does not tell.
+        if not is_asked(settings) or "/metrics" in settings.auth.public:
+            self._answers["/metrics"] = self._metrics
 
     async def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> None:
         """Answer a request."""

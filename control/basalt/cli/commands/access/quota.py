@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from basalt.cli.failures import Usage
-from basalt.cli.options import Invocation, author_options, confirm, dry_run_option, yes_option
+from basalt.cli.options import Invocation, author_options, dry_run_option
 from basalt.cli.output import Column, columns, count_text, plain, row, size_text
 from basalt.cli.root import group
 
@@ -128,13 +128,10 @@ def set_quota(invocation: Invocation, subject: str, reason: str, by: str, dry_ru
 @quota.call("remove")
 @_subject
 @author_options
-@yes_option
 @dry_run_option
-def remove(invocation: Invocation, subject: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
+def remove(invocation: Invocation, subject: str, reason: str, by: str, dry_run: bool) -> None:
     """Remove the rule of a principal, a group, role:NAME or everyone."""
     with invocation.client() as client:
-        if not dry_run:
-            confirm(f"remove the quotas of {subject}?", yes=yes)
         found = client.quotas.remove(subject, reason=reason, by=by, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     invocation.out.done(f"{verb} the quotas of {subject}", {**_flat(found), "dry_run": dry_run})
