@@ -17,6 +17,7 @@ from basalt.access.policy import Caller, Policy
 from basalt.access.principal import ANONYMOUS, Principal, parse_principal
 from basalt.access.proofs import token as tokens
 from basalt.access.proofs.proof import Proof
+from basalt.access.quotas import HELD_MS
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
@@ -69,6 +70,7 @@ class Authentication:
             set()
         )  # credentials that were good when they were verified last, under whichever entries
         self.failed = FailedProofs()
+        self._nameless = FailedProofs()  # calls without a credential that needed one: they keep no good one waiting
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
 
     @property
@@ -124,8 +126,8 @@ class Authentication:
             raise refusal
         return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
 
-    def missing(self) -> UnauthenticatedError:
-        """The refusal of a call that is not public, and comes without a credential."""
+    def missing(self, address: str | None, now_ms: float) -> UnauthenticatedError:
+        """The refusal of a call that is not public, and comes without a credential: to be kept back, where too many such come."""
         error = UnauthenticatedError(
             "the call has no credential, and this server asks who calls",
             field="Authorization",
@@ -133,6 +135,10 @@ class Authentication:
         )
         error.challenges = self.challenges
         self.counts["none", "refused"] += 1
+        if self._nameless.may_verify(address, now_ms):
+            self._nameless.failed(address, now_ms)
+        else:
+            error.held_ms = HELD_MS
         return error
 
     def now_ms(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 
-from basalt.access.quotas import Bucket
+from basalt.access.quotas import HELD_MS, Bucket
 from basalt.errors import ThrottledError
 
 FAILED_PER_S_MAX = (
@@ -58,6 +58,7 @@ class FailedProofs:
             field="Authorization",
             hint="Wait and send it again; find out which program on this address has a wrong one.",
         )
+        error.held_ms = HELD_MS
         error.retry_after_ms = 1 if bucket is None else max(1, bucket.wait_ms(FAILED_PER_S_MAX, now_ms))
         return error
 

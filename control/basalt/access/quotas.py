@@ -27,6 +27,9 @@ BURST_S = 2  # of a rate may be used at once: clients send in bursts, and this i
 ACCOUNTS_MAX = 100_000  # principals whose use is in memory; beyond, the longest unseen begins with nothing used
 LOOKED_AT = 2  # accounts that are looked at for each new one: those of idle principals go faster than others come
 COUNT_RETRY_MS = 1_000  # after which a place may be free again that ends by itself: a wait, a transaction
+HELD_MS = (
+    1_000  # for which a caller waits for the refusal that comes before the time it was told: refusing takes time, too
+)
 KEPT_RETRY_MS = 60_000  # the same where somebody must delete something: longer than clients try again by themselves
 
 OFF: Literal["off"] = "off"  # no limit
@@ -170,13 +173,14 @@ _FREE = tuple(Ruling(None, "") for _ in QUOTAS)
 class Account:
     """The limits of a principal, what it has used of its rates, and what it holds or is about to make of what is counted."""
 
-    __slots__ = ("_buckets", "_judged_by", "groups", "held", "is_limited", "name", "rulings")
+    __slots__ = ("_buckets", "_judged_by", "_told_to_wait_until_ms", "groups", "held", "is_limited", "name", "rulings")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.rulings = _FREE
         self.is_limited = False
         self.held = [0] * len(QUOTAS)
+        self._told_to_wait_until_ms: dict[int, float] = {}  # by the quota's place
         self._buckets: list[Bucket | None] = [None] * len(RATES)
         self.groups: frozenset[str] = frozenset()
         self._judged_by: tuple[int, int] = (0, 0)  # numbers, not the rules themselves, which an idle account would keep
@@ -220,6 +224,12 @@ class Account:
             return self.held[quota.place]
         limit, bucket = self.rulings[quota.place].limit, self._buckets[quota.place]
         return 0 if limit is None or bucket is None else math.ceil(bucket.used_milli(limit, now_ms) / _MILLI)
+
+    def told_to_wait(self, quota: Quota, wait_ms: int, now_ms: float) -> bool:
+        """Note until when it is told to wait; and tell whether it was told that before, and came all the same."""
+        until_ms = self._told_to_wait_until_ms.get(quota.place, now_ms)
+        self._told_to_wait_until_ms[quota.place] = now_ms + wait_ms
+        return now_ms < until_ms <= now_ms + KEPT_RETRY_MS  # else the clock was set back meanwhile
 
     def is_idle(self, now_ms: float) -> bool:
         """Tell whether a new account would be the same."""
@@ -275,10 +285,10 @@ class Quotas:
         """`ThrottledError` when the principal has to wait until what it used is paid back. Bytes are charged when they are known."""
         wait_ms = account.wait_ms(quota, now_ms)
         if wait_ms:
-            raise self._refusal(account, quota, wait_ms)
+            raise self._refusal(account, quota, wait_ms, now_ms)
 
     @contextmanager
-    def one_more(self, account: Account | None, quota: Quota, there: int = 0) -> Iterator[None]:
+    def one_more(self, account: Account | None, quota: Quota, now_ms: float, there: int = 0) -> Iterator[None]:
         """Hold a place of what is counted: while it lasts, or while it is made and not yet among those that are `there`.
 
         `ThrottledError` when these, and those that are held, are as many as the principal may have.
@@ -288,7 +298,7 @@ class Quotas:
             return
         limit, held = account.rulings[quota.place].limit, account.held
         if limit is not None and there + held[quota.place] >= limit:
-            raise self._refusal(account, quota, quota.retry_ms)
+            raise self._refusal(account, quota, quota.retry_ms, now_ms)
         held[quota.place] += 1
         try:
             yield
@@ -308,7 +318,7 @@ class Quotas:
         account = accounts[key] = Account(str(principal))
         return account
 
-    def _refusal(self, account: Account, quota: Quota, wait_ms: int) -> ThrottledError:
+    def _refusal(self, account: Account, quota: Quota, wait_ms: int, now_ms: float) -> ThrottledError:
         self.throttled[quota.name] += 1
         limit, subject = account.rulings[quota.place]
         whose = (
@@ -319,5 +329,7 @@ class Quotas:
             field=quota.name,
             hint=f"Wait and send it again. `basalt quota show {shlex.quote(account.name)}` tells more; `basalt quota set` changes it.",
         )
-        error.retry_after_ms = wait_ms
+        if account.told_to_wait(quota, wait_ms, now_ms):
+            error.held_ms = HELD_MS
+        error.retry_after_ms = max(1, wait_ms - error.held_ms)
         return error

@@ -6,6 +6,7 @@ from our own protocol, or from any ASGI server.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
@@ -165,6 +166,8 @@ class Frame:
                     raise refused
                 answer = await self._answer(request)
             except BasaltError as error:
+                if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
+                    await asyncio.sleep(error.held_ms / 1_000)
                 answer = self._problem(request, error)
             await send_response(request, answer)
         except ClientGoneError:

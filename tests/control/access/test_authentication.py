@@ -13,6 +13,7 @@ from basalt.access.directory import Directory
 from basalt.access.failed_proofs import FAILED_PER_S_MAX
 from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.access.proofs.token import TOKEN_BYTES_MAX, bootstrap_digest, draw_token
+from basalt.access.quotas import HELD_MS
 from basalt.access.records import TokenRow
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ThrottledError, UnauthenticatedError
@@ -113,7 +114,7 @@ def test_the_answer_names_the_ways_to_prove_who_one_is():
         world = World(kinds=frozenset(kinds), bootstrap_digest=None)
         with pytest.raises(UnauthenticatedError) as caught:
             world.ask("x")
-        assert caught.value.challenges == expected == world.authentication.missing().challenges
+        assert caught.value.challenges == expected == world.authentication.missing(None, 0.0).challenges
 
 
 def test_a_token_is_no_credential_where_tokens_are_not_a_kind():
@@ -171,6 +172,14 @@ def test_who_sends_no_credential_is_not_counted_as_one_who_sends_bad_ones(world)
         world.ask()
     world.ask(world.token())
     assert len(world.authentication.failed) == 0
+
+
+def test_calls_without_a_credential_are_told_at_once_until_too_many_come_and_keep_no_good_one_waiting(world):
+    missing = [world.authentication.missing("192.0.2.7", 0.0).held_ms for _ in range(3 * FAILED_PER_S_MAX)]
+    assert missing == [0] * 2 * FAILED_PER_S_MAX + [HELD_MS] * FAILED_PER_S_MAX
+    assert world.authentication.missing("192.0.2.8", 0.0).held_ms == 0
+    assert world.authentication.missing("192.0.2.7", 1.0).held_ms == 0  # what was kept back costs no more
+    world.ask(world.token())
 
 
 def test_where_rights_are_not_enforced_a_throttled_credential_is_as_none(world):

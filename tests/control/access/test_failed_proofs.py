@@ -23,7 +23,7 @@ def test_an_address_that_sends_bad_ones_waits_and_others_do_not() -> None:
     assert not proofs.may_verify("10.0.0.1", NOW)
     assert proofs.may_verify("10.0.0.2", NOW)
     error = proofs.refusal("10.0.0.1", NOW)
-    assert (error.retry_after_ms, proofs.throttled_total) == (1, 1)
+    assert (error.retry_after_ms, error.held_ms, proofs.throttled_total) == (1, 1_000, 1)
     assert proofs.may_verify("10.0.0.1", NOW + 1)
 
 

@@ -16,6 +16,7 @@ from basalt.access.quotas import (
     ACCOUNTS_MAX,
     BURST_S,
     FETCH_BYTES,
+    HELD_MS,
     OFF,
     OPEN_TRANSACTIONS,
     PUBLISH_BYTES,
@@ -279,15 +280,15 @@ def test_the_refusal_says_whose_rule_it_is() -> None:
     account = opened(quotas)
     with (
         pytest.raises(ThrottledError, match="topics: 1 topics that it created, by the settings") as told,
-        quotas.one_more(account, TOPICS, 1),
+        quotas.one_more(account, TOPICS, NOW, 1),
     ):
         pass
     assert told.value.retry_after_ms == 60_000
     with (
-        quotas.one_more(account, WAITING_FETCHES),
+        quotas.one_more(account, WAITING_FETCHES, NOW),
         pytest.raises(ThrottledError, match="by the rule of everyone") as told,
     ):
-        with quotas.one_more(account, WAITING_FETCHES):
+        with quotas.one_more(account, WAITING_FETCHES, NOW):
             pass
     assert told.value.retry_after_ms == 1_000
 
@@ -297,23 +298,23 @@ def test_places_that_are_held_count_with_those_that_are_there_and_are_given_back
     account = opened(quotas)
     with (
         pytest.raises(OSError),
-        quotas.one_more(account, OPEN_TRANSACTIONS, 1),
-        quotas.one_more(account, OPEN_TRANSACTIONS, 1),
+        quotas.one_more(account, OPEN_TRANSACTIONS, NOW, 1),
+        quotas.one_more(account, OPEN_TRANSACTIONS, NOW, 1),
     ):
-        with pytest.raises(ThrottledError), quotas.one_more(account, OPEN_TRANSACTIONS, 1):
+        with pytest.raises(ThrottledError), quotas.one_more(account, OPEN_TRANSACTIONS, NOW, 1):
             pass
         raise OSError
     assert account.is_idle(NOW)
-    with quotas.one_more(account, OPEN_TRANSACTIONS, 2):
+    with quotas.one_more(account, OPEN_TRANSACTIONS, NOW, 2):
         pass
-    with quotas.one_more(None, OPEN_TRANSACTIONS, 1_000_000):
+    with quotas.one_more(None, OPEN_TRANSACTIONS, NOW, 1_000_000):
         pass
 
 
 def test_accounts_of_idle_principals_go_as_others_come_and_those_in_use_stay() -> None:
     quotas = quotas_of(QuotaLimits(requests_per_s=10, waiting_fetches=1))
     waiting = opened(quotas, parse_principal("token:waiting"))
-    with quotas.one_more(waiting, WAITING_FETCHES):
+    with quotas.one_more(waiting, WAITING_FETCHES, NOW):
         for number in range(5_000):
             quotas.admit(opened(quotas, parse_principal(f"token:{number}"), NOW + number), NOW + number)
         assert len(quotas) < 500  # a request is paid back in 100 ms, in which 100 others come
@@ -352,3 +353,30 @@ def test_every_quota_has_a_limit_of_its_name_in_its_place() -> None:
     assert tuple(quota.name for quota in QUOTAS) == QuotaLimits.__struct_fields__
     assert [quota.place for quota in QUOTAS] == list(range(len(QUOTAS)))
     assert QUOTAS[: len(RATES)] == RATES
+
+
+def test_who_comes_before_the_time_it_was_told_waits_for_its_refusal_and_who_obeys_does_not() -> None:
+    quotas = quotas_of(token__etl=QuotaLimits(requests_per_s=1))
+    account, now_ms = opened(quotas), NOW
+
+    def refusal() -> ThrottledError:
+        with pytest.raises(ThrottledError) as told:
+            while True:
+                quotas.admit(account, now_ms)
+        return told.value
+
+    first = refusal()
+    assert (first.held_ms, first.retry_after_ms) == (0, 1)
+    again = refusal()
+    assert (again.held_ms, again.retry_after_ms) == (HELD_MS, 1)
+    now_ms += 1
+    obeyed = refusal()  # behind one that passed
+    assert (obeyed.held_ms, obeyed.retry_after_ms) == (0, 1_000)
+    now_ms += 999
+    assert refusal().held_ms == HELD_MS
+    now_ms -= 3_600_000  # the clock was set back: that is no fault of the caller's
+    assert refusal().held_ms == 0
+
+
+def test_no_caller_is_held_for_longer_than_its_bucket_takes_to_fill() -> None:
+    assert HELD_MS <= BURST_S * 1_000

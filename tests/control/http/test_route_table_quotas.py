@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from basalt.access import quotas
 from basalt.access.policy import Caller, Policy, parse_grant
 from basalt.access.principal import internal, parse_principal
 from basalt.access.quotas import OFF, WAITING_FETCHES, QuotaLimits
@@ -29,6 +30,7 @@ class As:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.clock: Any = client.clock
         self.policy = Policy(EVERYTHING)
         client.topic()
 
@@ -55,7 +57,8 @@ class As:
 
 
 @pytest.fixture
-def served(client: Client) -> As:
+def served(client: Client, monkeypatch: pytest.MonkeyPatch) -> As:
+    monkeypatch.setattr(quotas, "HELD_MS", 0)
     return As(client)
 
 
@@ -76,7 +79,7 @@ def test_a_burst_passes_then_calls_are_refused_and_when_the_time_that_is_told_ha
     served.limit(requests_per_s=4)
     assert [served.call("GET", ORDERS).status for _ in range(8)] == [200] * 8
     problem = is_throttled(served.call("GET", ORDERS), "requests_per_s")
-    served.client.clock.advance(problem["retryAfterMs"])
+    served.clock.advance(problem["retryAfterMs"])
     assert served.call("GET", ORDERS).status == 200
     problem = is_throttled(served.call("GET", ORDERS), "requests_per_s")
     assert problem["retryAfterMs"] == 250
@@ -89,9 +92,9 @@ def test_a_large_body_overdraws_and_the_next_one_waits_until_it_is_paid_back(ser
     problem = is_throttled(served.publish(1), "publish_bytes_per_s")
     assert 8_000 <= problem["retryAfterMs"] <= 8_002
     assert served.poll().status == 200  # which publishes nothing
-    served.client.clock.advance(problem["retryAfterMs"] - 1)
+    served.clock.advance(problem["retryAfterMs"] - 1)
     is_throttled(served.publish(1), "publish_bytes_per_s")
-    served.client.clock.advance(1)
+    served.clock.advance(1)
     assert served.publish(1).status == 200
 
 
@@ -157,6 +160,19 @@ def test_a_call_that_is_refused_for_its_rights_counts_and_comes_behind_the_quota
     served.policy = Policy()
     served.limit(requests_per_s=1)
     assert [served.call("GET", ORDERS).status for _ in range(3)] == [403, 403, 429]
+
+
+def test_a_refusal_of_who_does_not_wait_is_kept_back(served: As, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "HELD_MS", 1_000)
+    served.limit(requests_per_s=1)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert [served.call("GET", ORDERS).status for _ in range(5)] == [200, 200, 429, 429, 429]
+    assert slept == [1.0, 1.0]
 
 
 def test_each_refusal_is_counted_once_in_the_metrics(served: As) -> None:
@@ -239,7 +255,7 @@ def test_waits_are_counted_while_they_last_and_the_one_too_many_is_refused(serve
 
 def test_a_client_that_goes_away_gives_its_wait_back(served: As) -> None:
     served.limit(waiting_fetches=1)
-    quotas = served.client.services.quotas
+    known_quotas = served.client.services.quotas
 
     async def story() -> None:
         served.client.app = served.app()
@@ -247,7 +263,7 @@ def test_a_client_that_goes_away_gives_its_wait_back(served: As) -> None:
         wait = asyncio.create_task(
             served.client.exchange("POST", f"{ORDERS}/poll?waitMs=60000", [b"{}"], JSON, gone=gone)
         )
-        while (known := quotas.known(ETL)) is None or not known.held[WAITING_FETCHES.place]:
+        while (known := known_quotas.known(ETL)) is None or not known.held[WAITING_FETCHES.place]:
             await asyncio.sleep(0)
         gone.set()
         await wait
@@ -260,7 +276,7 @@ def test_waits_of_groups_and_for_markers_count_too(served: As) -> None:
     served.limit(waiting_fetches=OFF)
     assert served.call("PUT", f"{ORDERS}/groups/g", {}).status == 200
     served.use({"everyone": QuotaLimits(waiting_fetches=1)})
-    quotas = served.client.services.quotas
+    known_quotas = served.client.services.quotas
 
     async def story() -> None:
         served.client.app = served.app()
@@ -268,7 +284,7 @@ def test_waits_of_groups_and_for_markers_count_too(served: As) -> None:
         wait = asyncio.create_task(
             served.client.exchange("POST", f"{ORDERS}/groups/g/fetch?waitMs=60000&member=a", [b""], gone=gone)
         )
-        while (known := quotas.known(ETL)) is None or not known.held[WAITING_FETCHES.place]:
+        while (known := known_quotas.known(ETL)) is None or not known.held[WAITING_FETCHES.place]:
             await asyncio.sleep(0)
         is_throttled(await served.client.ask("GET", f"{ORDERS}/markers?waitMs=60000&until=ended"), "waiting_fetches")
         gone.set()

@@ -140,7 +140,7 @@ class Request(RequestHead):
 
     def one_more(self, quota: Quota, there: int = 0) -> AbstractContextManager[None]:
         """Hold a place of what a quota counts, beside those that are there; `ThrottledError`."""
-        return self.services.quotas.one_more(self.account, quota, there)
+        return self.services.quotas.one_more(self.account, quota, self.services.clock.monotonic_ms(), there)
 
     @property
     def creator(self) -> str:
@@ -586,7 +586,7 @@ class Routes:
 
     def _must_be_somebody(self, request: Request) -> None:
         if self._authentication is not None and self._authentication.is_nobody(request.caller):
-            raise self._authentication.missing()
+            raise self._authentication.missing(request.exchange.client, request.started_ms)
 
     def _admit(self, request: Request) -> None:
         """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read."""
