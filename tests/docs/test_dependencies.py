@@ -14,7 +14,12 @@ import pytest
 
 OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
-DISTRIBUTIONS = {"Hbase_thrift": "happybase", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "Hbase_thrift": "happybase",
+    "jwt": "pyjwt",
+    "prometheus_client": "prometheus-client",
+    "yaml": "pyyaml",
+}
 
 
 def normalised(requirement: str) -> str:
@@ -37,7 +42,7 @@ def locked(page: Path) -> dict[str, str]:
 
 def test_every_library_that_the_packages_import_is_declared(product: dict[str, ast.Module], project: dict[str, Any]):
     declared = {normalised(each) for each in project["dependencies"]}
-    extras = ("server", "hbase", "spark", "tephra")
+    extras = ("server", "hbase", "spark", "tephra", "jwt")
     declared |= {normalised(each) for extra in extras for each in project["optional-dependencies"][extra]}
     imported = {
         name.split(".")[0]
@@ -56,8 +61,10 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
 
 
 def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: dict[str, Any]):
-    extras = [project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "spark")]
-    missing = sorted({normalised(each) for extra in extras for each in extra} - {"basalt-mq"})
+    extras = [project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "jwt", "spark")]
+    modules = {distribution: module for module, distribution in DISTRIBUTIONS.items()}
+    names = {normalised(each) for extra in extras for each in extra} - {"basalt-mq"}
+    missing = sorted(modules.get(name, name) for name in names)
     assert "thriftpy2" in missing
     without = f"import sys; sys.modules.update(dict.fromkeys({missing}))"  # to import one of them is an error
     imports = "import basalt.server.process, basalt.http.app, basalt.cli.main"
@@ -66,8 +73,8 @@ def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: d
 
 LOCKS = {  # by file, the extras that it is for
     "runtime.txt": ("server", "hbase", "tephra"),
-    "image.txt": ("server", "hbase", "tephra", "arrow"),
-    "dev.txt": ("server", "hbase", "tephra", "arrow", "spark", "dev"),
+    "image.txt": ("server", "hbase", "tephra", "arrow", "jwt"),
+    "dev.txt": ("server", "hbase", "tephra", "arrow", "jwt", "spark", "dev"),
 }
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from basalt.access.directory import Directory
 from basalt.access.failed_proofs import FailedProofs
@@ -21,6 +22,9 @@ from basalt.access.quotas import HELD_MS
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
+
+if TYPE_CHECKING:
+    from basalt.access.proofs.jwt import Jwts
 
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
@@ -58,11 +62,14 @@ class Identified:
 class Authentication:
     """Finds who makes each request of one server."""
 
-    def __init__(self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock) -> None:
+    def __init__(
+        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock, *, jwts: Jwts | None = None
+    ) -> None:  # fmt: skip
         self._rules = rules
         self._directory = directory
         self._refusals = refusals
         self._clock = clock
+        self.jwts = jwts
         self._callers: dict[bytes, Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self._nobody = Caller(ANONYMOUS, Policy())
@@ -103,18 +110,21 @@ class Authentication:
             )
         if key not in self._proved and not self.failed.may_verify(address, now_ms):
             return self._unverified(address, now_ms)
-        scheme, _, value = given.partition(b" ")
-        kind = "token"
+        scheme, _, credential = given.partition(b" ")
+        value = credential.strip().decode("latin-1")
+        kind = "jwt" if self._is_jwt(value) else "token"
         try:
-            proof = self._prove(scheme.lower(), value.strip().decode("latin-1"), address)
+            proof = self._prove(scheme.lower(), value, address)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
-        except UnauthenticatedError as error:
-            self.counts[kind, "refused"] += 1
-            self._proved.discard(key)
-            self.failed.failed(address, now_ms)
+        except (UnauthenticatedError, AuthenticationUnavailableError) as error:
+            self.counts[kind, "refused" if isinstance(error, UnauthenticatedError) else "unavailable"] += 1
+            if isinstance(error, UnauthenticatedError):
+                self._proved.discard(key)
+                self.failed.failed(address, now_ms)
             if self._refusals.enforced:
-                error.challenges = self.challenges
+                if isinstance(error, UnauthenticatedError):
+                    error.challenges = self.challenges
                 raise
             self._refusals.note("anonymous", "authenticate", error.message)
             return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
@@ -125,6 +135,16 @@ class Authentication:
         if self._refusals.enforced:
             raise refusal
         return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+
+    def start(self) -> None:
+        """Keep what credentials are proved by fresh, until `close`."""
+        if self.jwts is not None:
+            self.jwts.start()
+
+    async def close(self) -> None:
+        """Let go of what is kept fresh."""
+        if self.jwts is not None:
+            await self.jwts.close()
 
     def missing(self, address: str | None, now_ms: float) -> UnauthenticatedError:
         """The refusal of a call that is not public, and comes without a credential: to be kept back, where too many such come."""
@@ -163,13 +183,23 @@ class Authentication:
         return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
-        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX and "token" in self._rules.kinds:
-            return self._prove_token(value, address)
+        if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
+            if self.jwts is not None and self._is_jwt(value):
+                return self.jwts.prove(value, self._clock.now_ms())
+            if "token" in self._rules.kinds:
+                return self._prove_token(value, address)
         raise tokens.invalid_token()
 
-    def _prove_token(self, value: str, address: str | None) -> Proof:
+    def _is_jwt(self, value: str) -> bool:
+        """Tell whether a bearer's credential is for the identity provider to vouch for: all are that are no tokens of this server."""
+        return self.jwts is not None and not value.startswith(tokens.PREFIX) and not self._is_bootstrap(value)
+
+    def _is_bootstrap(self, value: str) -> bool:
         digest = self._rules.bootstrap_digest
-        if digest is not None and tokens.is_bootstrap(value, digest):
+        return digest is not None and tokens.is_bootstrap(value, digest)
+
+    def _prove_token(self, value: str, address: str | None) -> Proof:
+        if self._is_bootstrap(value):
             return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
         return tokens.prove_token(
             tokens.read_token(value), self._directory.entries.tokens, now_ms=self._clock.now_ms(),
@@ -182,7 +212,8 @@ class Authentication:
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
             via=proof.via, refusals=self._refusals,
         )  # fmt: skip
-        until_ms = FOREVER_MS if proof.until_ms is None else now_ms + proof.until_ms - self._clock.now_ms()
+        ends_ms = [end_ms for end_ms in (proof.until_ms, proof.check_again_ms) if end_ms is not None]
+        until_ms = now_ms + min(ends_ms) - self._clock.now_ms() if ends_ms else FOREVER_MS
         kind, _, credential_id = proof.credential.partition(" ")
         row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
         self.counts[kind, "accepted"] += 1
@@ -207,7 +238,7 @@ class Authentication:
         groups = _text(headers.get(self._rules.groups_header, b"")).split(",")
         named = frozenset(f"proxy-group:{each.strip()}" for each in groups if each.strip())
         principal = Principal("proxy", _text(user), named)
-        return Proof(principal, proof.credential, proof.until_ms, proof.only, via=proof.principal)
+        return replace(proof, principal=principal, via=proof.principal)
 
     def _refuse_vouching(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a user's name from who is no proxy: who ignored it would let a forged one pass for a mistake."""

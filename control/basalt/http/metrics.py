@@ -46,6 +46,7 @@ from basalt_engine import __version__
 from basalt_engine.clock import Durations
 
 if TYPE_CHECKING:
+    from basalt.access.proofs.jwks import Jwks
     from basalt_engine.stores.rocks import RocksStore
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
@@ -187,6 +188,8 @@ class Metrics:
             others.append(LeaderMetrics(services.leadership))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
+            if services.authentication.jwts is not None:
+                others.append(JwksMetrics(services.authentication.jwts.jwks))
         for family in chain(self._pruning(), self._server(), self._throttled(), *(each.collect() for each in others)):
             yield family
 
@@ -356,6 +359,18 @@ class LeaderMetrics(Collector):
         yield _counter(
             "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
         )
+
+
+class JwksMetrics(Collector):
+    """The series of an identity provider's keys."""
+
+    def __init__(self, keys: Jwks) -> None:
+        self._keys = keys
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        text = "Time since the identity provider's keys were read, or since the start where they never were"
+        yield _gauge("basalt_jwks_age_seconds", text, self._keys.age_ms / 1_000)
 
 
 class AccessMetrics(Collector):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from basalt.access.authentication import Authentication, AuthenticationRules, superusers_of
 from basalt.access.directory import Directory
@@ -15,6 +17,9 @@ from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
+
+if TYPE_CHECKING:
+    from basalt.access.proofs.jwt import Jwts
 
 NONE = "none"
 # The kind of proof that makes principals of a kind.
@@ -48,6 +53,27 @@ def check_authentication(settings: Settings) -> None:
                 "grant what that user needs, or have them prove who they are",
             )  # fmt: skip
     _check_proxies(auth)
+    if "jwt" in auth.kinds:
+        _check_jwt(auth)
+
+
+def _check_jwt(auth: AuthSettings) -> None:
+    for library in ("jwt", "cryptography"):
+        if importlib.util.find_spec(library) is None:
+            raise _wrong(
+                "auth.kinds", f"says jwt, and that needs a library that is not here: {library}",
+                "install it with `pip install 'basalt-mq[jwt]'`",
+            )  # fmt: skip
+    for name in auth.superusers:
+        if name.partition(":")[0] == "jwt-group" and auth.jwt.groups_claim is None:
+            raise _wrong(
+                "auth.jwt.groups_claim", f"is not given, and auth.superusers lists {name}: nobody is in that group",
+                "name the claim in which tokens have their groups",
+            )  # fmt: skip
+    if auth.jwt.ca is not None:
+        from basalt.access.proofs.jwks import tls_context  # its library is wanted only here
+
+        tls_context(auth.jwt.ca)
 
 
 def _check_proxies(auth: AuthSettings) -> None:
@@ -107,7 +133,17 @@ async def open_access(
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
     )
-    return directory, refusals, Authentication(rules, directory, refusals, clock)
+    authentication = Authentication(rules, directory, refusals, clock, jwts=_jwts(auth, clock))
+    authentication.start()
+    return directory, refusals, authentication
+
+
+def _jwts(auth: AuthSettings, clock: Clock) -> Jwts | None:
+    if "jwt" not in auth.kinds:
+        return None
+    from basalt.access.proofs.jwt import Jwts
+
+    return Jwts(auth.jwt, clock)
 
 
 def _has_superuser(auth: AuthSettings, directory: Directory, now_ms: int) -> bool:

@@ -120,6 +120,8 @@ class RunningServices(services.Services):
         self.stop_waiting()
         await self.groups.close()
         await self.scheduler.stop()
+        if self.authentication is not None:
+            await self.authentication.close()
         await self.directory.close()
         await self.producers.close()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again

@@ -13,6 +13,7 @@ from basalt.settings.tree import (
     HttpSettings,
     JobSettings,
     JobsSettings,
+    JwtSettings,
     LogSettings,
     MessagingSettings,
     Origin,
@@ -25,6 +26,6 @@ from basalt.settings.tree import (
 )
 
 __all__ = [
-    "AuthSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
+    "AuthSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "JwtSettings", "LogSettings", "MessagingSettings", "Origin",
     "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "changed_settings", "effective", "load_settings", "read_settings",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import AddressValueError, IPv6Address, ip_address
 from typing import ClassVar
 
 from basalt.redaction import address_without_password
@@ -33,6 +33,7 @@ _HEADERS_OF_HTTP = frozenset(
      "te", "transfer-encoding", "upgrade")
 )  # fmt: skip
 _SCHEME_PORTS = {"http": 80, "https": 443}
+_KEY_URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?:/[^\s#\"\\]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -219,6 +220,37 @@ class Secret(_Text):
     def parse(self, text: str) -> str | None:
         if not text or not text.isprintable():
             raise ValueError("is empty, or holds more than one line of printable text")
+        return text
+
+
+class Term(_Text):
+    """A name that another system gives something: a URL, a word, any text that is compared whole."""
+
+    FORM = "1 to 255 printable characters without spaces"
+
+    def parse(self, text: str) -> str | None:
+        return text if len(text) <= 255 and text.isprintable() and text and " " not in text else None
+
+
+class RequiredTerm(Term):
+    """The same where there must be one."""
+
+    OPTIONAL = False
+
+
+class KeySource(_Text):
+    """The place of public keys. By plain HTTP anybody on the way could put in their own: so from this machine alone, by its address."""
+
+    FORM = "https://…, http:// of a loopback address, or a path"
+
+    def parse(self, text: str) -> str | None:
+        if "://" not in text:
+            return text if text and "\0" not in text else None
+        match = _KEY_URL.fullmatch(text)
+        if match is None or int(match[3] or 1) > 65_535 or not _is_host(match[2]):
+            return None
+        if match[1] == "http" and not _is_loopback(match[2]):
+            raise ValueError("is not encrypted on its way, so anybody there could put in keys of their own")
         return text
 
 
@@ -462,6 +494,13 @@ def _is_host(text: str) -> bool:
         return not text.startswith("[") or bool(IPv6Address(text[1:-1]))
     except AddressValueError:
         return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name is looked up, and not always here
 
 
 def _quoted(text: str) -> str:

@@ -293,6 +293,20 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
+    if "jwt" in settings.auth.kinds:
+        yield from _missing_of_jwt(settings)
+
+
+def _missing_of_jwt(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("issuer", "audience", "jwks", "algorithms"):
+        if not getattr(settings.auth.jwt, name):
+            key = keys()[f"auth.jwt.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has jwt (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
+            )
 
 
 def _shown(value: object) -> str:

@@ -30,16 +30,19 @@ from basalt.settings.kinds import (
     HeaderName,
     Host,
     HostNames,
+    KeySource,
     Limit,
     Moment,
     NamePrefix,
     Origins,
     Port,
     Principals,
+    RequiredTerm,
     Secret,
     SettingKind,
     Size,
     SizeLimit,
+    Term,
     Url,
     Whole,
     Window,
@@ -75,6 +78,32 @@ class ServerSettings:
     data: Annotated[str | None, FilePath("data directory of the rocks store; made if it is not there")] = None
     host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 only where auth.kinds is given")] = "127.0.0.1"
     port: Annotated[int, Whole("port to listen on; 0 picks a free one", 0, 65_535)] = 4780
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings:
+    """The identity provider whose tokens count; read only when auth.kinds has jwt."""
+
+    issuer: Annotated[
+        str | None, Term("the identity provider, as its tokens name it in iss, to the last character")
+    ] = None
+    audience: Annotated[str | None, Term("this server, as tokens that are meant for it name it in aud")] = None
+    jwks: Annotated[str | None, KeySource("where the provider publishes its keys, or a file with them")] = None
+    ca: Annotated[
+        str | None, FilePath("certificates of the authorities that vouch for the provider; off: those of this machine")
+    ] = None
+    algorithms: Annotated[
+        tuple[Literal["RS256", "PS256", "ES256", "EdDSA"], ...],
+        Words("algorithms of signatures that count", ("RS256", "PS256", "ES256", "EdDSA")),
+    ] = ("RS256", "PS256", "ES256", "EdDSA")
+    principal_claim: Annotated[str, RequiredTerm("the claim that becomes the principal's name, behind jwt:")] = "sub"
+    groups_claim: Annotated[
+        str | None, Term("the claim with the names of the principal's groups, behind jwt-group:; off: it is in none")
+    ] = None
+    # Clocks of servers differ by less; each second more is one for which a token outlives its end.
+    leeway_ms: Annotated[
+        int, Duration("how far the provider's clock and this server's may differ", 0, 5 * MINUTE_MS)
+    ] = 30 * SECOND_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +147,7 @@ class AuthSettings:
     not_before: Annotated[
         int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
     ] = None
+    jwt: JwtSettings = JwtSettings()
     proxy: ProxySettings = ProxySettings()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 
 import pytest
 
@@ -14,7 +15,12 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 
+JWT = [
+    "auth.kinds=jwt", "auth.jwt.issuer=https://idp.example", "auth.jwt.audience=basalt", "auth.jwt.jwks=https://idp.example/keys",
+]  # fmt: skip
 BAD = [
+    ([*JWT, "auth.superusers=jwt-group:admins"], "auth.jwt.groups_claim", "nobody is in that group"),
+    ([*JWT, "auth.jwt.ca=/none"], "auth.jwt.ca", "cannot be used"),
     (["auth.kinds=none,token"], "auth.kinds", "says none and another kind"),
     (["auth.kinds=token", "auth.superusers=proxy:alice"], "auth.superusers", "a proxy's word is not enough"),
     (["auth.kinds=token", "auth.superusers=role:admins"], "auth.superusers", "has a wrong name in it"),
@@ -34,6 +40,23 @@ def test_settings_that_do_not_go_together_are_no_start(flags, key, reason):
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("library", ["jwt", "cryptography"])
+def test_tokens_of_a_provider_are_no_start_without_the_library_for_them(monkeypatch, library):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else find(name))
+    with pytest.raises(InvalidSettingError, match=library) as caught:
+        check_authentication(load_settings(JWT))
+    assert (caught.value.field, caught.value.hint) == ("auth.kinds", "install it with `pip install 'basalt-mq[jwt]'`")
+    check_authentication(load_settings(["auth.kinds=token"]))
+
+
+def test_a_superuser_of_the_provider_is_a_way_in_whether_it_is_there_or_not():
+    assert opened([*JWT, "auth.superusers=jwt:alice"]) is not None
+    assert opened([*JWT, "auth.superusers=jwt-group:admins", "auth.jwt.groups_claim=groups"]) is not None
+    with pytest.raises(InvalidSettingError, match="no superuser has a way to come in"):
+        opened([*JWT, "auth.superusers=token:root"])
+
+
 def test_a_bootstrap_token_that_could_be_guessed_is_no_start(tmp_path):
     file = tmp_path / "token"
     file.write_text("short\n")
@@ -50,6 +73,8 @@ def opened(flags: list[str], store=None):
 async def _opened(flags, store):
     directory, _, authentication = await open_access(load_settings(flags), store, ManualClock())
     await directory.close()
+    if authentication is not None:
+        await authentication.close()
     return authentication
 
 
