@@ -15,6 +15,7 @@ from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
 from tests.hbase.tables import hbase_tables
+from tests.kdc import kdc
 from tests.sharing import (
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
@@ -28,6 +29,7 @@ __all__ = [
     "hbase_runtime",
     "hbase_tables",
     "java_class_path",
+    "kdc",
     "mini_cluster",
     "pytest_collection_modifyitems",
     "pytest_itemcollected",

@@ -7,10 +7,14 @@ machine is slow or stands still, and how long a lease was waited for is the same
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from basalt.cluster.lease import LOOKS_PER_LEASE, Candidate
+from basalt.http.asgi.handshake import Handshakes
+from basalt.http.asgi.server_context import ServerContext
+from basalt.http.metrics import TlsMetrics
 from basalt.server.failover import FailoverServer, Opening, ThriftStart
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
@@ -90,6 +94,7 @@ class LedServer:
             start_thrift=start_thrift,
             settings=settings,
         )
+        self.member.measure(TlsMetrics(Handshakes(ServerContext(ssl.PROTOCOL_TLS_SERVER))))
         self.running = asyncio.ensure_future(self.member.run())
         time.servers.append(self)
 

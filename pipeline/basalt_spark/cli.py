@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -19,6 +21,7 @@ from basalt.cli.options import (
     DurationMs,
     Invocation,
     PositionText,
+    Target,
     common_options,
     dry_run_option,
     pass_invocation,
@@ -301,11 +304,26 @@ def _topic_rows(invocation: Invocation, topic: str) -> TopicRows:
             "jobs run in several processes, and one alone can have a data directory open",
             hint="start a server with `basalt serve` and name it with --url",
         )
-    server = Server(target.url, target.namespace, timeout_ms=invocation.timeout_ms or TIMEOUT_MS_DEFAULT)
+    timeout_ms = invocation.timeout_ms or TIMEOUT_MS_DEFAULT
+    server = Server(target.url, target.namespace, timeout_ms=timeout_ms, **_files(target))
     try:
         return TopicRows(server, topic_name(topic, target.namespace, "topic"))
     except InputError as error:
         raise Usage(error.message, hint=error.hint) from None
+
+
+def _files(target: Target) -> dict[str, str]:
+    """The files that say who calls: tasks open them where they run. Nothing that is secret goes to them any other way."""
+    from basalt.cli.credentials import tls_for, token_for
+
+    token, tls = token_for(target.url, target.profile), tls_for(target.url, target.profile)
+    if token is not None and not isinstance(token, Path):
+        raise Usage(
+            "the tasks of a job use no login and run no token_command",
+            hint="give them a token in a file (token_file, BASALT_TOKEN_FILE), or in BASALT_TOKEN of driver and executors",
+        )
+    found = {"token_file": token, **({} if tls is None else asdict(tls))}
+    return {name: str(path) for name, path in found.items() if path is not None}
 
 
 @contextmanager

@@ -16,7 +16,9 @@ from basalt.access.directory import Directory
 from basalt.access.failed_proofs import FailedProofs
 from basalt.access.policy import Caller, Policy
 from basalt.access.principal import ANONYMOUS, Principal, parse_principal
+from basalt.access.proofs import certificate as certificates
 from basalt.access.proofs import token as tokens
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
 from basalt.access.quotas import HELD_MS
 from basalt.access.refusals import Refusals
@@ -25,12 +27,13 @@ from basalt_engine.clock import Clock
 
 if TYPE_CHECKING:
     from basalt.access.proofs.jwt import Jwts
+    from basalt.access.proofs.kerberos import Kerberos  # the libraries of both are there where they are asked for
 
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
 FOREVER_MS = float("inf")
 
-BEARER = b"bearer"
+BEARER, NEGOTIATE = b"bearer", b"negotiate"
 
 log = logging.getLogger("basalt.access")
 
@@ -45,37 +48,47 @@ class AuthenticationRules:
     proxies: frozenset[str] = frozenset()  # principals that vouch for others
     user_header: bytes = b"x-forwarded-user"
     groups_header: bytes = b"x-forwarded-groups"
+    certificate_name: certificates.Name = "subject"  # where a client's certificate has its name
 
 
 class Identified:
-    """The caller that a credential stands for, and how long that holds (by the clock that never steps)."""
+    """The caller that a credential stands for, and how long that holds (by the clock that never steps).
 
-    __slots__ = ("caller", "entries", "networks", "until_ms")
+    Of a token that counts once there is the `proof`, for as long as its request is answered, and the `answer` that proves the server.
+    """
 
-    def __init__(self, caller: Caller, entries: object, until_ms: float, networks: tuple[str, ...] = ()) -> None:
+    __slots__ = ("answer", "caller", "entries", "networks", "proof", "until_ms")
+
+    def __init__(
+        self, caller: Caller, entries: object, until_ms: float, networks: tuple[str, ...] = (),
+        proof: Proof | None = None, answer: str = "",
+    ) -> None:  # fmt: skip
         self.caller = caller
         self.entries = entries
         self.until_ms = until_ms
         self.networks = networks
+        self.proof = proof
+        self.answer = answer
 
 
 class Authentication:
     """Finds who makes each request of one server."""
 
     def __init__(
-        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock, *, jwts: Jwts | None = None
+        self, rules: AuthenticationRules, directory: Directory, refusals: Refusals, clock: Clock, *, jwts: Jwts | None = None,
+        kerberos: Kerberos | None = None,
     ) -> None:  # fmt: skip
         self._rules = rules
+        self._kerberos = kerberos
         self._directory = directory
         self._refusals = refusals
         self._clock = clock
         self.jwts = jwts
-        self._callers: dict[bytes, Identified] = {}
+        self._callers: dict[bytes | tuple[bytes, ...], Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self._nobody = Caller(ANONYMOUS, Policy())
-        self._proved: set[bytes] = (
-            set()
-        )  # credentials that were good when they were verified last, under whichever entries
+        # Credentials that were good when they were verified last, under whichever entries.
+        self._proved: set[bytes | tuple[bytes, ...]] = set()
         self.failed = FailedProofs()
         self._nameless = FailedProofs()  # calls without a credential that needed one: they keep no good one waiting
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
@@ -85,49 +98,88 @@ class Authentication:
         """The entries in force. Whatever was found under others is to be found again."""
         return self._directory.entries
 
-    def identify(self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float) -> Identified:
-        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone.
+    @property
+    def reads_certificates(self) -> bool:
+        """True where a connection's certificate says who calls, for requests that say nothing themselves."""
+        return certificates.CERT in self._rules.kinds
 
-        `UnauthenticatedError`, `AuthenticationUnavailableError`; `ThrottledError` for one that is not verified, because its address sent
-        too many bad ones; `InputError` for a user's name that nobody vouches for.
+    def identify(
+        self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, certificate: ClientCertificate | None = None,
+        *, before: Identified | None = None, end_point: bytes | None = None,
+    ) -> Identified:  # fmt: skip
+        """Find the caller. Who sends no credential is `nobody`, and may make public calls alone. `certificate` is that of the
+        connection; it counts where the request has no credential of its own.
+
+        `before` is what was found for the same request earlier: a token that counts once is not looked at again. `end_point` is
+        the hash of the server's certificate on its TLS connection (RFC 5929).
+        `UnauthenticatedError`, `AuthenticationUnavailableError`; `ThrottledError` for a credential that is not verified, because its
+        address sent too many bad ones; `InputError` for a user's name that nobody vouches for.
         """
+        if before is not None and before.proof is not None:
+            return self._once_more(before.proof, before.answer, now_ms)
         if self._callers_of is not self._directory.entries:
             self._callers.clear()
             self._callers_of = self._directory.entries
-        key = self._key(headers)
+        given = headers.get(b"authorization")
+        if given is not None or not self.reads_certificates:
+            certificate = None
+        key = self._key(headers, certificate)
         known = self._callers.get(key)
         if known is not None and now_ms < known.until_ms:
             tokens.check_network(known.networks, address)
             return known
-        given = headers.get(b"authorization")
-        if given is None:
+        if given is None and certificate is None:
             self._refuse_vouching(headers)
             return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
+        self._must_be_fresh()
+        if certificate is None and key not in self._proved and not self.failed.may_verify(address, now_ms):
+            return self._unverified(address, now_ms)
+        scheme, _, credential = (given or b"").partition(b" ")
+        value = credential.strip().decode("latin-1")
+        kind = certificates.CERT if certificate is not None else "jwt" if self._is_jwt(value) else "token"
+        try:
+            if self._kerberos is not None and scheme.lower() == NEGOTIATE:
+                kind = "kerberos"
+                accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
+                return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
+            proof = (
+                self._prove(scheme.lower(), value, address)
+                if certificate is None
+                else self._prove_certificate(certificate)
+            )
+            kind = proof.credential.partition(" ")[0]
+            return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
+        except (UnauthenticatedError, AuthenticationUnavailableError) as error:
+            if isinstance(error, UnauthenticatedError):
+                self._proved.discard(key)
+                self.failed.failed(address, now_ms)
+            return self._refused(error, kind, now_ms)
+
+    def _must_be_fresh(self) -> None:
+        """Refuse to let anybody in who is not known yet, where tokens and grants could not be read for long."""
         if self._directory.is_stale:
             raise AuthenticationUnavailableError(
                 f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
                 hint="Send the call again.",
             )
-        if key not in self._proved and not self.failed.may_verify(address, now_ms):
-            return self._unverified(address, now_ms)
-        scheme, _, credential = given.partition(b" ")
-        value = credential.strip().decode("latin-1")
-        kind = "jwt" if self._is_jwt(value) else "token"
-        try:
-            proof = self._prove(scheme.lower(), value, address)
-            kind = proof.credential.partition(" ")[0]
-            return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
-        except (UnauthenticatedError, AuthenticationUnavailableError) as error:
-            self.counts[kind, "refused" if isinstance(error, UnauthenticatedError) else "unavailable"] += 1
+
+    def _refused(
+        self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float
+    ) -> Identified:
+        self.counts[kind, "refused" if isinstance(error, UnauthenticatedError) else "unavailable"] += 1
+        if self._refusals.enforced:
             if isinstance(error, UnauthenticatedError):
-                self._proved.discard(key)
-                self.failed.failed(address, now_ms)
-            if self._refusals.enforced:
-                if isinstance(error, UnauthenticatedError):
-                    error.challenges = self.challenges
-                raise
-            self._refusals.note("anonymous", "authenticate", error.message)
-            return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+                error.challenges = self.challenges
+            raise error
+        self._refusals.note("anonymous", "authenticate", error.message)
+        return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+
+    def _once_more(self, proof: Proof, answer: str, now_ms: float) -> Identified:
+        """The caller by the rights of now, for a request whose token counted when it came."""
+        if proof.until_ms is not None and self._clock.now_ms() >= proof.until_ms:
+            error = UnauthenticatedError("the Kerberos ticket is expired", hint="Log in anew, as with `kinit`.")
+            return self._refused(error, "kerberos", now_ms)
+        return self._identified(proof, now_ms, answer)
 
     def _unverified(self, address: str | None, now_ms: float) -> Identified:
         """Refuse a credential of an address that sends too many bad ones, without a look at it."""
@@ -151,7 +203,7 @@ class Authentication:
         error = UnauthenticatedError(
             "the call has no credential, and this server asks who calls",
             field="Authorization",
-            hint="Send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may.",
+            hint=self._ways,
         )
         error.challenges = self.challenges
         self.counts["none", "refused"] += 1
@@ -170,17 +222,33 @@ class Authentication:
         return caller is self._nobody
 
     @property
+    def _ways(self) -> str:
+        ways = {
+            certificates.CERT: "connect with a client certificate",
+            "kerberos": "send Authorization: Negotiate with a Kerberos ticket (`kinit`)",
+            "jwt": "send Authorization: Bearer with a token of the identity provider",
+            "token": "send Authorization: Bearer with a token; `basalt token create` makes tokens, for who may",
+        }
+        found = ", or ".join(way for kind, way in ways.items() if kind in self._rules.kinds)
+        return f"{found[:1].upper()}{found[1:]}."
+
+    @property
     def challenges(self) -> tuple[str, ...]:
         """The ways to prove who one is, as WWW-Authenticate has them."""
         kinds = self._rules.kinds
         found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
         return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
 
-    def _key(self, headers: Mapping[bytes, bytes]) -> bytes:
+    def _key(self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None) -> bytes | tuple[bytes, ...]:
         rules = self._rules
+        if certificate is not None:  # no bytes, so that no header can be the same
+            return certificate.digest, headers.get(rules.user_header, b""), headers.get(rules.groups_header, b"")
         given = headers.get(b"authorization", b"")
         user = headers.get(rules.user_header)
         return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
+
+    def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
+        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
@@ -206,7 +274,7 @@ class Authentication:
             not_before_ms=self._rules.not_before_ms, address=address,
         )  # fmt: skip
 
-    def _identified(self, proof: Proof, now_ms: float) -> Identified:
+    def _identified(self, proof: Proof, now_ms: float, answer: str = "") -> Identified:
         entries = self._directory.entries
         caller = Caller(
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
@@ -217,7 +285,8 @@ class Authentication:
         kind, _, credential_id = proof.credential.partition(" ")
         row = entries.tokens.get(credential_id) if kind in ("token", "login") else None
         self.counts[kind, "accepted"] += 1
-        return Identified(caller, entries, until_ms, () if row is None else self._networks(row.networks, row.parent))
+        networks = () if row is None else self._networks(row.networks, row.parent)
+        return Identified(caller, entries, until_ms, networks, proof if answer else None, answer)
 
     def _networks(self, networks: tuple[str, ...], parent: str) -> tuple[str, ...]:
         row = self._directory.entries.tokens.get(parent)
@@ -257,7 +326,7 @@ class Authentication:
             return self._nobody
         return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
 
-    def _keep(self, key: bytes, found: Identified) -> Identified:
+    def _keep(self, key: bytes | tuple[bytes, ...], found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         if len(self._proved) >= CALLERS_MAX:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, ThrottledError, UnauthenticatedError
+from basalt.errors import BasaltError, ThrottledError, UnauthenticatedError, UnavailableError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -47,7 +47,7 @@ from basalt.http.routes import (
     topics,
     transactions,
 )
-from basalt.http.routes.route_table import Operation, Request, Routes
+from basalt.http.routes.route_table import Found, Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -117,11 +117,15 @@ class Frame:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
         request = self._request(head, exchange, client_id)
         try:
-            if self._submit(request, exchange, body):
-                return None
-        except (UnauthenticatedError, ThrottledError) as error:  # it is found, and counted, once
+            found = self._routes.find(request)
+        except BasaltError as error:  # a credential is verified, a quota is charged, and both are counted, once
             return self._respond(request, error)
-        except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
+        except Exception:  # noqa: BLE001  # `_respond` meets the same, and tells it
+            return self._respond(request)
+        try:
+            if self._submit(request, exchange, body, found):
+                return None
+        except Exception:  # noqa: BLE001, S110  # as well
             pass
         return self._respond(request)
 
@@ -131,8 +135,7 @@ class Frame:
             self._clock.monotonic_ms(), client_id,
         )  # fmt: skip
 
-    def _submit(self, request: Request, exchange: PromptExchange, body: bytes) -> bool:
-        found = self._routes.find(request)
+    def _submit(self, request: Request, exchange: PromptExchange, body: bytes, found: Found) -> bool:
         if found.submit is None or len(body) > self.bodies.bytes_max:
             return False
         request.path, request.query = found.path, found.query
@@ -181,7 +184,14 @@ class Frame:
             self._note(request)
 
     async def _answer(self, request: Request) -> Response:
-        found = self._routes.find(request)
+        try:
+            found = self._routes.find(request)
+        except UnavailableError:
+            manager = self._services.transactions.manager
+            if manager.is_known:
+                raise
+            await manager.ensure_known()  # whose a transaction is, the log tells
+            found = self._routes.find(request)
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
         if found.is_reading:

@@ -38,6 +38,7 @@ from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
 from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
@@ -335,6 +336,27 @@ class ConnectionMetrics(Collector):
             "limit",
             self._connections.refused,
         )
+
+
+class TlsMetrics(Collector):
+    """The series of a port that speaks TLS; the same as leader and as standby."""
+
+    def __init__(self, handshakes: Handshakes) -> None:
+        self._handshakes = handshakes
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        handshakes = self._handshakes
+        ends_s = handshakes.context.not_after_ms / 1_000
+        yield _gauge(
+            "basalt_tls_certificate_not_after_seconds", "When the server's certificate ends, since 1970", ends_s
+        )
+        yield _gauge(
+            "basalt_tls_handshakes_going_on", "Connections whose handshake is not complete", handshakes.going_on
+        )
+        yield _counters("basalt_tls_handshakes", "Handshakes by what became of them", "outcome", handshakes.outcomes)
+        text = "Changes of certificate, key and CAs that were taken, and looks at one that was not"
+        yield _counters("basalt_tls_reloads", text, "outcome", handshakes.reloads)
 
 
 class LeaderMetrics(Collector):

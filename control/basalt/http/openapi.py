@@ -138,7 +138,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
 
 def _rights(needs: Needs) -> dict[str, Any]:
     """The rights that a call takes, as docs/reference/rights.md has them."""
-    rights: dict[str, Any] = {"path": list(map(str, needs.rights)), "body": list(needs.in_body)}
+    rights: dict[str, Any] = {"path": list(needs.shown), "body": list(needs.in_body)}
     return rights if needs.filters is None else {**rights, "filters": needs.filters}
 
 
@@ -150,7 +150,7 @@ def _responses(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
             responses[str(status)]["content"] = _content(content, by_kind)
     told: dict[int, list[str]] = {}
     needs = operation.needs
-    refusals = (errors.ForbiddenError,) if needs.rights or needs.in_body else ()
+    refusals = (errors.ForbiddenError,) if needs.shown or needs.in_body else ()
     for error in (*EVERYWHERE, *refusals, *operation.errors, *(WITH_A_BODY if operation.body else ())):
         codes = told.setdefault(status_of(error), [])
         if error.code not in codes:

@@ -20,6 +20,7 @@ from basalt_engine.table import Store
 
 if TYPE_CHECKING:
     from basalt.access.proofs.jwt import Jwts
+    from basalt.access.proofs.kerberos import Kerberos
 
 NONE = "none"
 # The kind of proof that makes principals of a kind.
@@ -53,6 +54,7 @@ def check_authentication(settings: Settings) -> None:
                 "grant what that user needs, or have them prove who they are",
             )  # fmt: skip
     _check_proxies(auth)
+    open_kerberos(auth)
     if "jwt" in auth.kinds:
         _check_jwt(auth)
 
@@ -132,8 +134,11 @@ async def open_access(
         frozenset(auth.proxy.principals),
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
+        auth.cert.name,
     )
-    authentication = Authentication(rules, directory, refusals, clock, jwts=_jwts(auth, clock))
+    authentication = Authentication(
+        rules, directory, refusals, clock, jwts=_jwts(auth, clock), kerberos=open_kerberos(auth)
+    )
     authentication.start()
     return directory, refusals, authentication
 
@@ -144,6 +149,20 @@ def _jwts(auth: AuthSettings, clock: Clock) -> Jwts | None:
     from basalt.access.proofs.jwt import Jwts
 
     return Jwts(auth.jwt, clock)
+
+
+def open_kerberos(auth: AuthSettings) -> Kerberos | None:
+    """Make ready to take tickets, where that is asked for. `InvalidSettingError` when they cannot be taken here."""
+    if "kerberos" not in auth.kinds:
+        return None
+    try:
+        from basalt.access.proofs.kerberos import Kerberos
+    except ImportError as error:
+        raise _wrong(
+            "auth.kinds", f"has kerberos, which needs a library that is not here ({error})",
+            "install it with `pip install 'basalt-mq[kerberos]'`, and what it is compiled with: docs/operations/security.md",
+        ) from None  # fmt: skip
+    return Kerberos(auth.kerberos)
 
 
 def _has_superuser(auth: AuthSettings, directory: Directory, now_ms: int) -> bool:

@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
 from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
@@ -76,6 +77,10 @@ class StandbyFrame:
         # A standby asks nobody who they are, for it does not read who may come in: what is not for everybody, it does not tell.
         if not is_asked(settings) or "/metrics" in settings.auth.public:
             self._answers["/metrics"] = self._metrics
+
+    def measure(self, collector: Collector) -> None:
+        """Have these series in /metrics, too."""
+        self._registry.register(collector)
 
     async def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> None:
         """Answer a request."""
@@ -171,7 +176,13 @@ class FailoverServer:
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self._standby = StandbyFrame(self.leadership, clock, settings, self.connections)
         self._serving: _Serving | None = None
+        self._collectors: list[Collector] = []
         self._stopping = False
+
+    def measure(self, collector: Collector) -> None:
+        """Have these series in /metrics, as a standby and as the leader. Before `run`."""
+        self._collectors.append(collector)
+        self._standby.measure(collector)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -252,6 +263,7 @@ class FailoverServer:
             raise
         services = await self._open_services(store, term.epoch)
         services.leadership, services.connections = self.leadership, self.connections
+        services.collectors += self._collectors
         try:
             await services.scheduler.start()
             thrift = await self._start_thrift(services)

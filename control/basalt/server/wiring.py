@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basalt.access.policy import Caller
+from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
@@ -74,6 +76,7 @@ class RunningServices(services.Services):
     system: SystemTable
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
     settings_at_start: Settings = field(init=False)
+    _thrift_calls_as: Caller | None = None
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
@@ -106,7 +109,19 @@ class RunningServices(services.Services):
     def _served_by_thrift(self) -> Served:
         from basalt.thrift.calls import Served  # its library may not be here, and is wanted only for this
 
-        return Served(self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping)
+        return Served(
+            self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping, self._thrift_caller,
+        )  # fmt: skip
+
+    def _thrift_caller(self) -> Caller:
+        """As whom the clients of the Thrift face are judged, by the policy of the moment."""
+        policy = None if self.authentication is None else self.directory.entries.policy
+        caller = self._thrift_calls_as
+        if caller is None or caller.policy is not policy:
+            named = self.settings.thrift.principal
+            principal = ANONYMOUS if named is None else parse_principal(named)
+            caller = self._thrift_calls_as = Caller(principal, policy, credential="thrift", refusals=self.refusals)
+        return caller
 
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""

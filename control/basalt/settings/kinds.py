@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import AddressValueError, IPv6Address, ip_address
+from ipaddress import AddressValueError, IPv6Address, ip_address, ip_network
 from typing import ClassVar
 
 from basalt.redaction import address_without_password
 
 SHOWN_CHARS_MAX = 60  # of what was given, in an error
+_PRINCIPAL_NAME_CHARS_MAX = 255  # as basalt.access has it
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -33,6 +34,8 @@ _HEADERS_OF_HTTP = frozenset(
      "te", "transfer-encoding", "upgrade")
 )  # fmt: skip
 _SCHEME_PORTS = {"http": 80, "https": 443}
+_REALM = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,63}(/[A-Za-z0-9._-]{1,255}@[A-Za-z0-9._-]{1,255})?")
 _KEY_URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?:/[^\s#\"\\]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -409,6 +412,31 @@ class HostNames(_Several):
         return text.lower().removesuffix(".")
 
 
+class Networks(_Several):
+    """Networks of addresses, each with the length of its prefix; an address alone is a network of one."""
+
+    FORM = "a network such as 10.0.0.0/8"
+
+    def parse(self, text: str) -> str:
+        try:
+            return str(ip_network(text))
+        except ValueError:
+            raise ValueError(
+                f"has {_quoted(text)} in it, which is not {self.FORM}, with zeros behind its prefix"
+            ) from None
+
+
+class ThriftPrincipal(_Text):
+    """The principal as which the clients of the Thrift face are judged."""
+
+    FORM = "thrift:NAME"
+
+    def parse(self, text: str) -> str | None:
+        kind, _, name = text.partition(":")
+        is_name = 0 < len(name) <= _PRINCIPAL_NAME_CHARS_MAX and name.isprintable() and name == name.strip(" ")
+        return text if kind == "thrift" and is_name else None
+
+
 class Principals(_Several):
     """Principals and groups as `kind:name`. What may stand there is for `basalt.access` to say, when the server starts."""
 
@@ -432,6 +460,27 @@ class Origins(_Several):
             raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no path, user or *")
         scheme, host, port = match[1], match[2], int(match[3] or _SCHEME_PORTS[match[1]])
         return f"{scheme}://{host}" if port == _SCHEME_PORTS[scheme] else f"{scheme}://{host}:{port}"
+
+
+class Realms(_Several):
+    """Realms of Kerberos; a capital letter is another one than a small one."""
+
+    FORM = "a realm such as EXAMPLE.ORG"
+
+    def parse(self, text: str) -> str:
+        if _REALM.fullmatch(text) is None:
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}")
+        return text
+
+
+class ServiceName(_Text):
+    """The service that tickets of Kerberos are for."""
+
+    FORM = "HTTP, or a whole principal HTTP/host.name@REALM"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _SERVICE.fullmatch(text) else None
 
 
 class Port(SettingKind):

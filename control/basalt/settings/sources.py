@@ -286,6 +286,7 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
                 f"{high.kind.write(high_value)} (from {origin}, and {settings.origins.get(larger, DEFAULT).text})"
             )
             yield InvalidSettingError(message, field=smaller, hint=f"lower {smaller} or raise {larger}")
+    yield from _half_given_tls(settings)
     if settings.store.kind == "hbase" and settings.store.hbase.thrift is None:
         origin = settings.origins.get("store.kind", DEFAULT).text
         yield InvalidSettingError(
@@ -293,8 +294,28 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
+    if "kerberos" in settings.auth.kinds:
+        yield from _missing_of_kerberos(settings)
     if "jwt" in settings.auth.kinds:
         yield from _missing_of_jwt(settings)
+
+
+def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("keytab", "realms"):
+        if not getattr(settings.auth.kerberos, name):
+            key = keys()[f"auth.kerberos.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has kerberos (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
+            )
+    if settings.auth.kerberos.binding == "require" and settings.tls.certificate is None:
+        yield InvalidSettingError(
+            "setting auth.kerberos.binding: require does not go without tls.certificate, to which tokens would be bound",
+            field="auth.kerberos.binding",
+            hint="give this server a certificate; where a proxy has it, tokens can be bound to none of this server's",
+        )
 
 
 def _missing_of_jwt(settings: Settings) -> Iterator[InvalidSettingError]:
@@ -307,6 +328,38 @@ def _missing_of_jwt(settings: Settings) -> Iterator[InvalidSettingError]:
                 field=key.name,
                 hint=f"it is {key.kind.help}",
             )
+
+
+def _half_given_tls(settings: Settings) -> Iterator[InvalidSettingError]:
+    """Settings of TLS that mean nothing, or less than they seem to, without another one."""
+    tls, asks_clients = settings.tls, settings.tls.client != "off"
+    for missing, given, why, hint in (
+        (
+            "tls.key", tls.certificate is not None and tls.key is None, "tls.certificate is of no use without its key",
+            "name the file of the certificate's private key",
+        ),
+        (
+            "tls.certificate", tls.certificate is None and (tls.key is not None or asks_clients or tls.hsts),
+            "without it there is no TLS, and tls.key, tls.client and tls.hsts would mean nothing",
+            "name the file of the server's certificate, or take those out",
+        ),
+        (
+            "tls.client_ca", asks_clients and tls.client_ca is None, f"tls.client is {tls.client}, and no client's certificate would count",
+            "name the file of the CAs whose certificates clients may have",
+        ),
+        (
+            "tls.client", not asks_clients and (tls.client_ca is not None or tls.client_crl is not None),
+            "tls.client_ca and tls.client_crl are given, and no client is asked for a certificate",
+            "set tls.client to optional or required",
+        ),
+        (
+            "tls.client_ca", "cert" in settings.auth.kinds and not asks_clients,
+            "auth.kinds has cert, and no client is asked for a certificate",
+            "name the CAs of the clients' certificates, and set tls.client to optional or required",
+        ),
+    ):  # fmt: skip
+        if given:
+            yield InvalidSettingError(f"setting {missing} is not given: {why}", field=missing, hint=hint)
 
 
 def _shown(value: object) -> str:

@@ -34,15 +34,19 @@ from basalt.settings.kinds import (
     Limit,
     Moment,
     NamePrefix,
+    Networks,
     Origins,
     Port,
     Principals,
+    Realms,
     RequiredTerm,
     Secret,
+    ServiceName,
     SettingKind,
     Size,
     SizeLimit,
     Term,
+    ThriftPrincipal,
     Url,
     Whole,
     Window,
@@ -78,6 +82,72 @@ class ServerSettings:
     data: Annotated[str | None, FilePath("data directory of the rocks store; made if it is not there")] = None
     host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 only where auth.kinds is given")] = "127.0.0.1"
     port: Annotated[int, Whole("port to listen on; 0 picks a free one", 0, 65_535)] = 4780
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosSettings:
+    """The service that tickets of Kerberos are for; read only when auth.kinds has kerberos."""
+
+    keytab: Annotated[
+        str | None, FilePath("file with the keys of this server's service, HTTP/host.name, that others cannot read")
+    ] = None
+    service: Annotated[
+        str, ServiceName("the service that tickets are for: on any host that the keytab has, or one principal")
+    ] = "HTTP"
+    realms: Annotated[tuple[str, ...], Realms("realms of clients that count; no other does, trusted or not")] = ()
+    binding: Annotated[
+        Literal["off", "accept", "require"],
+        Choice(
+            "whether a token is to be bound to the TLS connection: off, accept (right where it is) or require",
+            ("off", "accept", "require"),
+        ),
+    ] = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS of the HTTP face, and the certificates of clients; read again while the server runs, when the files change."""
+
+    certificate: Annotated[
+        str | None, FilePath("file of the server's certificate and those between it and its CA, in PEM; off: no TLS")
+    ] = None
+    key: Annotated[
+        str | None, FilePath("file of its private key, in PEM and without a password, that others cannot read")
+    ] = None
+    client: Annotated[
+        Literal["off", "optional", "required"],
+        Choice(
+            "certificates of clients: off (not asked for), optional, or required of each connection",
+            ("off", "optional", "required"),
+        ),
+    ] = "off"
+    client_ca: Annotated[
+        str | None, FilePath("file of the CAs, in PEM, of which a client's certificate must be one's")
+    ] = None
+    client_crl: Annotated[
+        str | None, FilePath("file of their lists of revoked certificates, in PEM: one of each CA on a client's chain")
+    ] = None
+    min_version: Annotated[Literal["1.2", "1.3"], Choice("oldest version of TLS", ("1.2", "1.3"))] = "1.2"
+    # The files are read, so that a link that was turned, as Kubernetes does it, is seen too; they are small.
+    reload_ms: Annotated[
+        int, Duration("how often the files are looked at, whether they have changed", SECOND_MS, DAY_MS)
+    ] = MINUTE_MS
+    hsts: Annotated[
+        bool, Flag("tell browsers to go by https alone to all ports of this server's name, for a year (HSTS)")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertSettings:
+    """The place of a client's name in its certificate; read only where auth.kinds has cert."""
+
+    name: Annotated[
+        Literal["subject", "cn", "dns", "uri"],
+        Choice(
+            "what of a client's certificate is its name: the whole subject, its only CN, or its only DNS name or URI",
+            ("subject", "cn", "dns", "uri"),
+        ),
+    ] = "subject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +217,10 @@ class AuthSettings:
     not_before: Annotated[
         int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
     ] = None
+    cert: CertSettings = CertSettings()
     jwt: JwtSettings = JwtSettings()
     proxy: ProxySettings = ProxySettings()
+    kerberos: KerberosSettings = KerberosSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +284,9 @@ class HttpSettings:
         int,
         Whole("most of them from one address (of IPv6: one network of 64 bits), which may be a proxy", 1, 1_000_000),
     ] = 512
+    tls_elsewhere: Annotated[
+        bool, Flag("a proxy or a mesh before this server speaks TLS: tokens and tickets come to it without")
+    ] = False
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
     )
@@ -349,6 +424,15 @@ class ThriftSettings:
         str | None,
         Address("what they are told there; off: this machine's name, or the address it listens on, and the port"),
     ] = None
+    principal: Annotated[
+        str | None,
+        ThriftPrincipal(
+            "who clients of Tephra count as, for they cannot prove who they are; needed with authentication"
+        ),
+    ] = None
+    networks: Annotated[
+        tuple[str, ...], Networks("where clients of Tephra may connect from; others are turned out at once")
+    ] = ("127.0.0.0/8", "::1/128")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,6 +487,7 @@ class Settings:
 
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()

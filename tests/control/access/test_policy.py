@@ -151,7 +151,7 @@ def test_why_names_the_grants_and_else_whose_were_looked_at():
     [
         ("etl", ["read"], "topic:a:b", "no kind of principal or group"),
         ("token:etl", ["read"], "cluster", "read means nothing on cluster"),
-        ("token:etl", ["transact"], "topic:a:b", "transact means nothing on topic:NAMESPACE:TOPIC"),
+        ("token:etl", ["operate"], "topic:a:b", "operate means nothing on topic:NAMESPACE:TOPIC"),
         ("token:etl", [], "topic:a:b", "no verb"),
         ("token:etl", ["read"], "topic:*:b", "no resource"),
     ],

@@ -17,6 +17,8 @@ from basalt.api.bodies.messages import PublishRequest
 from basalt.api.codecs import avro
 from basalt.http.app import OPERATIONS, build_app
 from basalt.http.asgi.requests import Head
+from basalt.server.wiring import open_services
+from basalt.settings import Settings
 from tests.control.http.conftest import AVRO, JSON, Client, Reply
 from tests.control.http.test_route_table_rights import Prompt
 
@@ -340,3 +342,84 @@ def test_every_call_that_brings_or_takes_messages_or_cells_has_its_bytes_counted
         ("POST", "/read"): fetch,
         ("POST", "/scan"): fetch,
     }
+
+
+# Transactions and sessions.
+
+TRANSACTIONS = "/v1/transactions"
+
+
+def again(served: As) -> As:
+    """The same store, served by a server that was started anew."""
+    services = served.client.run(
+        open_services(Settings(), None, store=served.client.services.store, clock=served.clock)
+    )
+    other = object.__new__(As)
+    other.client, other.clock, other.policy = Client(services, served.client.runner), served.clock, served.policy
+    return other
+
+
+def test_open_transactions_are_counted_until_they_end_by_whatever_and_over_a_restart(served: As) -> None:
+    served.limit(open_transactions=2)
+    first, second = (served.call("POST", TRANSACTIONS, {"timeoutMs": 20_000}).json() for _ in range(2))
+    is_throttled(served.call("POST", TRANSACTIONS, {}), "open_transactions")
+    assert served.call("POST", TRANSACTIONS, {}, who=ALICE).status == 200
+    assert served.call("POST", f"{TRANSACTIONS}/{first['id']}/commit").status == 200
+    assert served.call("POST", TRANSACTIONS, {"timeoutMs": 20_000}).status == 200
+    is_throttled(served.call("POST", TRANSACTIONS, {}), "open_transactions")
+
+    restarted = again(served)
+    restarted.limit(open_transactions=2)
+    is_throttled(restarted.call("POST", TRANSACTIONS, {}), "open_transactions")
+    assert restarted.call("POST", f"{TRANSACTIONS}/{second['id']}/abort").status == 200
+    assert restarted.call("POST", TRANSACTIONS, {"timeoutMs": 20_000}).status == 200
+    is_throttled(restarted.call("POST", TRANSACTIONS, {}), "open_transactions")
+    restarted.clock.advance(21_000)  # their time is over
+    restarted.client.run(restarted.client.services.transactions.expire())
+    assert restarted.call("POST", TRANSACTIONS, {}).status == 200
+
+
+def test_a_begin_that_is_sent_again_is_answered_with_the_transaction_that_it_began(served: As) -> None:
+    served.limit(open_transactions=1)
+    served.client.app = served.app()
+    begun = [served.client.call("POST", TRANSACTIONS, {}, Basalt_Request_Id="one").json()["id"] for _ in range(2)]
+    assert begun[0] == begun[1]
+    is_throttled(served.client.call("POST", TRANSACTIONS, {}, Basalt_Request_Id="two"), "open_transactions")
+
+
+def test_one_shots_are_not_open_and_begins_at_once_are_no_more_than_the_quota(served: As) -> None:
+    served.limit(open_transactions=2)
+    work = {"work": {"publish": [{"namespace": "shop", "topic": "orders", "messages": ["m"]}]}}
+    assert [served.call("POST", TRANSACTIONS, work).status for _ in range(5)] == [200] * 5
+
+    async def story() -> list[int]:
+        served.client.app = served.app()
+        return [
+            reply.status
+            for reply in await asyncio.gather(*(served.client.ask("POST", TRANSACTIONS, {}) for _ in range(6)))
+        ]
+
+    assert sorted(served.client.run(story())) == [200] * 2 + [429] * 4
+
+
+def test_sessions_are_counted_for_who_opened_them_last_and_one_s_own_is_opened_again(served: As) -> None:
+    served.limit(sessions=2)
+    sessions = f"{TRANSACTIONS}/sessions"
+    assert [served.call("POST", f"{sessions}/s{number}", {"run": "a"}).status for number in range(2)] == [200, 200]
+    is_throttled(served.call("POST", f"{sessions}/s2", {"run": "a"}), "sessions")
+    assert served.call("POST", f"{sessions}/s1", {"run": "b"}).status == 200
+    is_throttled(served.call("POST", TRANSACTIONS, {"session": "s2", "run": "a", "version": 1}), "sessions")
+    assert served.call("POST", TRANSACTIONS, {"session": "s1", "run": "c", "version": 1}).status == 200
+    restarted = again(served)
+    restarted.limit(sessions=2)
+    is_throttled(restarted.call("POST", f"{sessions}/s2", {"run": "a"}), "sessions")
+    assert restarted.call("POST", f"{sessions}/s0", {"run": "b"}, who=ALICE).status == 200  # hers from now on
+    assert restarted.call("POST", f"{sessions}/s2", {"run": "a"}).status == 200
+
+
+def test_processes_that_join_a_named_transaction_hold_no_further_place(served: As) -> None:
+    served.limit(open_transactions=1)
+    asked = {"session": "s", "run": "a", "version": 1}
+    begun = [served.call("POST", TRANSACTIONS, asked).json()["id"] for _ in range(3)]
+    assert len(set(begun)) == 1
+    is_throttled(served.call("POST", TRANSACTIONS, {}), "open_transactions")

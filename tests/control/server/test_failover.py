@@ -175,6 +175,7 @@ def test_both_tell_prometheus_who_leads():
         assert "basalt_leader_terms_total 0.0" in figures[standby]
         for server in (leader, standby):
             assert "basalt_leader_epoch 1.0" in figures[server]
+            assert "basalt_tls_handshakes_going_on 0.0" in figures[server]
 
     run(story)
 

@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from basalt.redaction import HIDDEN
+
 
 class Rights(Struct, frozen=True, forbid_unknown_fields=True):
     """Verbs on a resource, whose last name may end in `*`."""
@@ -138,6 +140,9 @@ class NewToken(Struct, frozen=True, rename="camel"):
 
     token: str | None
     info: TokenInfo
+
+    def __repr__(self) -> str:
+        return f"NewToken(token={HIDDEN if self.token else None}, info={self.info})"
 
 
 class RotateRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

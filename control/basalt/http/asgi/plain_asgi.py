@@ -6,6 +6,7 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.http.asgi.requests import ClientGoneError, Head, Headers, Parts, RequestHead, add_header
 from basalt.http.asgi.responses import EVERY_ANSWER
 
@@ -38,6 +39,8 @@ class AsgiExchange:
 
     __slots__ = ("_receive", "_scope", "_send", "internal")
     sequence: bytes | None = None  # each head is parsed
+    certificate: ClientCertificate | None = None  # ASGI servers do not say how they verified one
+    end_point_hash: bytes | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, internal: bool = False) -> None:
         self.internal = internal

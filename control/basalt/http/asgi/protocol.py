@@ -24,6 +24,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies.messages import Buffer
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.heads import Heads
@@ -38,11 +39,13 @@ from basalt.http.asgi.requests import (
     add_header,
 )
 from basalt.http.asgi.responses import EVERY_ANSWER
+from basalt.http.asgi.server_context import ServerContext
 
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
 HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
 STALL_SECONDS_MAX = 60  # for a reader to take any of what waits to be sent, which holds memory until then
 UNREAD_BYTES_MAX = 65_536  # of a body that the call does not take yet; beyond, no more is read
+CLOSING_SECONDS_MAX = 1  # for a client to say that it closes too, where nothing was owed to it; only TLS waits for that
 JOINED_BYTES_MAX = 65_536  # an answer up to this size is copied behind its head, and written at once
 
 _UPGRADE = re.compile(rb"\r\n(upgrade:)", re.IGNORECASE)
@@ -116,6 +119,17 @@ class Call:
         """`http` or `https`, as the client asked."""
         return self.connection.scheme
 
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate by which the client proved at the handshake who it is."""
+        return self.connection.certificate
+
+    @property
+    def end_point_hash(self) -> bytes | None:
+        """The hash of the server's certificate on this connection (`tls-server-end-point`, RFC 5929)."""
+        context = self.connection.context
+        return None if context is None else context.end_point_hash
+
     def gone(self) -> bool:
         """Tell whether the connection has ended, which may be at any await."""
         return self.disconnected
@@ -150,6 +164,8 @@ class Call:
             request.sent_bytes = sum(map(len, parts))
         if self.gone():
             return
+        if connection.is_outdated():
+            self.keep_alive = False
         head = connection.head_of_answer(status, headers, self.keep_alive, chunked=not isinstance(parts, list))
         self.started, self.wants_continue = True, False
         if not isinstance(parts, list):
@@ -167,6 +183,8 @@ class Call:
         if self.disconnected:
             return
         connection = self.connection
+        if connection.is_outdated():
+            self.keep_alive = False
         head = connection.head_of_answer(status, headers, self.keep_alive, chunked=False)
         self.started = True
         connection.transport.write(b"".join((head, *parts)))
@@ -253,6 +271,8 @@ class HttpConnection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.client: str | None = None
         self.scheme = "http"
+        self.context: ServerContext | None = None  # that its handshake was made with
+        self.certificate: ClientCertificate | None = None  # of the client; only one that was verified is told
         self.write_paused = False
         self._writable: asyncio.Future[None] | None = None
         self._unsent_bytes = 0
@@ -291,7 +311,14 @@ class HttpConnection(asyncio.Protocol):
             transport.abort()
             return
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # any with `shutdown`
-        self.scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        context = transport.get_extra_info("sslcontext")
+        if context is not None:
+            self.scheme = "https"
+            self.context = context if isinstance(context, ServerContext) else None
+            fields = transport.get_extra_info("peercert")
+            if fields:  # of one that was verified: for any other there are none
+                der = transport.get_extra_info("ssl_object").getpeercert(True)
+                self.certificate = ClientCertificate(fields, der)
         self._arm_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -466,16 +493,26 @@ class HttpConnection(asyncio.Protocol):
             return  # the next answer arms it; a head has its own timer, the rest of a body that was refused has none
         left_s = self._idle_since + self.keep_alive_s - self.loop.time()
         if left_s <= 0:
-            self.transport.close()
+            self._hang_up()
         else:
             self._idle_timer = self.loop.call_later(left_s, self._check_idle)
 
     def shutdown(self) -> None:
         """The server stops: answer what has come, and hang up."""
         if self._newest is None or self._newest.complete:
-            self.transport.close()
+            self._hang_up()
         else:
             self._newest.keep_alive = False
+
+    def is_outdated(self) -> bool:
+        """Tell whether the client came in by a certificate, and the files that let it in have changed since."""
+        return self.certificate is not None and self.context is not None and self.context.retired
+
+    def _hang_up(self) -> None:
+        """Close a connection on which no answer is under way: whether a client of TLS says goodbye does not matter."""
+        self.transport.close()
+        if self.scheme == "https":
+            self.loop.call_later(CLOSING_SECONDS_MAX, self.transport.abort)
 
     # What goes out.
 

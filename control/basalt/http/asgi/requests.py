@@ -18,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from basalt import errors
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
@@ -100,11 +101,11 @@ class Head:
     """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
 
     `found` and `identified` are for the application: what it found for the target, with its query read, and who calls. `cors` are the headers that its answers
-    have for the origin that it names.
+    have for the origin that it names; `proving` those that prove this server to who has sent a ticket.
     """
 
     __slots__ = (
-        "authority", "cors", "found", "headers", "identified", "method", "path", "query_string", "raw_path", "repeated", "version",
+        "authority", "cors", "found", "headers", "identified", "method", "path", "proving", "query_string", "raw_path", "repeated", "version",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +121,7 @@ class Head:
         self.authority = authority  # that an absolute target names
         self.repeated = repeated  # a header that is there twice and must not be
         self.cors: Headers = NO_HEADERS
+        self.proving: Headers = NO_HEADERS
         self.found: Any = None
         self.identified: Any = None
 
@@ -138,6 +140,14 @@ class Exchange(Protocol):
     @property
     def scheme(self) -> str:
         """`http` or `https`, as the client asked."""
+
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate by which the client proved at the TLS handshake who it is; None where there is none."""
+
+    @property
+    def end_point_hash(self) -> bytes | None:
+        """The hash of the server's certificate (`tls-server-end-point`, RFC 5929), which ties a ticket to its connection; None without TLS."""
 
     @property
     def sequence(self) -> bytes | None:

@@ -98,6 +98,8 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
         headers += answer.headers
     if request.head.cors:
         headers += request.head.cors
+    if request.head.proving:
+        headers += request.head.proving
     body = answer.body
     parts: Parts = [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
     accepted = request.headers.get(b"accept-encoding")

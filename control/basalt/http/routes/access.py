@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from basalt.access.needs import SELF, needs
 from basalt.access.policy import Grant, Policy, parse_grant
 from basalt.access.principal import (
+    ANONYMOUS,
     EVERYONE,
     INTERNAL,
     ROLE,
@@ -25,7 +26,7 @@ from basalt.access.principal import (
     parse_principal,
 )
 from basalt.access.proofs.token import draw_token, parse_network
-from basalt.access.quotas import QUOTAS, TOPICS, QuotaLimits, QuotaRow, Ruling
+from basalt.access.quotas import OPEN_TRANSACTIONS, QUOTAS, SESSIONS, TOPICS, QuotaLimits, QuotaRow, Ruling
 from basalt.access.records import GrantRow, RoleRow, TokenRow
 from basalt.access.records import Rights as StoredRights
 from basalt.access.resources import CLUSTER as WHOLE_CLUSTER
@@ -92,7 +93,7 @@ async def check(request: Request, asked: bodies.RightRequest) -> bodies.RightAns
     check_verbs((asked.verb,), resource.kind)
     if asked.principal and asked.principal != str(caller.principal):
         caller.must("inspect", WHOLE_CLUSTER)
-        principal, policy = parse_principal(asked.principal), caller.policy or Policy()
+        principal, policy = parse_principal(asked.principal), request.services.directory.entries.policy
         verdict = policy.why(principal, asked.verb, resource)
     else:
         principal, verdict = caller.principal, caller.why(asked.verb, resource)
@@ -582,12 +583,16 @@ async def _quotas_in_force(request: Request, subject: str, rule: bodies.QuotaRul
         if free
         else services.quotas.rules.rulings(subject, policy.subjects_of(named)[1:-1])
     )
-    now_ms = services.clock.monotonic_ms()
+    now_ms, owner = services.clock.monotonic_ms(), "" if principal == ANONYMOUS else subject
     in_force = []
     for quota, ruling in zip(QUOTAS, rulings, strict=True):
         used = 0 if account is None else account.used(quota, now_ms)
         if quota is TOPICS and ruling.limit is not None:
-            used += await services.topics.catalog.created_by(subject)
+            used += await services.topics.catalog.created_by(owner)
+        elif quota is OPEN_TRANSACTIONS:
+            used += services.transactions.state.open_of[owner]
+        elif quota is SESSIONS:
+            used += services.transactions.state.session_table.held[owner]
         by = "superuser" if free else ruling.subject or SETTINGS
         in_force.append(bodies.QuotaInForce(quota.name, ruling.limit, by, used))
     return bodies.QuotaDescription(subject, rule, tuple(sorted(groups)), tuple(in_force))

@@ -190,7 +190,7 @@ async def fetch(request: Request) -> Response:
             raise
         media_type = None  # libraries name one also where there is nothing that could be of it
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
-    _judge_fetch(request, work)
+    await _judge_fetch(request, work)
     records = request.flag("records")
     answered = media_type or request.accepted_type((JSON, AVRO))
     shape = Shape(answered, request.accepts(BATCHES) and not records, records)
@@ -206,9 +206,10 @@ async def fetch(request: Request) -> Response:
     return messages_answer(request, fetched.fetch, shape, headers)
 
 
-def _judge_fetch(request: Request, work: Work | None) -> None:
-    if request.text("transaction") is not None:
-        request.must_transact()
+async def _judge_fetch(request: Request, work: Work | None) -> None:
+    transaction = request.text("transaction")
+    if transaction is not None:
+        await request.transaction_of(transaction, "transaction")
     if work is not None:
         if work.publish or work.markers or work.segments:
             request.caller.must("transact", resources.CLUSTER)
@@ -229,7 +230,7 @@ def _asked(request: Request, shape: Shape) -> FetchAsk:
         transaction_id=None if transaction is None else request.write_pointer_of(transaction, "transaction"),
         claim_ms=request.integer("claimMs"),
         encoding=shape.encoding,
-        request_id=request.client_id,
+        request_id=request.once_id,
     )
 
 
@@ -315,7 +316,7 @@ async def _carry_out(
         return False
     services = request.services
     if transactional or len(entries) > 1 or entries[0].reject:
-        outcome = await services.transactions.one_shot(work, "", request.client_id, staged)
+        outcome = await services.transactions.one_shot(work, "", request.once_id, staged, request.principal)
         headers.append((b"basalt-transaction", services.ids.text(outcome.id).encode("ascii")))
     else:
         entry = entries[0]
@@ -368,7 +369,7 @@ async def acknowledge(request: Request, asked: bodies.AcknowledgeRequest) -> bod
     """Acknowledge messages, at once or when a transaction commits."""
     title, name = _named(request)
     given = asked.transaction
-    transaction_id = None if given is None else request.transaction_of(given, "transaction")
+    transaction_id = None if given is None else await request.transaction_of(given, "transaction")
     return await request.services.groups.acknowledge(title, name, asked, transaction_id)
 
 
@@ -479,7 +480,9 @@ async def messages(request: Request) -> bodies.GroupMessages:
     """The messages that a group has not acknowledged, in the topic's order; neighbours in one state are one entry."""
     services, limit = request.services, request.integer("limit") or MESSAGES_DEFAULT
     live = await services.groups.find(*_named(request))
-    return bodies.GroupMessages(await services.group_inspection.messages(live, request.text("state"), limit))
+    return bodies.GroupMessages(
+        await services.group_inspection.messages(live, request.text("state"), limit, request.sees)
+    )
 
 
 @route("GET", GROUP_PATH + "/messages/{message}", needs("inspect", GROUP), errors=_GROUP, tag="inspection")
@@ -487,7 +490,7 @@ async def message(request: Request) -> bodies.GroupMessage:
     """One message in a group: its state, why nobody works on it or who does, what frees it, and when."""
     services, message_id = request.services, parse_message_id(request.path["message"])
     live = await services.groups.find(*_named(request))
-    return await services.group_inspection.message(live, message_id)
+    return await services.group_inspection.message(live, message_id, request.sees)
 
 
 @route("POST", GROUP_PATH + "/position", WORKS, errors=(*_GROUP, errors.ConflictError))

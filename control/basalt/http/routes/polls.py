@@ -238,7 +238,9 @@ async def _snapshot(request: Request, given: Buffer | None) -> TransactionSnapsh
     if given is not None:
         return request.snapshots.snapshot(decode_transaction(given))
     if transaction_id is not None:
-        transaction = await request.services.transactions.get(request.transaction_of(transaction_id, "transaction"))
+        transaction = await request.services.transactions.get(
+            await request.transaction_of(transaction_id, "transaction")
+        )
         return transaction.snapshot()
     return None
 

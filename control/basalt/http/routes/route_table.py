@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from basalt.access import resources
+from basalt.access import ownership, resources
 from basalt.access.authentication import Authentication, Identified
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
-from basalt.access.principal import ANONYMOUS, INTERNAL
 from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES, Account, Quota, Quotas
 from basalt.api.bodies.messages import Work
 from basalt.api.codecs.json_bodies import parse_json
@@ -31,6 +30,7 @@ from basalt.errors import (
     MethodNotAllowedError,
     RouteNotFoundError,
     TopicNotFoundError,
+    TransactionNotFoundError,
 )
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import (
@@ -52,6 +52,7 @@ from basalt.http.services import Services
 from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, is_line
 from basalt.runtime.group_commit import Waiter
 from basalt.transactions.codec import SnapshotBytes
+from basalt.transactions.rules.transaction import Belonging
 
 EMBEDDED = "embedded"  # the address of calls that come over no socket
 MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
@@ -62,10 +63,9 @@ RECORDS_PATH = TOPIC_PATH + "/records"
 TOPIC = "topic:{namespace}:{topic}"  # the resource of calls below `TOPIC_PATH`
 CLUSTER = "cluster"
 WORK_NEEDS = ("write topic", "read group", "read topic")  # for what a Work names: `Request.must_do`
-# Whose each transaction is: nobody proves who they are, so nobody's in particular.
-TRANSACTIONS = resources.transactions(ANONYMOUS)
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 NOT_ASKED = (0, "")
+NOT_SCOPED = ("", "")
 KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, they are found anew
 PREFLIGHT_SECONDS = 600  # that a browser need not ask again whether another origin's page may call
 KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
@@ -102,7 +102,7 @@ class Request(RequestHead):
     `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes.
     """
 
-    __slots__ = ("account", "asked_id", "caller", "meters", "metrics", "services", "snapshots")
+    __slots__ = ("account", "asked_id", "caller", "meters", "metrics", "own_id", "services", "snapshots")
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
@@ -115,6 +115,7 @@ class Request(RequestHead):
         self.snapshots = snapshots
         # The write pointer of the transaction that is asked for, and its id as the caller wrote it.
         self.asked_id = NOT_ASKED
+        self.own_id = NOT_SCOPED
         self.account: Account | None = None
         self.meters: tuple[Quota, ...] = ()
 
@@ -143,12 +144,6 @@ class Request(RequestHead):
         return self.services.quotas.one_more(self.account, quota, self.services.clock.monotonic_ms(), there)
 
     @property
-    def creator(self) -> str:
-        """The principal that what it makes is counted for; empty where nobody has to say who they are."""
-        principal = self.caller.principal
-        return "" if principal == ANONYMOUS or principal.kind == INTERNAL else str(principal)
-
-    @property
     def topic(self) -> TopicName:
         """The topic that the path names; `InvalidNameError` when a name is none."""
         return self.services.topics.title(self.path["namespace"], self.path["topic"])
@@ -164,16 +159,67 @@ class Request(RequestHead):
         headers = self.headers
         return headers.get(b"content-type") if b"content-encoding" not in headers and not self.query else None
 
+    @property
+    def principal(self) -> str:
+        """The principal to which what this call begins belongs; empty where nobody has to prove who they are."""
+        return "" if self.caller.policy is None else ownership.principal_of(self.caller)
+
+    @property
+    def once_id(self) -> str | None:
+        """The request id that makes a call done once, as the rules below know it: each principal has ids of its own."""
+        return self.client_id if self.caller.policy is None else self.own(self.client_id)
+
+    def own(self, request_id: str | None) -> str | None:
+        """A request id of the client's, as one of its principal's own."""
+        scoped = ownership.own_request_id(self.caller, request_id)
+        if scoped != request_id and scoped is not None and request_id is not None:
+            self.own_id = (scoped, request_id)
+        return scoped
+
     def write_pointer_of(self, text: str, field: str) -> int:
         """The write pointer in a transaction's id; errors as `transaction_id` has them."""
         write_pointer = self.services.ids.parse(text, field)
         self.asked_id = (write_pointer, text)
         return write_pointer
 
-    def transaction_of(self, text: str, field: str) -> int:
+    async def transaction_of(self, text: str, field: str) -> int:
         """The write pointer in the id of a transaction that the query or the body names, for who may act on it."""
-        self.must_transact()
+        if self.caller.policy is not None:
+            await self.services.transactions.manager.ensure_known()
+            self.must_act("transact", text, field)
         return self.write_pointer_of(text, field)
+
+    def must_act(self, verb: str, text: str, field: str) -> None:
+        """Refuse with `ForbiddenError` who may not act on the transaction of this id, whether there is one or not.
+
+        `UnavailableError` while the log is being read: whose transactions are, that tells.
+        """
+        if self.caller.policy is None:
+            return
+        try:
+            whose = self.services.transactions.state.belonging(self.services.ids.parse(text, field))
+        except TransactionNotFoundError:  # an id of another installation
+            whose = None
+        ownership.must_act(self.caller, verb, whose, text)
+
+    async def must_write_under(self, write_pointer: int, title: TopicName) -> None:
+        """Refuse with `ForbiddenError` who may not write to the topic under this pointer.
+
+        Where transactions are managed elsewhere nobody knows whose it is, so that takes a right on the topic.
+        """
+        caller = self.caller
+        if caller.policy is None:
+            return
+        if self.services.settings.transactions.manager == "external":
+            caller.must("transact", resources.topic(*title))
+            return
+        transactions = self.services.transactions
+        await transactions.manager.ensure_known()
+        ownership.must_act(caller, "transact", transactions.state.belonging(write_pointer), str(write_pointer))
+
+    def sees(self, whose: Belonging | None) -> bool:
+        """Tell whether the caller may look at a transaction; otherwise its id is all that it is told."""
+        return ownership.may_act(self.caller, "observe", whose)
 
     def must_do(self, work: Work) -> None:
         """Refuse with `ForbiddenError` who may not do all of this work, whatever there is of what it names."""
@@ -188,15 +234,18 @@ class Request(RequestHead):
             caller.must("read", resources.group(entry.namespace, entry.topic, entry.group))
             caller.must("read", resources.topic(entry.namespace, entry.topic))
 
-    def must_transact(self) -> None:
-        """Refuse with `ForbiddenError` who may not act on the transaction whose id or pointer the query or the body has."""
-        self.caller.must("transact", TRANSACTIONS)
-
     def name_as_asked(self, error: BasaltError) -> None:
-        """Name the transaction as the caller did: the rules below know it by its write pointer alone."""
+        """Name the transaction and the request as the caller did, and nothing of transactions at which it may not look."""
+        if error.others and self.caller.policy is not None:
+            manager = self.services.transactions.manager
+            if not manager.is_known or not all(self.sees(manager.state.belonging(other)) for other in error.others):
+                error.message = error.without_names
         write_pointer, text = self.asked_id
         if write_pointer:
             error.message = re.sub(rf"\btransaction {write_pointer}\b", f"transaction {text}", error.message)
+        scoped, client_id = self.own_id
+        if scoped:
+            error.message = error.message.replace(scoped, client_id)
 
     @property
     def act(self) -> By:
@@ -537,7 +586,7 @@ class Routes:
                 self._meter(request, found.meters)
             if found.caller is not request.caller:
                 self._judge(request, found.needs, found.path)
-                found.caller = request.caller
+                found.caller = request.caller  # for whom it stays as it is: a transaction's owner never changes
             return found
         request.check()
         self._front.admit(request)
@@ -574,8 +623,18 @@ class Routes:
             return
         known: Identified | None = head.identified
         now_ms = authentication.now_ms()
+        certificate = exchange.certificate
+        if certificate is not None and authentication.reads_certificates and b"authorization" not in request.headers:
+            # The head says nothing of the connection: others send the same bytes with another certificate, or without one.
+            request.caller = authentication.identify(request.headers, exchange.client, now_ms, certificate).caller
+            return
         if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
-            known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
+            known = authentication.identify(
+                request.headers, exchange.client, now_ms, before=known, end_point=exchange.end_point_hash
+            )
+            head.identified = known
+            if known.answer:
+                head.proving = [(b"www-authenticate", b"Negotiate " + known.answer.encode("ascii"))]
         request.caller = known.caller
 
     def _judge(self, request: Request, needs: Needs, path: dict[str, str]) -> None:
@@ -583,6 +642,8 @@ class Routes:
             return
         self._must_be_somebody(request)
         needs.judge(request.caller, path)
+        if needs.on_transaction is not None:
+            request.must_act(needs.on_transaction, path["transaction"], "id")
 
     def _must_be_somebody(self, request: Request) -> None:
         if self._authentication is not None and self._authentication.is_nobody(request.caller):

@@ -50,7 +50,7 @@ def named_table(request: Request) -> TableName:
 )
 async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     """The cells of some rows."""
-    transaction_id = _transaction(request, asked)
+    transaction_id = await _transaction(request, asked)
     cells = await request.services.tables.read(
         named_table(request), asked.rows, asked.columns, transaction_id, LEVELS[asked.visibility]
     )
@@ -72,7 +72,7 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
         [(cell.row, cell.column) for cell in asked.deletes],
         asked.delete_rows,
     )
-    transaction_id = request.transaction_of(asked.transaction, "transaction")
+    transaction_id = await request.transaction_of(asked.transaction, "transaction")
     await request.services.tables.write(title, transaction_id, writes, asked.generation)
 
 
@@ -92,7 +92,7 @@ async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
             field="limitCells",
             hint="leave it out for the default",
         )
-    transaction_id = _transaction(request, asked)
+    transaction_id = await _transaction(request, asked)
     page = await request.services.tables.scan(
         title, asked.start, asked.stop, asked.columns, asked.limit_cells, transaction_id, LEVELS[asked.visibility]
     )
@@ -130,8 +130,8 @@ async def names(request: Request) -> Response:
     return json_response([name for name in listed if may("observe", resources.table(namespace, name))])
 
 
-def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
-    return None if asked.transaction is None else request.transaction_of(asked.transaction, "transaction")
+async def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
+    return None if asked.transaction is None else await request.transaction_of(asked.transaction, "transaction")
 
 
 def _shown(table: HostedTable) -> bodies.TableInfo:

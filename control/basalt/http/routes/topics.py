@@ -88,7 +88,7 @@ async def get(request: Request) -> Response:
 )
 async def create(request: Request) -> Response:
     """Create a topic, or a new generation of a deleted one."""
-    title, topics, creator = request.topic, request.services.topics, request.creator
+    title, topics, creator = request.topic, request.services.topics, request.principal
     properties = await _read_properties(request)
     if not request.limits(TOPICS) or await _exists(request, title):  # one that is there is refused as that
         return _shown(request, await topics.create(title, properties, creator))
@@ -240,7 +240,7 @@ async def holder(request: Request) -> Holder:
     """The transaction that readers of committed messages wait for."""
     title = request.topic
     start = await start_of(request, title)
-    return await request.services.inspection.holder(title, start.at)
+    return await request.services.inspection.holder(title, start.at, request.sees)
 
 
 def parse_message_id(text: str) -> bytes:

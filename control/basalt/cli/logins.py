@@ -1,0 +1,55 @@
+"""Logins: short tokens that `basalt auth login` has got, in a file beside the profiles that its owner alone can read.
+
+One for each server, by its URL: `{"https://basalt.example:443": {"token": …, "principal": …, "expires_ms": …}}`. The file is written whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from basalt.cli.failures import CommandFailure
+from basalt.cli.private_file import PrivateFile
+from basalt.cli.profiles import profiles_path
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login: its token, who it is, and when it ends."""
+
+    token: str = field(repr=False)
+    principal: str
+    expires_ms: int
+
+
+def logins_path() -> Path:
+    """The path of the file, whether or not it exists."""
+    return profiles_path().with_name("logins.json")
+
+
+def read_logins() -> dict[str, Login]:
+    """The logins by the URL of their server; none where there is no file."""
+    path = logins_path()
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {url: Login(**each) for url, each in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it holds no logins"
+        raise CommandFailure(f"logins file {path}: {reason}", hint="remove it, and log in again") from None
+
+
+def write_logins(logins: Mapping[str, Login]) -> None:
+    """Put the file in place."""
+    path = logins_path()
+    text = json.dumps({url: asdict(login) for url, login in logins.items()}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with PrivateFile(path, replace=True) as file:
+            file.fill(text + "\n")
+    except OSError as error:
+        raise CommandFailure(f"logins file {path}: {os.strerror(error.errno or 0)}") from None
