@@ -18,6 +18,7 @@ from basalt.errors import BasaltError, InvalidSettingError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
+from basalt.http.asgi.connections import Connections
 from basalt.http.metrics import StoreMetrics
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
@@ -79,6 +80,7 @@ class RunningServices(services.Services):
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
+        self.connections = Connections.of(self.settings.http)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
@@ -262,7 +264,7 @@ async def _wire(
         transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
-        directory=directory, refusals=refusals, authentication=authentication,
+        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
 
 

@@ -151,6 +151,25 @@ class Duration(Whole):
     UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 
 
+class Limit(Whole):
+    """A whole number that nothing may be above, or "off": there is no limit."""
+
+    def read(self, value: object) -> int | None:  # type: ignore[override]  # as each kind may, and `Whole` does not
+        return None if value == "off" else Whole.read(self, value)
+
+    def write(self, value: object) -> str:
+        return "off" if value is None else Whole.write(self, value)
+
+    def describe(self) -> str:
+        return f"{Whole.describe(self)}, off"
+
+
+class SizeLimit(Limit):
+    """The same of bytes."""
+
+    UNITS = Size.UNITS
+
+
 class Flag(SettingKind):
     """True or false, in those words."""
 

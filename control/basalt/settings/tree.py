@@ -32,6 +32,7 @@ from basalt.settings.kinds import (
     HostNames,
     KerberosPrincipal,
     KeySource,
+    Limit,
     Moment,
     NamePrefix,
     Networks,
@@ -46,6 +47,7 @@ from basalt.settings.kinds import (
     ServiceName,
     SettingKind,
     Size,
+    SizeLimit,
     Term,
     ThriftPrincipal,
     Url,
@@ -56,6 +58,7 @@ from basalt.settings.kinds import (
 from basalt_engine.stores.hbase.kerberos import Kerberos
 
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
+QUOTA_MAX = 1 << 40  # of anything, a second or at a time: more is no limit
 INTERVAL_MS_MIN = 100  # a job that runs more often does nothing else
 INTERVAL_MS_MAX = 30 * DAY_MS
 ENVIRONMENT_PREFIX = "BASALT__"
@@ -302,11 +305,37 @@ class HttpSettings:
     cors_origins: Annotated[
         tuple[str, ...], Origins("origins whose web pages may call this server from a browser")
     ] = ()
+    # Each takes some KB, and a file; a client has a few. Many more would be an attack, or a client that forgets to close them.
+    connections_max: Annotated[int, Whole("most connections at a time; one more is closed at once", 1, 1_000_000)] = (
+        4_096
+    )
+    # An eighth of them: so many from one address are a proxy, or a fault.
+    connections_per_address_max: Annotated[
+        int,
+        Whole("most of them from one address (of IPv6: one network of 64 bits), which may be a proxy", 1, 1_000_000),
+    ] = 512
     tls_elsewhere: Annotated[
         bool, Flag("a proxy or a mesh before this server speaks TLS: tokens and tickets come to it without")
     ] = False
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSettings:
+    """Limits of one principal; `basalt quota set` has others for one, a group, a role or everyone."""
+
+    requests_per_s: Annotated[int | None, Limit("requests a second of one principal", 1, QUOTA_MAX)] = None
+    publish_bytes_per_s: Annotated[
+        int | None, SizeLimit("bytes a second that one principal publishes", 1, QUOTA_MAX)
+    ] = None
+    fetch_bytes_per_s: Annotated[int | None, SizeLimit("bytes a second that one principal reads", 1, QUOTA_MAX)] = None
+    open_transactions: Annotated[int | None, Limit("most open transactions of one principal", 1, QUOTA_MAX)] = None
+    sessions: Annotated[int | None, Limit("most named sessions of one principal", 1, QUOTA_MAX)] = None
+    topics: Annotated[int | None, Limit("most topics that one principal created", 1, QUOTA_MAX)] = None
+    waiting_fetches: Annotated[int | None, Limit("most fetches of one principal that wait at a time", 1, QUOTA_MAX)] = (
+        None
     )
 
 
@@ -492,6 +521,7 @@ class Settings:
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()
+    quota: QuotaSettings = QuotaSettings()
     messaging: MessagingSettings = MessagingSettings()
     producers: ProducerSettings = ProducerSettings()
     transactions: TransactionSettings = TransactionSettings()

@@ -11,7 +11,7 @@ import pytest
 from basalt.errors import InvalidSettingError
 from basalt.settings import DayWindow, JobsSettings, Settings, effective, load_settings, read_settings
 from basalt.settings.reference import settings_file, settings_page
-from basalt.settings.tree import keys
+from basalt.settings.tree import QUOTA_MAX, keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
@@ -377,7 +377,8 @@ def test_tls_that_is_given_as_a_whole_is_read():
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "auth", "tls", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
+        "server", "auth", "tls", "store", "leader", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs",
+        "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
@@ -477,3 +478,12 @@ def test_kerberos_towards_hbase_goes_by_a_private_keytab_or_by_the_ticket_cache(
 def test_names_of_kerberos_have_their_form(flag):
     with pytest.raises(InvalidSettingError, match="is not"):
         load_settings(["store.hbase.sasl=auth", f"store.hbase.{flag}"])
+
+
+def test_a_quota_is_a_number_or_off_and_none_is_the_default():
+    settings = load_settings(["quota.requests_per_s=100", "quota.publish_bytes_per_s=4MiB", "quota.topics=off"]).quota
+    assert (settings.requests_per_s, settings.publish_bytes_per_s, settings.topics) == (100, 4 << 20, None)
+    assert load_settings([]).quota.requests_per_s is None
+    for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
+        with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
+            load_settings([f"quota.sessions={wrong}"])

@@ -65,7 +65,7 @@ def refused(call: Callable[..., Any], *arguments: Any) -> str:
 def over_http(serving: Serving, caller: Caller, method: str, target: str, body: object = b"") -> Reply:
     async def ask(services: Any) -> Reply:
         client = Client.__new__(Client)
-        client.app = Frame(services, Routes(OPERATIONS, Front.of(services.settings)), caller)
+        client.app = Frame(services, Routes(OPERATIONS, Front.of(services.settings), services.quotas), caller)
         return await client.ask(method, target, body)
 
     reply: Reply = serving.do(ask)
