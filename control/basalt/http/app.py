@@ -93,7 +93,7 @@ class Frame:
         self._internal = caller.principal.kind == INTERNAL
         self._services = services
         self._caller = caller
-        if services.authentication is not None and not self._internal:
+        if services.authentication is not None and caller is ANYBODY:
             self._caller = services.authentication.nobody  # until it is known who asks
         self._clock = services.clock
         self._routes = routes
