@@ -364,3 +364,17 @@ def test_a_change_of_tokens_alone_keeps_the_policy_and_what_it_has_found(clock):
         assert first.entries.policy is not policy
 
     asyncio.run(story())
+
+
+def test_a_superuser_gets_a_token_where_there_are_too_many(clock, monkeypatch):
+    monkeypatch.setattr(module, "TOKENS_MAX", 1)
+
+    async def story():
+        first = Directory(MemoryStore(), clock, ("token:root",))
+        await first.add_token("t1", token())
+        with pytest.raises(BusyError):
+            await first.add_token("t2", token())
+        await first.add_token("t3", token(principal="token:root"))
+        assert set(first.entries.tokens) == {"t1", "t3"}
+
+    asyncio.run(story())
