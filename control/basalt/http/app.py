@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, ThrottledError, UnauthenticatedError, UnavailableError
+from basalt.errors import BasaltError, ForbiddenError, ThrottledError, UnauthenticatedError, UnavailableError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -127,6 +127,8 @@ class Frame:
         try:
             if self._submit(request, exchange, body, found):
                 return None
+        except ForbiddenError as error:  # which is noted once, too
+            return self._respond(request, error)
         except Exception:  # noqa: BLE001, S110  # as well
             pass
         return self._respond(request)
