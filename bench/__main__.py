@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import (
+    access,
     arrow,
     compacting,
     consuming,
@@ -29,6 +30,7 @@ from bench import (
     spark,
     tables,
     tephra,
+    ticketing,
     transacting,
     waiting,
 )
@@ -51,6 +53,8 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "tephra": tephra.transactions,
     "tephra-5000": partial(tephra.transactions, invalid=5_000),
     "tephra-100000": partial(tephra.transactions, invalid=100_000),
+    "tokens": access.tokens,
+    "grants": access.grants,
     "memory": publishing.memory,
     "topics": publishing.topics,
     "invalid": publishing.invalid,
@@ -67,6 +71,7 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "pending": consuming.held,
     "start-groups": consuming.start_with_groups,
     "hbase-groups": on_hbase.groups,
+    "hbase-kerberos": ticketing.kerberos,
     "compaction": compacting.compaction,
     "secured": securing.secured,
     "spark-read": spark.read,

@@ -92,6 +92,8 @@ class Frame:
         self._internal = caller.principal.kind == INTERNAL
         self._services = services
         self._caller = caller
+        if services.authentication is not None and not self._internal:
+            self._caller = services.authentication.nobody  # until it is known who asks
         self._clock = services.clock
         self._routes = routes
         self._snapshots = SnapshotBytes()
@@ -188,7 +190,7 @@ class Frame:
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
         if found.is_reading:
-            self._routes.judge_again(request, found)
+            request.judge_again()
         if isinstance(answer, Response):
             return answer
         return Response() if answer is None else json_response(answer)
@@ -201,7 +203,7 @@ class Frame:
     def _note(self, request: Request) -> None:
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         self.metrics.answered(request, duration_ms)
-        principal = "" if self._services.authentication is None else str(request.caller.principal)
+        principal = "" if self._services.authentication is None else request.caller.principal
         log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
 
 

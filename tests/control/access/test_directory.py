@@ -302,3 +302,65 @@ def test_the_kinds_of_rows_are_these():
     assert [kind.kind for kind in (*KINDS, VERSION)] == ["token", "grant", "role", "policy"]
     assert replace(token(), revoked_ms=1).is_over(0)
     assert GRANTS.kind == "grant"
+
+
+def test_a_look_that_fails_in_any_way_is_not_the_last_one(clock, monkeypatch):
+    monkeypatch.setattr(module, "CHECK_MS", 1)
+    monkeypatch.setattr(module, "REFRESH_SECONDS_MAX", 0.01)
+    looks = []
+
+    async def story():
+        first, _ = await two(Remote(), clock)
+
+        async def look():
+            looks.append(True)
+            if len(looks) == 1:
+                raise RuntimeError("no thread is left")
+            if len(looks) == 2:
+                await asyncio.Event().wait()  # behind a change that a stuck region holds up
+            enough.set()
+
+        enough = asyncio.Event()
+        first._refresh = look
+        await first.start()
+        async with asyncio.timeout(10):
+            await enough.wait()
+        await first.close()
+
+    asyncio.run(story())
+    assert len(looks) >= 3
+
+
+def test_a_change_that_is_held_up_keeps_nobody_in_for_ever(clock, monkeypatch):
+    monkeypatch.setattr(module, "CHECK_MS", 1)
+    monkeypatch.setattr(module, "REFRESH_SECONDS_MAX", 0.001)
+
+    async def story():
+        first, _ = await two(Remote(), clock)
+        await first.add_grant(READ_ORDERS, "a")
+        await first.start()
+        assert may(first)
+        async with first._changing, asyncio.timeout(10):
+            clock.advance(module.LOST_MS + 1)
+            while may(first):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not may(first):
+                await asyncio.sleep(0)
+        await first.close()
+
+    asyncio.run(story())
+
+
+def test_a_change_of_tokens_alone_keeps_the_policy_and_what_it_has_found(clock):
+    async def story():
+        first, _ = await two(MemoryStore(), clock)
+        await first.add_grant(READ_ORDERS, "a")
+        policy = first.entries.policy
+        await first.add_token("t1", token())
+        assert first.entries.policy is policy
+        assert "t1" in first.entries.tokens
+        await first.put_role("r", ("token:a",), "a")
+        assert first.entries.policy is not policy
+
+    asyncio.run(story())

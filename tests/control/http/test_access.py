@@ -10,24 +10,10 @@ import pytest
 from basalt.access.directory import LOGINS_MAX
 from basalt.http.routes.access import LOGIN_MS_MAX, NETWORKS_MAX, ONLY_MAX, REFUSALS_MAX, TTL_MS_MAX, TTL_MS_MIN
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
-from tests.control.http.conftest import Client, Reply
+from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made
+from tests.control.http.conftest import Reply
 
-BOOTSTRAP = "b" * 40
-ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token=BOOTSTRAP))
 DAY_MS = 86_400_000
-
-
-class Asker:
-    """A caller with a credential."""
-
-    def __init__(self, client: Client, token: str | None) -> None:
-        self.client = client
-        self.token = token
-
-    def __call__(self, method: str, target: str, body: object = b"") -> Reply:
-        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
-        return self.client.call(method, target, body, **headers)
 
 
 @pytest.fixture
@@ -38,20 +24,6 @@ def client(connect):
 @pytest.fixture
 def root(client) -> Asker:
     return Asker(client, BOOTSTRAP)
-
-
-def made(root: Asker, name: str, *grants: tuple[list[str], str], **more: object) -> Asker:
-    """Somebody with a token of this name, to whom this is granted."""
-    for verbs, resource in grants:
-        given = root("POST", "/v1/admin/grants", {"subject": f"token:{name}", "verbs": verbs, "resource": resource})
-        assert given.status == 200, given.body
-    new = root("POST", "/v1/admin/tokens", {"name": name, **more})
-    assert new.status == 200, new.body
-    return Asker(root.client, new.json()["token"])
-
-
-def id_of(asker: Asker) -> str:
-    return asker.token.split("_")[1]
 
 
 def refused(reply: Reply) -> tuple[int, str]:
@@ -234,8 +206,8 @@ def test_who_gives_a_right_must_have_it_and_may_give_there(root):
         (["grant"], "cluster", "grant"),
     ):
         assert refused(give("token:admin", verbs, resource)) == (403, f"token:admin may not {missing} {resource}")
-    mine = admin("GET", "/v1/admin/grants").json()
-    assert {each["subject"] for each in mine} == {"token:admin"}
+    shown = admin("GET", "/v1/admin/grants").json()
+    assert {each["subject"] for each in shown} == {"token:admin", "token:a", "role:readers"}
 
 
 def test_who_makes_a_token_must_have_every_right_that_comes_with_it(root):

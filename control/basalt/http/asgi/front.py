@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from basalt.errors import CrossOriginError, InputError, WrongHostError
-from basalt.http.asgi.requests import Headers, RequestHead
+from basalt.http.asgi.requests import Headers, RequestHead, there_twice
 from basalt.redaction import address_without_password
 from basalt.settings import Settings
 
@@ -50,18 +50,21 @@ class Authority(NamedTuple):
 class Front:
     """The names that a server goes by, and the origins whose pages may call it."""
 
-    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = (), vouching: Iterable[str] = ()) -> None:
         self._hosts = frozenset(_whole(host) for host in ("localhost", *hosts))
         self._origins = frozenset(filter(None, (_read_origin(origin.encode()) for origin in origins)))
+        # In which a proxy names its user: of two, one may be the client's own.
+        self._vouching = frozenset(name.lower().encode("latin-1") for name in vouching)
         self._known: dict[bytes, Authority] = {}  # those that were accepted, by what the header said
 
     @classmethod
     def of(cls, settings: Settings) -> Front:
         """The front that these settings ask for, on this machine."""
         leader = urlsplit(settings.leader.url or "").hostname or "localhost"
-        return cls(
-            (socket.gethostname(), settings.server.host, leader, *settings.http.hosts), settings.http.cors_origins
-        )
+        proxy = settings.auth.proxy
+        vouching = (proxy.header, proxy.groups_header) if "proxy" in settings.auth.kinds else ()
+        hosts = socket.gethostname(), settings.server.host, leader, *settings.http.hosts
+        return cls(hosts, settings.http.cors_origins, vouching)
 
     def admit(self, request: RequestHead) -> None:
         """Refuse a request that names another server, or that another origin's page sends to change something.
@@ -71,6 +74,9 @@ class Front:
         """
         if request.exchange.internal:
             return
+        for name in request.head.repeated:
+            if name in self._vouching:
+                raise there_twice(name)
         authority = self._authority(request)
         origin = request.headers.get(b"origin")
         if self._origins:
