@@ -215,7 +215,14 @@ class Frame:
         request.charge_answer(now_ms)
         self.metrics.answered(request, duration_ms)
         principal = "" if self._services.authentication is None else request.caller.principal
-        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
+        log_access(
+            request,
+            duration_ms,
+            self._clock.now_ms(),
+            self._services.settings.log.access,
+            principal,
+            self._services.forwarders.client_of(request),
+        )
 
 
 class _StageAnswer:
