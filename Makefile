@@ -1,7 +1,8 @@
 # Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/runtime.txt, which is enough to run
 # Basalt and its demos, or of requirements/dev.txt, which holds PySpark and all tools.
 # Needed beforehand: GNU make and Python 3.11 or later (with its venv module). What has to do with HBase also needs a JDK
-# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set.
+# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set. So are those of Kerberos without MIT Kerberos' server, programs and
+# headers, and a C compiler.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -111,6 +112,8 @@ lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra hbase --extra tephra --extra arrow --extra jwt --output-file requirements/image.txt
 	uv pip compile --group build $(LOCK) --output-file requirements/build.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/image.txt --constraint requirements/build.txt --extra dev --output-file requirements/dev.txt
+	uv pip compile pyproject.toml $(LOCK) --constraint requirements/dev.txt --extra kerberos --output-file requirements/kerberos.txt
+	uv pip compile --group kerberos-build $(LOCK) --output-file requirements/kerberos-build.txt
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 image: ## Build the container images basalt:dev and basalt-hbase:dev (needs docker)
@@ -146,6 +149,14 @@ $(VENV)/running: $(VENV)/locked pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running
+# gssapi is compiled, which takes MIT Kerberos' headers and a compiler. Where krb5-config is not, tests of Kerberos are skipped, or fail, if CI is set.
+KERBEROS := $(if $(shell command -v krb5-config),$(VENV)/kerberos)
+
+$(VENV)/kerberos: $(VENV)/locked requirements/kerberos.txt requirements/kerberos-build.txt | $(VENV)/running
+	@$(INSTALL) requirements/kerberos-build.txt
+	@$(INSTALL) --no-build-isolation requirements/kerberos.txt
+	@touch $@
+
+$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS)
 	@$(INSTALL) requirements/dev.txt
 	@touch $@

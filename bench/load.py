@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -92,13 +93,19 @@ def turns(requests: Sequence[bytes]) -> Callable[[int], bytes]:
     return lambda number: requests[number % len(requests)]
 
 
-def drive(port: int, clients: int, calls: int, data: bytes | Callable[[int], bytes]) -> Load:
+def drive(
+    port: int, clients: int, calls: int, data: bytes | Callable[[int], bytes], *, tls: ssl.SSLContext | None = None
+) -> Load:
     """`calls` requests over `clients` connections, each with one under way: always the same bytes, or those for a number."""
     make = turns([data]) if isinstance(data, bytes) else data
 
     async def run() -> Load:
         loop = asyncio.get_running_loop()
-        connections = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for _ in range(clients)]
+        name = None if tls is None else "localhost"
+        connections = [
+            (await loop.create_connection(Connection, "127.0.0.1", port, ssl=tls, server_hostname=name))[1]
+            for _ in range(clients)
+        ]
         numbers = iter(range(calls))
         latencies: list[float] = []
 

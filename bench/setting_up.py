@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import ssl
 import statistics
 import time
 from collections.abc import Callable
@@ -51,10 +52,10 @@ def path(topic: str, call: str = "") -> str:
     return f"/v1/namespaces/{NAMESPACE}/topics/{topic}{call}"
 
 
-def create_topics(server: Process, *topics: str, clients: int = 16) -> None:
+def create_topics(server: Process, *topics: str, clients: int = 16, tls: ssl.SSLContext | None = None) -> None:
     """Create topics over HTTP."""
     puts = [request(path(topic), b"", "application/json", "PUT") for topic in topics]
-    drive(server.port, clients, len(puts), turns(puts))
+    drive(server.port, clients, len(puts), turns(puts), tls=tls)
 
 
 def publish_request(topic: str, count: int, make: Callable[[int], list[bytes]] = messages) -> bytes:

@@ -26,6 +26,7 @@ WORDS = (
     (r"\b__anext__\b", "__next__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
     (r"\bawaiting\b", "blocking"),
+    (r"\basked_aside\b", "asked_here"),
     (r"\baiohttp_transport\b", "http_transport"),
     (r"\bAiohttpTransport\b", "HttpTransport"),
     (r"\b(_?)Async([A-Z])", r"\1\2"),

@@ -1,6 +1,6 @@
 """Installs locked requirements and shows how far it is: `python deploy/locked_install.py requirements/runtime.txt …`.
 
-It needs the standard library alone: it runs in an environment in which nothing is installed yet.
+Options among the paths are pip's own. It needs the standard library alone: it runs in an environment in which nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ def _show(steps: Iterable[tuple[int, str]], total: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install the locks of the command line; the exit code."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
-    return install([Path(each) for each in arguments], command)
+    """Install the locks of the command line, with its options for pip; the exit code."""
+    options = [each for each in arguments if each.startswith("--")]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options]
+    return install([Path(each) for each in arguments if each not in options], command)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +24,10 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.errors import BY_CODE, BasaltError
 from basalt.http.app import OPERATIONS
+from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.responses import status_of
-from basalt.http.metrics import LeaderMetrics, Metrics
+from basalt.http.asgi.server_context import ServerContext
+from basalt.http.metrics import LeaderMetrics, Metrics, TlsMetrics
 from basalt.http.routes.route_table import Operation
 from basalt.server.wiring import open_services
 from basalt.settings import Settings, reference
@@ -135,7 +138,7 @@ def _rights(needs: Needs) -> str:
     """The rights of a call that it takes by its path, and without which a list is shorter."""
     if needs.is_public:
         return "none: it is public"
-    shown = _listed(map(str, needs.rights))
+    shown = _listed(needs.shown)
     if needs.filters:
         shown += f"{'; ' if shown else ''}shows what `{needs.filters}` is granted on"
     return shown or ("by its body" if needs.in_body else "none: it is about who asks")
@@ -168,7 +171,9 @@ async def metrics_of_a_server() -> list[Metric]:
     try:
         candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
         leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
-        return [*[each async for each in Metrics(services).families()], *LeaderMetrics(leadership).collect()]
+        port = TlsMetrics(Handshakes(ServerContext(ssl.PROTOCOL_TLS_SERVER)))
+        families = [each async for each in Metrics(services).families()]
+        return [*families, *LeaderMetrics(leadership).collect(), *port.collect()]
     finally:
         await services.close()
 

@@ -14,7 +14,9 @@ from tests.budgets import pytest_itemcollected
 from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
+from tests.hbase.secured import secured_hbase
 from tests.hbase.tables import hbase_tables
+from tests.kdc import kdc
 from tests.sharing import (
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
@@ -28,11 +30,13 @@ __all__ = [
     "hbase_runtime",
     "hbase_tables",
     "java_class_path",
+    "kdc",
     "mini_cluster",
     "pytest_collection_modifyitems",
     "pytest_itemcollected",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
+    "secured_hbase",
     "spark",
     "twins",
 ]

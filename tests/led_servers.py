@@ -7,10 +7,14 @@ machine is slow or stands still, and how long a lease was waited for is the same
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from basalt.cluster.lease import LOOKS_PER_LEASE, Candidate
+from basalt.http.asgi.handshake import Handshakes
+from basalt.http.asgi.server_context import ServerContext
+from basalt.http.metrics import TlsMetrics
 from basalt.server.failover import FailoverServer, Opening, ThriftStart
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
@@ -64,6 +68,9 @@ async def no_thrift(_services: RunningServices) -> ThriftFace:
     return ThriftFace(None)
 
 
+BY_DEFAULT = Settings()
+
+
 class LedServer:
     """One of the servers, a standby at first; without a thread of its own that looks at the lease."""
 
@@ -71,6 +78,7 @@ class LedServer:
         self, time: LeaseTime, store: MemoryStore, name: str, *,
         open_services: Opening,
         start_thrift: ThriftStart = no_thrift,
+        settings: Settings = BY_DEFAULT,
     ) -> None:  # fmt: skip
         self.url = f"http://{name}:4780"
         self.clock = ServerClock(time)
@@ -84,8 +92,9 @@ class LedServer:
             open_store=self._open_store,
             open_services=open_services,
             start_thrift=start_thrift,
-            settings=Settings(),
+            settings=settings,
         )
+        self.member.measure(TlsMetrics(Handshakes(ServerContext(ssl.PROTOCOL_TLS_SERVER))))
         self.running = asyncio.ensure_future(self.member.run())
         time.servers.append(self)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         AsyncTransaction,
         AsyncTransactionalTable,
         Batch,
+        BearerToken,
         Client,
         ConsumedMessage,
         Consumer,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         Table,
         TableInfo,
         TableRow,
+        Tls,
         Topic,
         TopicInfo,
         TopicStats,
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
         Version,
         WrittenTable,
     )
+    from basalt.client.credential import Token
 
 __all__ = [
     "Advance",
@@ -89,6 +92,7 @@ __all__ = [
     "AsyncTransaction",
     "AsyncTransactionalTable",
     "Batch",
+    "BearerToken",
     "Client",
     "ConsumedMessage",
     "Consumer",
@@ -118,6 +122,7 @@ __all__ = [
     "Table",
     "TableInfo",
     "TableRow",
+    "Tls",
     "Topic",
     "TopicInfo",
     "TopicStats",
@@ -164,8 +169,10 @@ def connect(
     namespace: str = "default",
     timeout_ms: int = 30_000,
     attempts_max: int | None = None,
+    token: Token | None = None,
     headers: Mapping[str, str] | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext | Tls | None = None,
+    kerberos: bool = False,
     settings: Mapping[str, str] | None = None,
     dedup: bool = True,
 ) -> Client:
@@ -174,9 +181,13 @@ def connect(
     Of servers that share a store name several, with commas between them: a call goes to the one that leads.
 
     Topic names are in `namespace` unless a call says otherwise. Each call is tried for `timeout_ms`, again only where that
-    is safe, and at most `attempts_max` times if that is given. `headers` go with every request; `tls` is for https.
-    `settings` are those of an embedded server, such as `{"store.kind": "memory"}`. With `dedup` messages are numbered, so
-    that a publish whose answer is lost is sent again and there once. Nothing is sent yet; an embedded store is opened.
+    is safe, and at most `attempts_max` times if that is given. `token` proves who calls: text, a `pathlib.Path` of a file
+    that holds it, or a callable that returns it; without one that of BASALT_TOKEN or BASALT_TOKEN_FILE in the environment. With `kerberos` it is
+    the ticket of whoever runs this process that does (`kinit`).
+    `headers` go with every request; `tls` is for https: files with certificates (`basalt.Tls`), or a context. An embedded
+    store asks for none of these. `settings` are those of an embedded server, such as `{"store.kind": "memory"}`. With
+    `dedup` messages are numbered, so that a publish whose answer is lost is sent again and there once. Nothing is sent yet;
+    an embedded store is opened.
 
     `InputError` for a URL that is neither; what a server would say at its start when a store cannot be opened.
     """
@@ -185,14 +196,18 @@ def connect(
 
         return embedded.connect(url, namespace, timeout_ms, attempts_max, headers or {}, settings or {}, dedup=dedup)
     from basalt import client
+    from basalt.client.credential import hidden
 
+    token = hidden(token)
     return client.connect(
         url,
         namespace=namespace,
         timeout_ms=timeout_ms,
         attempts_max=attempts_max,
+        token=token,
         headers=headers,
         tls=tls,
+        kerberos=kerberos,
         dedup=dedup,
     )
 
@@ -207,8 +222,10 @@ class aio:  # noqa: N801  # it is used as a module would be
         namespace: str = "default",
         timeout_ms: int = 30_000,
         attempts_max: int | None = None,
+        token: Token | None = None,
         headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | Tls | None = None,
+        kerberos: bool = False,
         settings: Mapping[str, str] | None = None,
         dedup: bool = True,
     ) -> AsyncClient:
@@ -223,13 +240,17 @@ class aio:  # noqa: N801  # it is used as a module would be
                 url, namespace, timeout_ms, attempts_max, headers or {}, settings or {}, dedup=dedup
             )
         from basalt import client
+        from basalt.client.credential import hidden
 
+        token = hidden(token)
         return client.connect_async(
             url,
             namespace=namespace,
             timeout_ms=timeout_ms,
             attempts_max=attempts_max,
+            token=token,
             headers=headers,
             tls=tls,
+            kerberos=kerberos,
             dedup=dedup,
         )

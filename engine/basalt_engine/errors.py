@@ -29,6 +29,9 @@ class BasaltError(Exception):
         self.field = field
         self.hint = hint
         self.request_id: str | None = None
+        # The transactions of others that the message names, and the message for who may not look at all of them.
+        self.others: tuple[int, ...] = ()
+        self.without_names = message
 
 
 class RetryError(BasaltError):

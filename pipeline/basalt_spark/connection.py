@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import basalt
 from basalt.errors import InputError
 
 if TYPE_CHECKING:  # a client is a large import, and most processes of Spark that come here use none
-    from basalt.client import Client, Topic
+    from basalt.client import Client, Tls, Topic
 
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
@@ -23,12 +24,16 @@ _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
 class Server(NamedTuple):
-    """All that a task needs to connect to a server. It never holds a secret, because it is pickled."""
+    """All that a task needs to connect to a server. It is pickled and sent to executors, so it holds no secret: only where each process finds one."""
 
     url: str
     namespace: str = "default"
     token_variable: str | None = None
     timeout_ms: int = 30_000
+    token_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
 
 
 _clients: dict[Server, Client] = {}
@@ -39,23 +44,37 @@ def client_of(server: Server) -> Client:
     client = _clients.get(server)
     if client is None:
         # Two threads may make a client each here; one of them is dropped before it has opened a connection.
-        headers = _headers(server.token_variable)
-        made = basalt.connect(server.url, namespace=server.namespace, timeout_ms=server.timeout_ms, headers=headers)
+        made = basalt.connect(
+            server.url,
+            namespace=server.namespace,
+            timeout_ms=server.timeout_ms,
+            token=_token(server),
+            tls=_tls(server),
+        )
         client = _clients.setdefault(server, made)
     return client
 
 
-def _headers(variable: str | None) -> dict[str, str]:
+def _token(server: Server) -> str | Path | None:
+    """The token of this process; None: what BASALT_TOKEN or BASALT_TOKEN_FILE gives, as for any client."""
+    if server.token_file is not None:
+        return Path(server.token_file)  # which the client reads, and again now and then
+    variable = server.token_variable
     if variable is None:
-        return {}
-    token = os.environ.get(variable, "").strip()
-    if not token:
+        return None
+    if not os.environ.get(variable, "").strip():
         raise InputError(
             f"option tokenEnv names an environment variable{_named(variable)} that is not set in this process:"
             " set it for the driver and for every executor (spark.executorEnv.*)",
             field="tokenEnv",
         )
-    return {"authorization": f"Bearer {token}"}
+    return os.environ[variable].strip()
+
+
+def _tls(server: Server) -> Tls | None:
+    if server.ca_file is None and server.cert_file is None:
+        return None
+    return basalt.Tls(server.ca_file, server.cert_file, server.key_file)
 
 
 def _named(variable: str) -> str:

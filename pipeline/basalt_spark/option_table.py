@@ -52,6 +52,14 @@ def _text(text: str) -> str:
     return text.strip()
 
 
+def _file(text: str) -> str:
+    path = _text(text)
+    if not path.startswith("/"):
+        # An executor's folder is another one; and what is no path may be a secret, which nobody wants in a plan.
+        raise ValueError("is no path that begins with a slash")
+    return path
+
+
 def _servers(text: str) -> str:
     # An embedded store belongs to one process. A job of Spark has many, each of which would start a server of its own.
     if not all(_SERVER.fullmatch(part.strip()) for part in text.split(",")):
@@ -112,6 +120,7 @@ def _duration_ms(text: str) -> int:
 
 
 TEXT = ValueKind("text", _text)
+FILE = ValueKind("the path of a file on the driver and on every executor", _file)
 SERVERS = ValueKind("http://HOST:PORT, several with commas between them", _servers)
 SESSION = ValueKind(f"1 to {NAME_CHARS_MAX} printable characters without a slash", _session)
 FLAG = ValueKind("true or false", _flag)
@@ -157,6 +166,10 @@ OPTIONS = (
     Option("server", SERVERS, FrameUse.ALL),
     Option("namespace", TEXT, FrameUse.ALL, "default"),
     Option("tokenEnv", TEXT, FrameUse.ALL),
+    Option("tokenFile", FILE, FrameUse.ALL),
+    Option("caFile", FILE, FrameUse.ALL),
+    Option("certFile", FILE, FrameUse.ALL),
+    Option("keyFile", FILE, FrameUse.ALL),
     Option("callTimeout", DURATION, FrameUse.ALL, 30_000),
     Option("topic", TEXT, FrameUse.ALL),
     Option("topics", NAMES, FrameUse.READ),
@@ -192,12 +205,14 @@ OPTIONS = (
 # At most one option of each group may be given.
 EXCLUDING = (
     ("topic", "topics"),
+    ("tokenEnv", "tokenFile"),
     ("startingOffsets", "startingTimestamp", "startingId"),
     ("endingOffsets", "endingTimestamp"),
 )
 
 # Options that change the meaning of another one, and do nothing without it.
 NEEDING = {
+    "keyFile": "certFile",
     "startingInclusive": "startingId",
     "maxTriggerDelay": "minRowsPerTrigger",
     "watermarkQuorum": "watermarkIdleTimeout",
@@ -259,9 +274,8 @@ def _value(option: Option, text: str) -> Any:
     try:
         value = option.kind.read(text)
     except ValueError as error:
-        raise InputError(
-            f"option {name}: {address_without_password(text)!r} {error}; it takes {option.kind.shown}", field=name
-        ) from None
+        shown = "what is given" if option.kind is FILE else repr(address_without_password(text))
+        raise InputError(f"option {name}: {shown} {error}; it takes {option.kind.shown}", field=name) from None
     if option.highest is not None and value > option.highest:
         raise InputError(f"option {name} is {value}; it must be {option.highest} or less", field=name)
     return value

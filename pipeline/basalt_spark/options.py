@@ -175,7 +175,20 @@ def read_options(given: Mapping[str, str], use: FrameUse, clock: Clock | None = 
 
 
 def _server(values: Mapping[str, Any]) -> Server:
-    return Server(values["server"], values["namespace"], values["tokenEnv"], values["callTimeout"])
+    server = Server(
+        values["server"],
+        values["namespace"],
+        token_variable=values["tokenEnv"],
+        timeout_ms=values["callTimeout"],
+        token_file=values["tokenFile"],
+        ca_file=values["caFile"],
+        cert_file=values["certFile"],
+        key_file=values["keyFile"],
+    )
+    for name in ("caFile", "certFile"):
+        if values[name] is not None and not server.url.startswith("https:"):
+            raise InputError(f"option {name} is for a server at https://, and option server is without it", field=name)
+    return server
 
 
 def _topics(values: Mapping[str, Any]) -> tuple[QualifiedTopic, ...]:

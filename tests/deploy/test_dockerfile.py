@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
+import pytest
 import yaml
 
 from basalt.server.listening import listen_address
@@ -46,6 +49,16 @@ def test_all_that_is_copied_is_there_and_in_the_context():
     assert [path for path in paths if not ((ROOT / path).exists() and in_context(path))] == []
 
 
+def test_the_image_can_speak_kerberos_and_has_no_compiler():
+    assert set(locked(ROOT / "requirements" / "kerberos.txt")) - set(locked(ROOT / "requirements" / "image.txt")) == {
+        "gssapi", "decorator",
+    }  # fmt: skip
+    assert "--no-deps gssapi decorator" in STAGES["build"]
+    assert "libgssapi-krb5-2" in STAGES["basalt"]
+    assert "gcc" not in STAGES["basalt"]
+    assert "kerberos-build" not in STAGES["basalt"]
+
+
 def test_the_image_holds_arrow_and_tephra_and_no_tool():
     lock = locked(ROOT / "requirements" / "image.txt")
     assert {normalised(name) for name in ("pyarrow", "kazoo", "thriftpy2", "happybase", "rocksdict")} <= set(lock)
@@ -53,9 +66,28 @@ def test_the_image_holds_arrow_and_tephra_and_no_tool():
     assert "requirements/dev.txt" not in TEXT
 
 
-def test_a_container_is_healthy_while_its_process_answers():
-    [check] = re.findall(r"^HEALTHCHECK .*$", STAGES["basalt"], re.MULTILINE)
-    assert "127.0.0.1:4780/livez" in check
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (400, 0), (500, 1), (503, 1), (None, 1)])
+def test_a_container_is_healthy_while_its_process_answers(status: int | None, code: int):
+    """With TLS the answer to this plain request is 400."""
+    [check] = re.findall(r"^HEALTHCHECK .*CMD (\[.*\])$", STAGES["basalt"], re.MULTILINE)
+    program = json.loads(check)[2]
+    assert "'127.0.0.1', 4780" in program
+    asked: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            line, _ = listening.accept()
+            with line:
+                asked.append(line.recv(4_096).decode().partition(" HTTP")[0])
+                if status is not None:
+                    line.sendall(f"HTTP/1.1 {status} It Is\r\nContent-Length: 0\r\n\r\n".encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        program = program.replace("4780", str(listening.getsockname()[1]))
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+        thread.join()
+    assert (ended.returncode, asked) == (code, ["GET /livez"])
 
 
 def test_the_package_is_built_of_what_the_build_stage_copies(tmp_path: Path):

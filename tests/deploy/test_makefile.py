@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from pathlib import Path
 
 from deploy.reference import ROOT
 
@@ -31,3 +33,20 @@ def test_some_tests_come_without_checks_and_without_maven():
 
 def test_the_reference_has_a_command_of_its_own():
     assert "-m deploy.reference" in planned("reference")
+
+
+def test_gssapi_is_installed_where_it_can_be_compiled_and_nowhere_else(tmp_path: Path):
+    for program in ("cat", "ls", "python3"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+    make = str(shutil.which("make"))
+
+    def dev() -> str:
+        asked = [make, "--dry-run", f"VENV={tmp_path / 'venv'}", "dev"]
+        environment = {"PATH": str(tmp_path)}
+        return subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "requirements/kerberos" not in dev()
+    (tmp_path / "krb5-config").write_text("#!/bin/sh\n")
+    (tmp_path / "krb5-config").chmod(0o755)
+    plan = dev()
+    assert plan.index("requirements/kerberos-build.txt") < plan.index("--no-build-isolation requirements/kerberos.txt")

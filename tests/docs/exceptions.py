@@ -109,7 +109,6 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.transactions.log.transaction_log.PARTS_MAX",
     "basalt.transactions.rules.transaction.CLOCK_MS_MAX",
     "basalt.transactions.rules.transaction.COUNTER_OWNER_CHARS_MAX",
-    "basalt.transactions.rules.transaction.REQUEST_ID_CHARS_MAX",
     "basalt.transactions.rules.transaction.SESSION_CHARS_MAX",
     "basalt_engine.keys.BUCKETS_MAX",
     "basalt_engine.keys.MILLISECONDS_MAX",

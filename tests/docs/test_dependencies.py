@@ -14,7 +14,12 @@ import pytest
 
 OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
-DISTRIBUTIONS = {"Hbase_thrift": "happybase", "prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "Hbase_thrift": "happybase",
+    "jwt": "pyjwt",
+    "prometheus_client": "prometheus-client",
+    "yaml": "pyyaml",
+}
 
 
 def normalised(requirement: str) -> str:
@@ -37,7 +42,7 @@ def locked(page: Path) -> dict[str, str]:
 
 def test_every_library_that_the_packages_import_is_declared(product: dict[str, ast.Module], project: dict[str, Any]):
     declared = {normalised(each) for each in project["dependencies"]}
-    extras = ("server", "hbase", "spark", "tephra")
+    extras = ("server", "hbase", "spark", "tephra", "jwt", "kerberos")
     declared |= {normalised(each) for extra in extras for each in project["optional-dependencies"][extra]}
     imported = {
         name.split(".")[0]
@@ -56,8 +61,12 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
 
 
 def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: dict[str, Any]):
-    extras = [project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "spark")]
-    missing = sorted({normalised(each) for extra in extras for each in extra} - {"basalt-mq"})
+    extras = [
+        project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "jwt", "kerberos", "spark")
+    ]
+    modules = {distribution: module for module, distribution in DISTRIBUTIONS.items()}
+    names = {normalised(each) for extra in extras for each in extra} - {"basalt-mq"}
+    missing = sorted(modules.get(name, name) for name in names)
     assert "thriftpy2" in missing
     without = f"import sys; sys.modules.update(dict.fromkeys({missing}))"  # to import one of them is an error
     imports = "import basalt.server.process, basalt.http.app, basalt.cli.main"
@@ -66,8 +75,9 @@ def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: d
 
 LOCKS = {  # by file, the extras that it is for
     "runtime.txt": ("server", "hbase", "tephra"),
-    "image.txt": ("server", "hbase", "tephra", "arrow"),
-    "dev.txt": ("server", "hbase", "tephra", "arrow", "spark", "dev"),
+    "image.txt": ("server", "hbase", "tephra", "arrow", "jwt"),
+    "kerberos.txt": ("server", "kerberos"),
+    "dev.txt": ("server", "hbase", "tephra", "arrow", "jwt", "spark", "dev"),
 }
 
 
@@ -94,8 +104,18 @@ def test_the_tools_are_locked_on_the_same_versions_as_the_server(root: Path):
         assert {name: dev.get(name) for name in smaller} == smaller
 
 
+def test_a_server_with_kerberos_has_the_versions_of_one_without(root: Path):
+    dev, kerberos = (locked(root / "requirements" / name) for name in ("dev.txt", "kerberos.txt"))
+    assert {name for name, version in kerberos.items() if dev.get(name) != version} == {"gssapi", "decorator"}
+
+
+def test_what_compiles_gssapi_is_locked(root: Path):
+    group = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]["kerberos-build"]
+    assert {normalised(each) for each in group} <= set(locked(root / "requirements" / "kerberos-build.txt"))
+
+
 def test_every_locked_version_has_its_hashes(root: Path):
-    for name in ("build.txt", *LOCKS):
+    for name in ("build.txt", "kerberos-build.txt", *LOCKS):
         text = (root / "requirements" / name).read_text()
         entries = re.split(r"\n(?=\S)", text.strip())
         assert [entry for entry in entries if "--hash=sha256:" not in entry] == []

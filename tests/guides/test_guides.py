@@ -22,7 +22,7 @@ PORT, THRIFT_PORT = "4780", "15165"  # as the pages have them
 
 
 # Pages that start a server themselves.
-WITH_A_SERVER = {"production"}
+WITH_A_SERVER = {"credentials", "production"}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.cli.conftest import Run, run
+from tests.control.client.scripted import ScriptedServer, problem
 
 __all__ = ["run"]
 
@@ -84,3 +85,18 @@ def test_scheduled_jobs_and_jobs_on_spark_are_told_apart(run: Run):
     ran = run("jobs")
     assert (ran.code, "did you mean `basalt job`?" in ran.err) == (2, True)
     assert "Audit, archive" not in run("job", "--help").out
+
+
+def test_the_tasks_of_a_job_get_the_file_of_a_token_and_not_a_program_that_prints_one(run: Run, tmp_path: Path):
+    server = ScriptedServer()
+    server.script = [problem(401, "unauthenticated")]
+    (tmp_path / "token").write_text("one")
+    run("profile", "add", "file", "--url", server.url, "--token-file", str(tmp_path / "token"))
+    run("profile", "add", "program", "--url", server.url, "--token-command", "echo one")
+    run("profile", "add", "ticket", "--url", server.url, "--kerberos")
+    ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", "file", "--dry-run")
+    assert (ran.code, server.seen[-1].headers.get("authorization")) == (5, "Bearer one"), ran
+    for name in ("program", "ticket"):
+        ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", name, "--dry-run")
+        assert (ran.code, "the tasks of a job use no login and no ticket" in ran.err) == (2, True), ran
+    server.close()

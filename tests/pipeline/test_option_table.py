@@ -45,3 +45,20 @@ def test_every_option_is_described_in_the_documents():
     folder = Path(__file__).parents[2] / "docs" / "spark"
     described = "\n".join(path.read_text() for path in folder.glob("*.md"))
     assert [option.name for option in OPTIONS if f"`{option.name}`" not in described] == []
+
+
+@pytest.mark.parametrize("name", ["tokenFile", "caFile", "certFile"])
+def test_a_file_is_named_from_the_root_and_what_is_none_is_not_repeated(name):
+    with pytest.raises(InputError, match=f"option {name}: what is given is no path that begins with a slash") as raised:
+        parse(server="https://mq:4780", **{name: "basalt_s3cret"})
+    assert "s3cret" not in str(raised.value)
+
+
+def test_credentials_that_do_not_go_together_are_refused():
+    with pytest.raises(InputError, match="options tokenEnv and tokenFile exclude each other"):
+        parse(tokenEnv="BASALT_TOKEN", tokenFile="/run/token")
+    with pytest.raises(InputError, match="option keyFile has no meaning without certFile"):
+        parse(server="https://mq:4780", keyFile="/run/key.pem")
+    for name in ("caFile", "certFile"):
+        with pytest.raises(InputError, match=f"option {name} is for a server at https://"):
+            parse(**{name: "/run/x.pem"})

@@ -140,3 +140,7 @@ def test_a_server_with_a_password_in_its_url_is_refused_and_not_quoted(url):
 def test_options_hold_no_secret(monkeypatch):
     monkeypatch.setenv("BASALT_TOKEN", "s3cret")
     assert "s3cret" not in repr(parse(tokenEnv="BASALT_TOKEN"))
+    files = {"tokenFile": "/run/token", "caFile": "/run/ca.pem", "certFile": "/run/etl.pem", "keyFile": "/run/etl.key"}
+    server = parse(server="https://mq:4780", **files).server
+    assert (server.token_variable, server.token_file) == (None, "/run/token")
+    assert (server.ca_file, server.cert_file, server.key_file) == ("/run/ca.pem", "/run/etl.pem", "/run/etl.key")

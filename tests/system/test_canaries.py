@@ -124,3 +124,81 @@ def test_no_command_repeats_a_password_that_it_refuses(tmp_path: Path, command: 
     assert ran.code in (1, 2), ran
     assert ran.err.count("\n") == 1, ran
     assert CANARY not in ran.out + ran.err
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that asks callers who they are, and logs all that it can."""
+    file = tmp_path / "bootstrap"
+    file.write_text(f"{CANARY}{'0' * 32}\n")
+    file.chmod(0o600)
+    process = ServerProcess(tmp_path)
+    process.launch(
+        "--set", "log.level=debug", "--set", "log.access=all", "--set", "auth.kinds=token",
+        environment={"BASALT__AUTH__BOOTSTRAP_TOKEN_FILE": str(file)},
+    )  # fmt: skip
+    process.wait_until_ready()
+    yield process
+    process.kill()
+
+
+def test_no_token_comes_out_again_wherever_it_is_kept(asking: ServerProcess, tmp_path: Path):
+    """In the environment, in files, printed by a program, in a login; good ones, and bad ones."""
+    line = CommandLine(tmp_path, asking.url)
+    boot = tmp_path / "bootstrap"
+    line.environment |= {"BASALT_TOKEN_FILE": str(boot), "BASALT_NAMESPACE": "shop"}
+    made = [line.run("topic", "create", "orders"), line.run("grant", "add", "token:etl", "reader", "namespace:shop")]
+    files = {name: tmp_path / f"{name}.token" for name in ("etl", "ops")}
+    made += [line.run("token", "create", name, "--to-file", str(file)) for name, file in files.items()]
+    made.append(line.run("token", "rotate", files["etl"].read_text().split("_")[1], "--to-file", str(files["etl"])))
+    (tmp_path / "bad.token").write_text(f"basalt_{CANARY}")
+    (tmp_path / "login.sh").write_text(f"#!/bin/sh\ncat {files['ops']}\n")
+    (tmp_path / "login.sh").chmod(0o700)
+    del line.environment["BASALT_TOKEN_FILE"]
+    made += [
+        line.run("profile", "add", name, "--url", asking.url, *where)
+        for name, where in {
+            "file": ("--token-file", str(files["etl"])),
+            "command": ("--token-command", str(tmp_path / "login.sh")),
+            "bad": ("--token-file", str(tmp_path / "bad.token")),
+        }.items()
+    ]
+    made.append(line.run("auth", "login", "--profile", "command"))
+    assert [ran.code for ran in made] == [0] * len(made), made
+    etl = files["etl"].read_text().strip()
+    shown = [*made]
+    for command in (
+        "auth whoami -o json", "token list --all -o json", "profile list -o json", "consume orders", "access export",
+    ):  # fmt: skip
+        shown += [line.run(*command.split(), "--profile", name) for name in ("command", "bad")]
+        shown.append(line.run(*command.split(), BASALT_TOKEN=etl))
+    shown.append(line.run("auth", "whoami", BASALT_TOKEN=f"basalt_{CANARY}"))
+    shown.append(line.run("top", "--once", BASALT_TOKEN_FILE=str(boot)))
+    shown.append(line.run("topic", "list", BASALT_TOKEN=CANARY, BASALT_TOKEN_FILE=str(boot)))
+    shown.append(line.run("topic", "list", "--token", CANARY))
+    shown.append(line.run("auth", "logout", "--profile", "command"))
+    following = line.start("consume", "orders", "--follow", "--profile", "file")
+    processes = [Path(f"/proc/{each.pid}/cmdline") for each in (following, asking.process) if each is not None]
+    listed = [each.read_text() for each in processes]
+    following.terminate()
+    following.communicate()
+    sent = [{"Authorization": f"Bearer {token}"} for token in (etl, f"{etl}x", f"basalt_{CANARY}", CANARY)]
+    sent += [{"Authorization": f"Basic {CANARY}"}, {"Cookie": f"token={CANARY}"}]
+    answers = [
+        asking.ask("GET", path, b"", headers)
+        for headers in sent
+        for path in (
+            "/v1/auth/whoami",
+            "/metrics",
+            "/v1/admin/tokens",
+            "/v1/admin/settings",
+            "/openapi.json",
+            f"/{CANARY[:6]}",
+        )
+    ]
+    secrets = [CANARY, *(file.read_text().strip().split("_", 2)[2] for file in files.values())]
+    seen = [f"{ran.out} {ran.err}" for ran in shown] + listed + [f"{each.headers} {each.body!r}" for each in answers]
+    seen += [asking.log.read_text(), *(path.read_text() for path in (tmp_path / "config" / "basalt").glob("profiles*"))]
+    seen += [path.read_bytes().decode("latin-1") for path in asking.data.rglob("*") if path.is_file()]
+    assert {ran.code for ran in shown} >= {0, 5}
+    assert [text[:2_000] for text in seen for secret in secrets if secret in text] == []

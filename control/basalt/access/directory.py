@@ -1,4 +1,4 @@
-"""The directory of one store: its tokens, grants and roles, as this server knows them, and how they change.
+"""The directory of one store: its tokens, grants, roles and quotas, as this server knows them, and how they change.
 
 Rows are written first and the version behind them, by check-and-write. A server reads the version every second where others
 share its store, and all rows when it has moved, and once a minute anyway: a crash between a row and the version is found by then. What is
@@ -17,6 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from basalt.access.policy import Grant, Policy, parse_grant
+from basalt.access.quotas import ROWS as QUOTA_ROWS
+from basalt.access.quotas import QuotaLimits, QuotaRow, Quotas
 from basalt.access.records import (
     GRANT_USES,
     GRANTS,
@@ -39,10 +41,15 @@ from basalt_engine.table import Mutation, Store
 TOKENS_MAX = 10_000  # that are not over; logins count too
 GRANTS_MAX = 10_000
 ROLES_MAX = 1_000
+QUOTAS_MAX = 10_000  # subjects that have one of their own
 MEMBERS_MAX = 10_000  # of one role
 LOGINS_MAX = 100  # of one principal: with more, its oldest one ends
+OF_ONE_MAX = 100  # tokens that count, of a principal that rotates: with overlaps it could else make them without end
+ENDED_MAX = 10_000  # tokens and logins that are over, and still kept: beyond, those that were made first go
+ENDED_DROPPED = 100  # of them at once
 CHECK_MS = 1_000  # from one look at the version to the next, where others may change it
 READ_MS = 60_000  # from one reading of all rows to the next
+REFRESH_SECONDS_MAX = 30  # for one look, which may have to wait behind a change that a slow store holds up
 STALE_MS = 60_000  # without a look at the rows: who is not known yet is not let in
 LOST_MS = 600_000  # and then nobody is: rights that were taken away must not hold for ever
 KEPT_MS = 30 * 86_400_000  # how long a token that is over stays in lists
@@ -63,14 +70,16 @@ class Entries:
     tokens: Mapping[str, TokenRow]
     grants: Mapping[str, GrantRow]
     roles: Mapping[str, RoleRow]
+    quotas: Mapping[str, QuotaRow]
     policy: Policy
     parsed: Mapping[str, Grant] = field(repr=False)
 
 
 class Directory:
-    """The entries in force, read and changed. `superusers` are principals and groups that may do everything."""
+    """The entries in force, read and changed. `superusers` are principals and groups that may do everything; `quotas` go by the rows."""
 
-    def __init__(self, store: Store, clock: Clock, superusers: Iterable[str]) -> None:
+    def __init__(self, store: Store, clock: Clock, superusers: Iterable[str], quotas: Quotas | None = None) -> None:
+        self.quotas = Quotas(QuotaLimits()) if quotas is None else quotas
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._is_shared = store.remote
@@ -83,7 +92,7 @@ class Directory:
         self._seen_ms = self._read_ms  # when they were last known to be the newest
         self._uses: dict[str, GrantUse] = {}
         self._saved_uses: dict[str, GrantUse] = {}
-        self.entries = _entries(0, {}, {}, {}, {}, self._superusers)
+        self.entries = Entries(0, {}, {}, {}, {}, Policy((), {}, self._superusers), {})
 
     # Reading.
 
@@ -108,9 +117,9 @@ class Directory:
     async def read(self) -> None:
         """Read all rows, and put them in force."""
         began_ms = self._clock.monotonic_ms()
-        version, tokens, grants, roles = await self._call.long(self._rows)
+        version, tokens, grants, roles, quotas = await self._call.long(self._rows)
         self._take_uses()
-        self._put_in_force(version, tokens, grants, roles)
+        self._put_in_force(version, tokens, grants, roles, quotas)
         self._must_read = False
         self._read_ms = self._seen_ms = began_ms
 
@@ -128,12 +137,13 @@ class Directory:
         while True:
             await asyncio.sleep(CHECK_MS / 1_000)
             try:
-                await self._refresh()
-            except BasaltError as error:
-                log.warning("the rows of tokens and grants cannot be read: %s", error.message)
+                async with asyncio.timeout(REFRESH_SECONDS_MAX):
+                    await self._refresh()
+            except Exception as error:  # noqa: BLE001  # whatever it is: who looks no more never learns of a revocation
+                log.warning("the rows of tokens and grants cannot be read: %s", str(error) or type(error).__name__)
                 if self.age_ms > LOST_MS and self.entries.version >= 0:
                     log.error("nobody is let in until they can: they were read last %d s ago", self.age_ms / 1_000)
-                    self._put_in_force(-1, {}, {}, {})
+                    self._put_in_force(-1, {}, {}, {}, {})
 
     async def _refresh(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -142,33 +152,48 @@ class Directory:
                 await self.read()
                 await self._forget_old()
                 await self._save_uses()
-            elif self._is_shared:
-                stored = await self._call(VERSION.get, self._system)
-                if (0 if stored is None else stored.version) != self.entries.version:
-                    await self.read()
-                else:
-                    self._seen_ms = now_ms
+            else:
+                await self._catch_up()
 
-    def _rows(self) -> tuple[int, dict[str, TokenRow], dict[str, GrantRow], dict[str, RoleRow]]:
+    async def _catch_up(self) -> None:
+        """Read what others have changed, if they have."""
+        now_ms = self._clock.monotonic_ms()
+        if self._must_read:
+            await self.read()
+        elif self._is_shared:
+            stored = await self._call(VERSION.get, self._system)
+            if (0 if stored is None else stored.version) != self.entries.version:
+                await self.read()
+            else:
+                self._seen_ms = now_ms
+
+    def _rows(
+        self,
+    ) -> tuple[int, dict[str, TokenRow], dict[str, GrantRow], dict[str, RoleRow], dict[str, QuotaRow]]:
         # The version first: what changes while the rows are read makes it move, and is read again.
         stored = VERSION.get(self._system)
         tokens, grants, roles = (
             dict(TOKENS.scan(self._system)), dict(GRANTS.scan(self._system)), dict(ROLES.scan(self._system)),
         )  # fmt: skip
-        return 0 if stored is None else stored.version, tokens, grants, roles
+        quotas = dict(QUOTA_ROWS.scan(self._system))
+        return 0 if stored is None else stored.version, tokens, grants, roles, quotas
 
     def _put_in_force(
-        self, version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow]
-    ) -> None:
-        self.entries = _entries(version, tokens, grants, roles, self.entries.parsed, self._superusers)
+        self, version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
+        quotas: Mapping[str, QuotaRow],
+    ) -> None:  # fmt: skip
+        self.entries = _entries(version, tokens, grants, roles, quotas, self.entries, self._superusers)
+        self.quotas.use({subject: row.limits for subject, row in quotas.items()})
 
     # Changing.
 
     async def add_token(self, token_id: str, row: TokenRow) -> None:
-        """Keep a new token. `BusyError` where there are too many."""
+        """Keep a new token. `BusyError` where there are too many; a superuser, who is to mend that, gets one all the same."""
         async with self._changing:
+            await self._catch_up()
             now_ms = self._clock.now_ms()
-            if sum(not each.is_over(now_ms) for each in self.entries.tokens.values()) >= TOKENS_MAX:
+            count = sum(not each.is_over(now_ms) for each in self.entries.tokens.values())
+            if count >= TOKENS_MAX and not self.entries.policy.is_superuser_name(row.principal):
                 raise BusyError(
                     f"there are {TOKENS_MAX} tokens and logins that count, which is the limit",
                     hint="revoke some, or wait until some expire",
@@ -181,13 +206,23 @@ class Directory:
     async def change_token(self, token_id: str, row: TokenRow) -> None:
         """Keep a token in its new state."""
         async with self._changing:
-            self.token(token_id)
+            await self._catch_up()
+            self._must_not_return(token_id, row)
             await self._write_tokens({token_id: row})
 
     async def rotate_token(self, token_id: str, ending: TokenRow, new_id: str, new: TokenRow) -> None:
         """Keep a token that ends, and the one that takes its place: both, or none is in force."""
         async with self._changing:
-            self.token(token_id)
+            await self._catch_up()
+            self._must_not_return(token_id, ending)
+            now_ms = self._clock.now_ms()
+            others = (row for name, row in self.entries.tokens.items() if name != token_id and not row.parent)
+            count = sum(row.principal == new.principal and not row.is_over(now_ms) for row in others)
+            if count + 1 + (not ending.is_over(now_ms)) > OF_ONE_MAX:
+                raise BusyError(
+                    f"{new.principal} has {OF_ONE_MAX} tokens that count, which is the limit for one that rotates",
+                    hint="revoke some, or wait until some expire",
+                )
             await self._write_tokens({new_id: new, token_id: ending})
 
     async def add_grant(self, grant: Grant, made_by: str) -> str:
@@ -195,7 +230,8 @@ class Directory:
         verbs = tuple(sorted(grant.verbs))
         name = grant_id(grant.subject, verbs, str(grant.resource))
         async with self._changing:
-            if name in self.entries.grants:
+            await self._catch_up()
+            if name in self.entries.grants and await self._call(GRANTS.get, self._system, name) is not None:
                 return name
             if len(self.entries.grants) >= GRANTS_MAX:
                 raise ConflictError(
@@ -209,6 +245,7 @@ class Directory:
     async def remove_grant(self, name: str) -> None:
         """Take a grant back."""
         async with self._changing:
+            await self._catch_up()
             self.grant(name)
             kept = {each: row for each, row in self.entries.grants.items() if each != name}
             await self._write([GRANTS.delete(name), GRANT_USES.delete(name)], grants=kept)
@@ -220,6 +257,7 @@ class Directory:
         if len(members) > MEMBERS_MAX:
             raise ConflictError(f"a role has {MEMBERS_MAX} members at most, and {len(members)} were given")
         async with self._changing:
+            await self._catch_up()
             if name not in self.entries.roles and len(self.entries.roles) >= ROLES_MAX:
                 raise ConflictError(f"there are {ROLES_MAX} roles, which is the limit", hint="remove one")
             row = RoleRow(members, self._clock.now_ms(), made_by)
@@ -228,9 +266,28 @@ class Directory:
     async def remove_role(self, name: str) -> None:
         """Remove a role. Its grants stay, and are nobody's until there is one of its name again."""
         async with self._changing:
+            await self._catch_up()
             self.role(name)
             kept = {each: row for each, row in self.entries.roles.items() if each != name}
             await self._write([ROLES.delete(name)], roles=kept)
+
+    async def put_quota(self, subject: str, limits: QuotaLimits, made_by: str) -> None:
+        """Keep the rule of a subject."""
+        async with self._changing:
+            if subject not in self.entries.quotas and len(self.entries.quotas) >= QUOTAS_MAX:
+                raise ConflictError(
+                    f"{QUOTAS_MAX} subjects have a quota of their own, which is the limit",
+                    hint="set those of groups, roles or everyone, and remove some",
+                )
+            row = QuotaRow(limits, self._clock.now_ms(), made_by)
+            await self._write([QUOTA_ROWS.put(row, subject)], quotas={**self.entries.quotas, subject: row})
+
+    async def remove_quota(self, subject: str) -> None:
+        """Remove the rule of a subject."""
+        async with self._changing:
+            self.quota(subject)
+            kept = {each: row for each, row in self.entries.quotas.items() if each != subject}
+            await self._write([QUOTA_ROWS.delete(subject)], quotas=kept)
 
     def token(self, token_id: str) -> TokenRow:
         """The token of this id; `NotFoundError`."""
@@ -243,6 +300,10 @@ class Directory:
     def role(self, name: str) -> RoleRow:
         """The role of this name; `NotFoundError`."""
         return _found(self.entries.roles, name, "role")
+
+    def quota(self, subject: str) -> QuotaRow:
+        """The rule of this subject; `NotFoundError`."""
+        return _found(self.entries.quotas, subject, "quota")
 
     def use_of(self, name: str) -> GrantUse | None:
         """The last use of a grant, about to the minute, and by whom; None: never used, as far as is known."""
@@ -258,14 +319,30 @@ class Directory:
         ended = sorted(mine, key=lambda each: each[:2])[: max(0, len(mine) + 1 - LOGINS_MAX)]
         return {name: msgspec.structs.replace(row, revoked_ms=now_ms) for _, name, row in ended}
 
+    def _must_not_return(self, token_id: str, row: TokenRow) -> None:
+        """Refuse to write a row that was made of what was known before the token was revoked."""
+        if self.token(token_id).revoked_ms is not None and row.revoked_ms is None:
+            raise ConflictError(f"token {token_id} was revoked in the meantime", hint="make a new one")
+
     async def _write_tokens(self, changed: Mapping[str, TokenRow]) -> None:
-        await self._write(
-            [TOKENS.put(row, name) for name, row in changed.items()], tokens={**self.entries.tokens, **changed}
-        )
+        tokens = {**self.entries.tokens, **changed}
+        mutations: list[Mutation] = [TOKENS.put(row, name) for name, row in changed.items()]
+        for name in self._too_many_ended(tokens):
+            del tokens[name]
+            mutations.append(TOKENS.delete(name))
+        await self._write(mutations, tokens=tokens)
+
+    def _too_many_ended(self, tokens: Mapping[str, TokenRow]) -> list[str]:
+        if len(tokens) <= ENDED_MAX:
+            return []
+        now_ms = self._clock.now_ms()
+        ended = sorted((row.created_ms, name) for name, row in tokens.items() if row.is_over(now_ms))
+        return [name for _, name in ended[: ENDED_DROPPED if len(ended) > ENDED_MAX else 0]]
 
     async def _write(
         self, mutations: list[Mutation], *, tokens: Mapping[str, TokenRow] | None = None,
         grants: Mapping[str, GrantRow] | None = None, roles: Mapping[str, RoleRow] | None = None,
+        quotas: Mapping[str, QuotaRow] | None = None,
     ) -> None:  # fmt: skip
         """Write rows and then the version, and put them in force here. Those that are not given stay."""
         before = self.entries
@@ -280,6 +357,7 @@ class Directory:
             before.tokens if tokens is None else tokens,
             before.grants if grants is None else grants,
             before.roles if roles is None else roles,
+            before.quotas if quotas is None else quotas,
         )
         self._must_read = False
 
@@ -337,14 +415,20 @@ class Directory:
 
 def _entries(
     version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
-    known: Mapping[str, Grant], superusers: frozenset[str],
+    quotas: Mapping[str, QuotaRow], before: Entries, superusers: frozenset[str],
 ) -> Entries:  # fmt: skip
-    """The entries of these rows. A grant that was parsed before is not parsed again: there may be ten thousand."""
+    """The entries of these rows. What was parsed before is not parsed again: there may be ten thousand grants.
+
+    Where tokens alone have changed, as with each login, the policy stays, and what it has found.
+    """
+    if grants is before.grants and roles is before.roles:
+        return Entries(version, tokens, grants, roles, quotas, before.policy, before.parsed)
+    known = before.parsed
     parsed = {
         name: known.get(name) or parse_grant(row.subject, row.verbs, row.resource) for name, row in grants.items()
     }
     members = {name: row.members for name, row in roles.items()}
-    return Entries(version, tokens, grants, roles, Policy(parsed.values(), members, superusers), parsed)
+    return Entries(version, tokens, grants, roles, quotas, Policy(parsed.values(), members, superusers), parsed)
 
 
 def _found(rows: Mapping[str, T], name: str, word: str) -> T:

@@ -39,19 +39,24 @@ class Needs:
     """The rights that a call needs, all of them.
 
     `in_body` and `filters` are a verb and a kind of resource each: those that the handler must ask for of what the query or the body
-    names, and the one without which something is left out of a list.
+    names, and the one without which something is left out of a list. `on_transaction` is the verb that it takes on the transaction
+    that the path names, whosever that is.
     """
 
     rights: tuple[Right, ...] = ()
     in_body: tuple[str, ...] = ()
     filters: str | None = None
     is_public: bool = False
+    on_transaction: str | None = None
 
     def __and__(self, other: Needs) -> Needs:
         assert not other.is_public
         assert not (self.filters and other.filters)
         filters = self.filters or other.filters
-        return Needs((*self.rights, *other.rights), (*self.in_body, *other.in_body), filters)
+        on_transaction = self.on_transaction or other.on_transaction
+        return Needs(
+            (*self.rights, *other.rights), (*self.in_body, *other.in_body), filters, on_transaction=on_transaction
+        )
 
     @property
     def is_reading(self) -> bool:
@@ -66,7 +71,13 @@ class Needs:
     @property
     def parameters(self) -> frozenset[str]:
         """The parameters of the path that it names."""
-        return frozenset(_PARAMETER.findall(" ".join(map(str, self.rights))))
+        return frozenset(_PARAMETER.findall(" ".join(self.shown)))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The rights on what the path names, for people."""
+        of_transaction = () if self.on_transaction is None else (f"{self.on_transaction} transaction:{{transaction}}",)
+        return (*map(str, self.rights), *of_transaction)
 
     def judge(self, caller: Caller, path: Mapping[str, str]) -> None:
         """Refuse the call with `ForbiddenError` where the caller lacks one of the rights."""
@@ -88,6 +99,12 @@ def needs(
     check_verbs((verb,), kind)
     assert len(names) == shape(kind).count(":"), resource
     return Needs((Right(verb, kind, tuple(names)),), in_body, filters)
+
+
+def acting_on_transaction(verb: str, *, in_body: tuple[str, ...] = ()) -> Needs:
+    """The declaration of a verb on the transaction that the path names as `{transaction}`, whosever that is."""
+    check_verbs((verb,), "transactions")
+    return needs(in_body=in_body) & Needs(on_transaction=verb)
 
 
 PUBLIC = Needs(is_public=True)  # for everybody, whether they say who they are or not

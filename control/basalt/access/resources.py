@@ -24,12 +24,15 @@ VERBS: Mapping[str, str] = {
     "write": "publish, store, roll back, emit markers, write cells",
     "inspect": "look at single messages, hidden ones too; of the cluster: audit and settings",
     "manage": "create, update, truncate and delete; seek, pause and change a group",
-    "transact": "begin; of a session: open it and begin in it; of transactions: act on those of that principal",
+    "transact": "begin; of a session: open it and begin in it; of transactions: act on those of that principal; of a topic,"
+    " where transactions are managed elsewhere: write and roll back under a pointer",
     "operate": "run and pause jobs, prune, restore, back up, end transactions by hand",
     "grant": "give and take rights",
 }
 
 _OF_DATA = ("observe", "read", "write", "inspect", "manage", "grant")
+# Where transactions are managed elsewhere nobody knows whose a write pointer is: then the right is one on the topic.
+_OF_MESSAGES = (*_OF_DATA, "transact")
 _WHICH_OBSERVE = frozenset(("read", "write", "manage"))
 
 
@@ -43,8 +46,8 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "cluster": Kind((), ("observe", "inspect", "transact", "operate", "grant")),
-    "namespace": Kind(("NAMESPACE",), _OF_DATA, _WHICH_OBSERVE),
-    "topic": Kind(("NAMESPACE", "TOPIC"), _OF_DATA, _WHICH_OBSERVE),
+    "namespace": Kind(("NAMESPACE",), _OF_MESSAGES, _WHICH_OBSERVE),
+    "topic": Kind(("NAMESPACE", "TOPIC"), _OF_MESSAGES, _WHICH_OBSERVE),
     "group": Kind(("NAMESPACE", "TOPIC", "GROUP"), _OF_DATA, _WHICH_OBSERVE),
     "table": Kind(("NAMESPACE", "TABLE"), _OF_DATA, _WHICH_OBSERVE),
     "session": Kind(("SESSION",), ("observe", "manage", "transact", "grant"), frozenset(("manage", "transact"))),

@@ -6,10 +6,8 @@ elsewhere it comes from a machine that is up, whose server somebody else starts.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import sys
-from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING
 
@@ -17,6 +15,7 @@ from basalt.errors import RetryError
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
+    from basalt.client import Tls
     from basalt.client.servers import ServerUrl
 
 START_MS_MAX = 5_000  # a start takes half a second; one that recovers, on a machine with other work, a few
@@ -31,7 +30,7 @@ def wait_for_start(url: str, wait_ms: int = START_MS_MAX) -> bool:
 
     What is wrong then the call itself tells.
     """
-    from basalt.client.servers import parse_urls
+    from basalt.client.servers import is_loopback, parse_urls
 
     servers = parse_urls(url)
     if not all(is_loopback(server.host) for server in servers):
@@ -51,8 +50,8 @@ def wait_for_start(url: str, wait_ms: int = START_MS_MAX) -> bool:
         sleep(PAUSE_S)
 
 
-def wait_until_ready(url: str, wait_ms: int) -> tuple[str, str]:
-    """The URL of a server that is ready, and ""; or after `wait_ms` all URLs, and what keeps them from it."""
+def wait_until_ready(url: str, wait_ms: int, tls: Tls | None = None) -> tuple[str, str]:
+    """The URL of a server that is ready, and ""; or after `wait_ms` all URLs, and what keeps them from it. Anybody may ask."""
     import basalt
     from basalt.client.servers import parse_urls
 
@@ -61,7 +60,7 @@ def wait_until_ready(url: str, wait_ms: int) -> tuple[str, str]:
     while True:
         for server in parse_urls(url):
             try:
-                with basalt.connect(server.text, timeout_ms=ASK_TIMEOUT_MS, attempts_max=1) as client:
+                with basalt.connect(server.text, timeout_ms=ASK_TIMEOUT_MS, attempts_max=1, tls=tls) as client:
                     found = client.ready()
                 if found.ready:
                     return server.text, ""
@@ -71,13 +70,6 @@ def wait_until_ready(url: str, wait_ms: int) -> tuple[str, str]:
         if clock.monotonic_ms() >= deadline_ms:
             return url, reason
         sleep(PAUSE_S)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether the name or address is that of this machine, and of no other."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _connected(server: ServerUrl) -> OSError | None:

@@ -1,14 +1,7 @@
 """One run of the command line: the options that commands share, and which server, namespace and output format they mean.
 
 First to last: an option, an environment variable (BASALT_URL, BASALT_NAMESPACE, BASALT_PROFILE), the profile named by
-either, the profile in use, and at last a server on this machine. Profiles are servers' addresses under names, without
-secrets, in a TOML file of the user's (`profiles.toml` in the configuration folder), which is written whole:
-
-    current = "dev"
-
-    [profiles.dev]
-    url = "http://127.0.0.1:4780"
-    namespace = "default"
+either, the profile in use, and at last a server on this machine. What proves who calls is the business of `credentials`.
 """
 
 from __future__ import annotations
@@ -17,15 +10,16 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from basalt.cli.failures import EXIT_NOT_FOUND, CommandFailure, Usage, uncapitalized
+from basalt.cli.failures import Usage, uncapitalized
+from basalt.cli.profiles import Profile, read_profiles
 from basalt.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +31,7 @@ if TYPE_CHECKING:
     from basalt.api.positions import Position
     from basalt.cli.output import Column, Output
     from basalt.client import Client
+    from basalt.client.credential import Token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,8 +44,6 @@ ATTEMPTS_MAX = (
 OUTPUT_FORMATS = ("table", "json", "jsonl", "yaml")
 NAME_CHARS_MAX = 255  # of a topic, namespace or owner; the server decides, this only keeps an error message short
 _TRANSACTION_ID = re.compile(r"[0-9a-f]{32}|[1-9][0-9]{0,18}")
-PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PROFILE_KEYS = ("url", "namespace")
 COMPLETION_MS_MAX = 1_000  # for the answer: whoever has pressed Tab waits; the names of 30,000 topics take half of it
 COMPLETIONS_MAX = 1_000  # nobody reads more of them, and a shell would take long to lay them out
 
@@ -58,10 +51,11 @@ Known = Iterable[tuple[str, str | None]]  # what a shell may complete: a name, a
 
 
 class Target(NamedTuple):
-    """A server and the namespace that topic names are in."""
+    """A server and the namespace that topic names are in; and the profile that may say how to prove who calls it."""
 
     url: str
     namespace: str
+    profile: Profile = Profile()
 
 
 @dataclass(slots=True)
@@ -76,21 +70,22 @@ class Invocation:
 
     def target(self) -> Target:
         """The server and namespace to use."""
-        url = self.url or os.environ.get("BASALT_URL")
-        namespace = self.namespace or os.environ.get("BASALT_NAMESPACE")
-        if not (url and namespace):
-            profiles = read_profiles()
-            wanted = self.profile or os.environ.get("BASALT_PROFILE") or profiles.current
-            profile = profiles.get(wanted) if wanted else Profile()
-            url = url or profile.url
-            namespace = namespace or profile.namespace
-        return Target(url or DEFAULT_URL, namespace or DEFAULT_NAMESPACE)
+        profiles = read_profiles()
+        wanted = self.profile or os.environ.get("BASALT_PROFILE") or profiles.current
+        profile = profiles.get(wanted) if wanted else Profile()
+        url = self.url or os.environ.get("BASALT_URL") or profile.url or DEFAULT_URL
+        namespace = self.namespace or os.environ.get("BASALT_NAMESPACE") or profile.namespace or DEFAULT_NAMESPACE
+        return Target(url, namespace, profile)
 
-    def client(self, *, wait: bool = True) -> Client:
-        """A client for the target; use it in a `with` block. Waits for a server of this machine that is starting."""
+    def client(self, *, wait: bool = True, token: Token | None = None, use_login: bool = True) -> Client:
+        """A client for the target; use it in a `with` block. Waits for a server of this machine that is starting.
+
+        `token` goes before all that else proves who calls; without `use_login` that of a login is not sent.
+        """
         import logging
 
         import basalt
+        from basalt.cli.credentials import kerberos_for, tls_for, token_for
         from basalt.cli.local_server import START_MS_MAX, wait_for_start
 
         logging.getLogger("basalt.client").handlers = [_said()]
@@ -98,12 +93,20 @@ class Invocation:
         timeout_ms = TIMEOUT_MS_DEFAULT if self.timeout_ms is None else self.timeout_ms
         attempts_max = None  # the time alone decides, through a restart of the server too
         try:
+            proof = token or token_for(target.url, target.profile, use_login=use_login)
+            tls = tls_for(target.url, target.profile)
             if not target.url.startswith("embedded:"):
                 listens = wait_for_start(target.url, min(START_MS_MAX, timeout_ms) if wait else 0)
                 if not listens and self.timeout_ms is None:
                     attempts_max = ATTEMPTS_MAX
             return basalt.connect(
-                target.url, namespace=target.namespace, timeout_ms=timeout_ms, attempts_max=attempts_max
+                target.url,
+                namespace=target.namespace,
+                timeout_ms=timeout_ms,
+                attempts_max=attempts_max,
+                token=proof,
+                tls=tls,
+                kerberos=proof is None and kerberos_for(target.url, target.profile),
             )
         except InputError as error:
             if error.field != "url":
@@ -335,11 +338,21 @@ GROUP = GroupName(lambda _client: ())
 def _asked(ctx: click.Context, known: Callable[[Client], Known]) -> Known:
     """Ask the server, once. A store that this process would have to open is not asked."""
     import basalt
+    from basalt.cli.credentials import kerberos_for, tls_for, token_for
 
     target = (ctx.find_object(Invocation) or Invocation()).target()
     if target.url.startswith("embedded:"):
         return
-    with basalt.connect(target.url, namespace=target.namespace, timeout_ms=COMPLETION_MS_MAX, attempts_max=1) as client:
+    proof = token_for(target.url, replace(target.profile, token_command=()))  # a Tab runs no program
+    with basalt.connect(
+        target.url,
+        namespace=target.namespace,
+        timeout_ms=COMPLETION_MS_MAX,
+        attempts_max=1,
+        token=proof,
+        tls=tls_for(target.url, target.profile),
+        kerberos=proof is None and kerberos_for(target.url, target.profile),
+    ) as client:
         yield from known(client)
 
 
@@ -458,108 +471,3 @@ def confirm(question: str, *, yes: bool) -> None:
         raise Usage(f"{uncapitalized(question)} Nobody is there to ask", hint="add --yes to do it")
     if not click.confirm(question, err=True):
         raise Usage("nothing was changed", hint="answer y, or add --yes, to do it")
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The values that a profile sets; None where it leaves the default."""
-
-    url: str | None = None
-    namespace: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Profiles:
-    """All profiles by name, and the name of the one in use."""
-
-    by_name: Mapping[str, Profile] = field(default_factory=dict)
-    current: str | None = None
-
-    def get(self, name: str) -> Profile:
-        """The profile, or a `CommandFailure` that lists those there are."""
-        profile = self.by_name.get(name)
-        if profile is None:
-            known = ", ".join(self.by_name) or "none yet"
-            raise CommandFailure(
-                f"there is no profile {name!r} (there are: {known})",
-                hint=f"add it with `basalt profile add {name if PROFILE_NAME.fullmatch(name) else 'NAME'} --url URL`",
-                exit_code=EXIT_NOT_FOUND,
-            )
-        return profile
-
-    def with_profile(self, name: str, profile: Profile) -> Profiles:
-        """With one more profile, or another one under this name."""
-        return replace(self, by_name={**self.by_name, name: profile})
-
-    def using(self, name: str) -> Profiles:
-        """With this profile in use where no other is named."""
-        return replace(self, current=name)
-
-    def without(self, name: str) -> Profiles:
-        """Without this profile, and with none in use if it was."""
-        left = {other: profile for other, profile in self.by_name.items() if other != name}
-        return Profiles(left, None if self.current == name else self.current)
-
-
-def profiles_path() -> Path:
-    """Return the path of the file, whether or not it exists."""
-    return Path(click.get_app_dir("basalt")) / "profiles.toml"
-
-
-def read_profiles() -> Profiles:
-    """The user's profiles; none when there is no file."""
-    import tomllib
-
-    path = profiles_path()
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Profiles()
-    except (OSError, ValueError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise CommandFailure(f"profiles file {path}: {reason}", hint="mend or remove it") from None
-    return _checked(tree, path)
-
-
-def write_profiles(profiles: Profiles) -> None:
-    """Put the file in place, readable by its owner only."""
-    path = profiles_path()
-    lines = [] if profiles.current is None else [f'current = "{profiles.current}"\n']
-    for name, profile in profiles.by_name.items():
-        lines.append(f"\n[profiles.{name}]\n")
-        lines.extend(
-            f"{key} = {_quoted(value)}\n" for key in _PROFILE_KEYS if (value := getattr(profile, key)) is not None
-        )
-    new = path.with_name(f"{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new.write_text("".join(lines).lstrip("\n"), encoding="utf-8")
-        new.chmod(0o600)
-        new.replace(path)
-    except OSError as error:
-        raise CommandFailure(f"profiles file {path}: {os.strerror(error.errno or 0)}") from None
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
-
-
-def _checked(tree: Mapping[str, object], path: Path) -> Profiles:
-    current = tree.get("current")
-    tables = tree.get("profiles", {})
-    if not isinstance(tables, dict) or not (current is None or isinstance(current, str)):
-        raise CommandFailure(
-            f'profiles file {path}: it has no "current" name and [profiles.NAME] tables', hint="mend or remove it"
-        )
-    by_name = {}
-    for name, table in tables.items():
-        wrong = not isinstance(table, dict) or not all(
-            key in _PROFILE_KEYS and isinstance(value, str) for key, value in table.items()
-        )
-        if wrong or not PROFILE_NAME.fullmatch(name):
-            raise CommandFailure(
-                f"profiles file {path}: profile {name!r} is not a url and a namespace", hint="mend or remove it"
-            )
-        by_name[name] = Profile(**table)
-    return Profiles(by_name, current)

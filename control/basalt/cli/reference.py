@@ -24,6 +24,30 @@ API does as well. `basalt hbase` alone talks to HBase, for a server cannot start
 before the command as well as after it; the later one wins. `embedded:DIR` in place of a URL opens a data directory without
 a server.
 
+## Who calls
+
+A server may ask [who calls](../operations/security.md). No option takes a secret, for arguments are in the shell's history and in the list of processes.
+First to last:
+
+1. `BASALT_TOKEN`, the token itself, or `BASALT_TOKEN_FILE`, a file that holds it;
+2. a login: `basalt auth login` turns what else proves who you are into a token that ends within 12 hours, in `logins.json` beside the profiles, and
+   sends it to that server from then on. `basalt auth logout` ends it there and forgets it here;
+3. `token_file` or `token_command` of the profile.
+
+`basalt profile add prod --url https://basalt.example --token-command "vault read -field=token secret/basalt"` keeps where a token is, and no token. The
+command is run without a shell and without input when a token is needed, at most 120 s; what it says on standard error is seen. It prints the token
+alone, or JSON: `{"token": "…", "expiresAt": "2026-01-31T10:00:00Z"}` (or milliseconds since 1970). It is asked again when the token is about to expire
+or is refused, so `basalt consume --follow` goes on. Completion by Tab runs no such command.
+
+`--ca-file`, `--cert-file` and `--key-file` of a profile name PEM files for https: whom to trust, and what to show. `BASALT_CA_FILE`,
+`BASALT_CERT_FILE` and `BASALT_KEY_FILE` go before all three.
+
+`basalt token create` and `rotate` print a token alone on standard output, this once, and the rest on standard error; `--to-file` writes it to a file of
+your own instead, which `rotate` replaces as a whole. [A guide](../guides/credentials.md) has all of it.
+
+What a profile names goes to the servers of its own URL: with another `--url`, or another one in `BASALT_URL`, nothing of it is sent. Only the
+environment's token goes to whatever server is named.
+
 ## Output
 
 `-o table` (the default) is for people: columns, times in UTC, sizes in KiB. On a terminal it has some style; elsewhere it is
@@ -42,8 +66,8 @@ for an error, which says what to do next.
 | 2 | the command line or a setting is wrong; nothing was done |
 | 3 | a topic, message, transaction, job or profile does not exist |
 | 4 | conflict: it exists already, a transaction has ended, another one won |
-| 5 | not allowed |
-| 6 | the server cannot be reached, is busy or stopping, or its answer was lost |
+| 5 | nobody knows who calls, or they may not do this (401, 403) |
+| 6 | the server cannot be reached, is busy or stopping, was asked too much (429), or its answer was lost |
 | 7 | a command that looks for trouble found some |
 | 130 | Ctrl-C |
 | 141 | whoever read the output closed it |

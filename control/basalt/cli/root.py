@@ -58,7 +58,16 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
-        "auth": Lazy("access.auth", "auth", "Show who one is to a server, and what one may do there."),
+        "auth": Lazy("access.auth", "auth", "Show who one is to a server, and what one may do there; log in and out."),
+        "token": Lazy("access.token", "token", "Make, list, rotate and revoke tokens."),
+        "grant": Lazy("access.grant", "grant", "Give rights, list them and take them back."),
+        "role": Lazy(
+            "access.role", "role", "Put principals and groups together under a name, for grants to role:NAME."
+        ),
+        "quota": Lazy("access.quota", "quota", "Show and set how much of a server a principal may use."),
+        "access": Lazy(
+            "access.access", "access", "Keep roles, grants and quotas in a file: export them, and apply it."
+        ),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("backup", "backup", "Make, list, verify, delete and restore backups of a store."),
         "repair": Lazy("backup", "repair", "Show what is damaged in a data directory, and mend what can be mended."),

@@ -56,6 +56,8 @@ from basalt.client.calls.payloads import RecordIn
 from basalt.client.calls.tables import TableRow
 from basalt.client.consumer.batches import Batch, ConsumedMessage
 from basalt.client.consumer.processing import Output
+from basalt.client.credential import BearerToken
+from basalt.client.tls import Tls
 from basalt.client.transaction.open_transaction import PostCommitError, TransactionAware
 
 __all__ = [
@@ -73,6 +75,7 @@ __all__ = [
     "AsyncTransaction",
     "AsyncTransactionalTable",
     "Batch",
+    "BearerToken",
     "Client",
     "ConsumedMessage",
     "Consumer",
@@ -102,6 +105,7 @@ __all__ = [
     "Table",
     "TableInfo",
     "TableRow",
+    "Tls",
     "Topic",
     "TopicInfo",
     "TopicStats",

@@ -13,9 +13,12 @@ import aiohttp
 from yarl import URL
 
 from basalt.client.attempts import Send
+from basalt.client.credential import TokenAwayError
 from basalt.client.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
-from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
+from basalt.client.kerberos import Sign
+from basalt.client.plans import Answer, AnswerLost, NoCredential, NotHttp, NotSent, Reply
 from basalt.client.servers import ServerUrl
+from basalt.client.tls import TlsContext
 
 CONNECTIONS_MAX = 100  # at a time; what exceeds it waits its turn within its deadline
 PIECE_BYTES = 256 * 1024  # larger bodies are sent in pieces, so that the event loop turns in between
@@ -29,8 +32,16 @@ class _AnswerLostError(Exception):
 class AiohttpTransport:
     """Sends requests to one server from one event loop, the one that first sends."""
 
-    def __init__(self, url: ServerUrl, *, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | TlsContext | None,
+        sign: Sign | None = None,
+    ) -> None:
         self._url = url
+        self._sign = sign
         self._headers = {"Accept-Encoding": "identity", **headers}
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
@@ -42,6 +53,11 @@ class AiohttpTransport:
             raise RuntimeError("this client is closed; connect again")
         if self._session is None:
             self._session = self._open()  # here, for a session belongs to the loop that it is made in
+        tls = self._tls
+        if isinstance(tls, TlsContext):
+            if tls.due:
+                await asyncio.to_thread(tls.look)
+            tls = tls.context
         headers = {**self._headers, **request.headers}
         data: bytes | AsyncIterator[bytes] | None = request.body or None
         if len(request.body) > PIECE_BYTES:
@@ -54,11 +70,14 @@ class AiohttpTransport:
                 data=data,
                 headers=headers,
                 allow_redirects=False,
+                ssl=True if tls is None else tls,
                 timeout=aiohttp.ClientTimeout(
                     total=max(0.001, request.timeout_ms / 1_000), sock_connect=CONNECT_MS_MAX / 1_000
                 ),
             ) as response:
                 return Answer(response.status, _headers(response), await response.read())
+        except TokenAwayError as away:
+            return NoCredential(str(away))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return NotSent(_reason(error))
         except TimeoutError:
@@ -76,9 +95,7 @@ class AiohttpTransport:
             await self._session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_MS_MAX / 1_000, ssl=True if self._tls is None else self._tls
-        )
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=IDLE_MS_MAX / 1_000)
         return aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -86,6 +103,7 @@ class AiohttpTransport:
             skip_auto_headers=("Content-Type",),  # it would name one for a POST without a body
             read_bufsize=READ_BUFFER_BYTES,
             middlewares=(_never_again,),
+            request_class=aiohttp.ClientRequest if self._sign is None else _signing(self._sign, self._url.host),
         )
 
 
@@ -98,6 +116,19 @@ async def _never_again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise _AnswerLostError(str(error)) from error
+
+
+def _signing(sign: Sign, host: str) -> type[aiohttp.ClientRequest]:
+    """The requests that carry a credential of their own, made for the connection that each is sent over."""
+
+    class Signed(aiohttp.ClientRequest):
+        async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+            over_tls = None if conn.transport is None else conn.transport.get_extra_info("ssl_object")
+            certificate = None if over_tls is None else over_tls.getpeercert(binary_form=True)
+            self.headers["Authorization"] = await asyncio.to_thread(sign, host, certificate)
+            return await super().send(conn)
+
+    return Signed
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:

@@ -22,13 +22,28 @@ from msgspec import MsgspecError
 
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
-from basalt.client.plans import Answer, AnswerLost, Await, Call, Effect, NotHttp, NotSent, Reply, Rest, Steps
+from basalt.client.plans import (
+    Answer,
+    AnswerLost,
+    Await,
+    Call,
+    Effect,
+    LeaderRefused,
+    NoCredential,
+    NotHttp,
+    NotSent,
+    Reply,
+    Rest,
+    Steps,
+)
 from basalt.errors import (
     BY_CODE,
+    AuthenticationUnavailableError,
     BasaltError,
     BusyError,
     ConflictError,
     DiskFullError,
+    ForbiddenError,
     InputError,
     InternalError,
     MalformedBodyError,
@@ -38,6 +53,8 @@ from basalt.errors import (
     RetryError,
     StoppingError,
     StoreError,
+    ThrottledError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -51,19 +68,38 @@ BACKOFF_DOUBLINGS_MAX = 30  # beyond any bound; a call that never gives up must 
 SAID_AFTER_MS = 1_000  # of waiting: a restart that takes no longer is nobody's concern
 
 # The server says with these that it did nothing, so that any call may be sent again.
-_NOTHING_HAPPENED = (BusyError, StoppingError, UnavailableError, StoreError, NotLeaderError)
+_NOTHING_HAPPENED = (
+    AuthenticationUnavailableError,
+    BusyError,
+    NotLeaderError,
+    StoppingError,
+    StoreError,
+    ThrottledError,
+    UnavailableError,
+)
 
 REQUEST_ID_HEADER = "basalt-request-id"
 SHOWN_CHARS_MAX = 200  # of a foreign answer: enough to recognise a proxy's page, too little to flood a log
 GATEWAY_STATUSES = frozenset({502, 503, 504})  # a proxy's: the server behind it may have got the call
 # A newer server may have codes that this client does not know; the status then says what kind they are.
 _BY_STATUS: dict[int, type[BasaltError]] = {
+    401: UnauthenticatedError,
+    403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
     412: ConflictError,
     429: BusyError,
     503: RetryError,
 }
+# The server's own hint is in the words of HTTP.
+_NOBODY_HINT = (
+    "Give a token: token= of connect, BASALT_TOKEN_FILE, a profile of the command line, or `basalt auth login`."
+)
+_CERTIFICATE_HINT = (
+    "Name the certificates of its authority: tls=basalt.Tls(ca_file=…), BASALT_CA_FILE, or ca_file of a profile."
+)
+# A proxy that lets nobody through without a credential of its own says so in its own words.
+_REFUSED_BETWEEN: dict[int, type[BasaltError]] = {401: UnauthenticatedError, 403: ForbiddenError}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +308,34 @@ def judge(call: Call[Any], reply: Reply, url: str) -> Any:
         return Again(
             UnavailableError(
                 f"{call.what}: no server can be reached at {url} ({reply.reason}); nothing was sent",
-                hint="Check that the server runs (basalt serve) and that the URL is right.",
+                hint=_CERTIFICATE_HINT
+                if "CERTIFICATE_VERIFY_FAILED" in reply.reason
+                else "Check that the server runs (basalt serve) and that the URL is right.",
             )
         )
+    if isinstance(reply, NoCredential):
+        return Again(
+            AuthenticationUnavailableError(
+                f"{call.what}: there is no token to send now ({reply.reason}); nothing was sent"
+            )
+        )
+    if isinstance(reply, LeaderRefused):
+        return _judge_leader_refused(call, reply, url)
     if isinstance(reply, NotHttp):
         raise ProtocolError(
             f"{call.what}: what answers at {url} does not speak HTTP ({reply.reason})", hint="Check the URL."
         )
     return _judge_lost(call, reply, url)
+
+
+def _judge_leader_refused(call: Call[Any], reply: LeaderRefused, url: str) -> Again:
+    error = NotLeaderError(
+        f"{call.what}: a server at {url} says that {reply.reason} leads, to which this client sends no credential:"
+        " it was not given that server, or has spoken over TLS and would not there; nothing was done",
+        hint="Name every server in the URL, as leader.url in its settings has it, or use https for all of them.",
+    )
+    error.leader_url = reply.reason
+    return Again(error, error.retry_after_ms)  # another one may lead soon
 
 
 def _judge_lost(call: Call[Any], reply: AnswerLost, url: str) -> Again:
@@ -334,7 +390,10 @@ def error_of(call: Call[Any], answer: Answer) -> BasaltError:
         known = _BY_STATUS.get(answer.status) or (InputError if answer.status < 500 else InternalError)
         message = f"{message} (code {problem.code})"
     unknown = issubclass(known, UnknownOutcomeError) and call.effect is not Effect.NONE
-    error = known(message, field=problem.field, hint=lost_hint(call) if unknown else problem.hint)
+    hint = lost_hint(call) if unknown else problem.hint
+    if known is UnauthenticatedError and problem.field == "Authorization":
+        hint = _NOBODY_HINT
+    error = known(message, field=problem.field, hint=hint)
     error.request_id = problem.request_id or answer.headers.get(REQUEST_ID_HEADER)
     if isinstance(error, NotLeaderError):
         error.leader_url = problem.leader
@@ -371,6 +430,12 @@ def _foreign(call: Call[Any], answer: Answer) -> BasaltError:
             f"{call.what}: something in between answered {answer.status} {HTTPStatus(answer.status).phrase},"
             " so whether it took effect is unknown",
             hint=lost_hint(call),
+        )
+    refused = _REFUSED_BETWEEN.get(answer.status)
+    if refused is not None:
+        return refused(
+            not_basalt(call, answer, "something in between lets nobody through like this").message,
+            hint="What stands between this client and the server wants a credential, or another one.",
         )
     return not_basalt(call, answer, "the answer is not Basalt's")
 

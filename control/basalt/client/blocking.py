@@ -9,14 +9,26 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from ssl import SSLContext
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import admin, auth, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import (
+    access,
+    admin,
+    groups,
+    messages,
+    producers,
+    quotas,
+    reading,
+    tables,
+    topics,
+    transactions,
+)
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -27,14 +39,30 @@ from basalt.client.consumer import open_consumer, processing
 from basalt.client.consumer.batches import Batch
 from basalt.client.consumer.open_consumer import OpenConsumer
 from basalt.client.consumer.renewal import Renewal
+from basalt.client.credential import (
+    Hidden,
+    KeptToken,
+    Token,
+    TokenAwayError,
+    TokenSource,
+    asked_here,
+    credential_of,
+    hidden,
+    proves,
+)
 from basalt.client.handles import Handle, making, signed
-from basalt.client.plans import Await, ClientScope, Cursor, Reply, Steps, TableScope, TopicScope
+from basalt.client.kerberos import check_library, negotiate
+from basalt.client.plans import Answer, Await, ClientScope, Cursor, NoCredential, Reply, Steps, TableScope, TopicScope
 from basalt.client.producers import AutomaticProducers
-from basalt.client.servers import Redirects, Servers, ServerUrl, parse_urls, shown
+from basalt.client.servers import Redirects, Servers, ServerUrl, in_the_open, parse_urls, shown
+from basalt.client.tls import Tls, tls_context
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.transactional_table import TableInUse
 from basalt_engine.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from threading import Lock
 
 NAMESPACE_DEFAULT = "default"
 log = logging.getLogger("basalt.client")
@@ -58,19 +86,90 @@ class Transport(Protocol):
         ...
 
 
+class Credential:
+    """The client's token: asks for it when it is first needed, and again where that may help; never twice at the same time."""
+
+    def __init__(self, source: TokenSource, now_ms: Callable[[], int]) -> None:
+        self._kept = KeptToken(source)
+        self._now_ms = now_ms
+        self._lock, self._process = _new_lock(), os.getpid()
+        self._said = False
+
+    def header(self) -> Hidden:
+        """The Authorization to send."""
+        kept, now_ms = self._kept, self._now_ms()
+        if kept.header is not None and (now_ms < kept.ask_at_ms or (kept.may_wait(now_ms) and self._lock.locked())):
+            return kept.header  # still good, and where it is about to expire somebody asks for another one already
+        try:
+            return self._other_than(kept.header)
+        except Exception as error:
+            if kept.header is None or not kept.may_wait(now_ms):
+                raise
+            kept.keep_on(now_ms)
+            if not self._said:
+                self._said = True
+                log.warning("the client's token cannot be had anew (%s); the one it has is sent", type(error).__name__)
+            return kept.header
+
+    def instead_of(self, refused: Hidden) -> Hidden | None:
+        """Another Authorization than the one that a server has refused; None where there is none."""
+        if self._kept.source.ask is None:
+            return None
+        header = self._other_than(refused)
+        return None if header == refused else header
+
+    def _other_than(self, seen: Hidden | None) -> Hidden:
+        ask = self._kept.source.ask
+        if self._process != os.getpid():  # a fork took the lock along as it was, and whoever holds it stayed behind
+            self._lock, self._process = _new_lock(), os.getpid()
+        with self._lock:
+            if ask is not None and (self._kept.header is None or self._kept.header is seen):
+                try:
+                    given = asked_here(ask)
+                except OSError as error:
+                    raise TokenAwayError(type(error).__name__) from None
+                self._kept.take(given, self._now_ms())
+                self._said = False
+            assert self._kept.header is not None
+            return self._kept.header
+
+
+def _new_lock() -> Lock:
+    from threading import Lock
+
+    return Lock()
+
+
 class RedirectingTransport:
     """Sends to the server that leads: one of those that were named, or one that a standby names."""
 
-    def __init__(self, servers: Servers[Transport]) -> None:
+    def __init__(self, servers: Servers[Transport], credential: Credential | None = None) -> None:
         self._servers = servers
+        self._credential = credential
 
     def send(self, request: Send) -> Reply:
         """Send the request, and send it again only where nothing was done."""
         redirects = Redirects(self._servers, request)
+        try:
+            return self._sent(redirects, self._credential)
+        except TokenAwayError as away:
+            return NoCredential(f"asking for one failed: {away}")
+
+    def _sent(self, redirects: Redirects, credential: Credential | None) -> Reply:
+        header = None if credential is None else credential.header()
+        if header is not None and not redirects.sign(header):
+            return NoCredential("asking for one took as long as the call may take")
         while True:
             reply = self._servers.transport_to(redirects.server).send(redirects.request)
-            if not redirects.follow(reply):
-                return reply
+            if credential is not None and header is not None and isinstance(reply, Answer) and reply.status == 401:
+                # Nothing was done, whatever the call. Once: what is refused again stays refused.
+                header = credential.instead_of(header)
+                credential = None
+                if header is not None and redirects.sign(header):
+                    continue
+            standing = redirects.follow(reply)
+            if standing is not None:
+                return standing
 
     def close(self) -> None:
         """Close every connection to every server."""
@@ -401,8 +500,47 @@ class Sessions(Handle[ClientScope, Driver]):
 class Auth(Handle[ClientScope, Driver]):
     """Who this client is to the server, and what it may do: `client.auth`."""
 
-    whoami = blocking(auth.whoami)
-    check = blocking(auth.check)
+    whoami = blocking(access.whoami)
+    check = blocking(access.check)
+    login = blocking(access.login)
+    logout = blocking(access.logout)
+    refusals = blocking(access.refusals)
+
+
+class Tokens(Handle[ClientScope, Driver]):
+    """Tokens, by their ids, which are no secrets: `client.tokens`."""
+
+    create = blocking(access.create_token)
+    list = blocking(access.list_tokens)
+    get = blocking(access.get_token)
+    rotate = blocking(access.rotate_token)
+    revoke = blocking(access.revoke_token)
+
+
+class Grants(Handle[ClientScope, Driver]):
+    """Grants, by their ids: `client.grants`."""
+
+    add = blocking(access.add_grant)
+    list = blocking(access.list_grants)
+    remove = blocking(access.remove_grant)
+
+
+class Roles(Handle[ClientScope, Driver]):
+    """Roles by name: `client.roles`."""
+
+    list = blocking(access.list_roles)
+    get = blocking(access.get_role)
+    set = blocking(access.set_role)
+    remove = blocking(access.remove_role)
+
+
+class Quotas(Handle[ClientScope, Driver]):
+    """The quotas of a server, by subject: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+
+    list = blocking(quotas.list_quotas)
+    describe = blocking(quotas.describe_quota)
+    set = blocking(quotas.set_quota)
+    remove = blocking(quotas.remove_quota)
 
 
 class Admin(Handle[ClientScope, Driver]):
@@ -463,6 +601,10 @@ class Client(Handle[ClientScope, Driver]):
         self.transactions = Transactions(scope, driver)
         self.sessions = Sessions(scope, driver)
         self.auth = Auth(scope, driver)
+        self.tokens = Tokens(scope, driver)
+        self.grants = Grants(scope, driver)
+        self.roles = Roles(scope, driver)
+        self.quotas = Quotas(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property
@@ -487,20 +629,32 @@ def connect(
     namespace: str = NAMESPACE_DEFAULT,
     timeout_ms: int = TIMEOUT_MS_DEFAULT,
     attempts_max: int | None = None,
+    token: Token | None = None,
     headers: Mapping[str, str] | None = None,
-    tls: SSLContext | None = None,
+    tls: SSLContext | Tls | None = None,
+    kerberos: bool = False,
     dedup: bool = True,
 ) -> Client:
     """Make a client of the server (or servers) at this URL, as `basalt.connect`, which also takes `embedded:`. Nothing is sent yet."""
     # Here, for the client's library is large, and blocking clients do without it.
     from basalt.client.http_transport import HttpTransport
 
+    token = hidden(token)
     clock, servers, retries = SystemClock(), parse_urls(url), RetryPolicy(timeout_ms, attempts_max)
+    source, always = credential_of(token, headers or {}, kerberos=kerberos)
+    if kerberos:
+        check_library()
+    secured = tls_context(tls, secure=servers[0].scheme == "https")
+    if (kerberos or proves(source, always)) and (plain := in_the_open(servers)) is not None:
+        log.warning("what proves who calls goes to %s without TLS: whoever is on the way there can read it", plain)
 
     def open_one(server: ServerUrl) -> Transport:
-        return HttpTransport(server, headers=headers or {}, tls=tls)
+        return HttpTransport(server, headers=always, tls=secured, sign=negotiate if kerberos else None)
 
-    transport = RedirectingTransport(Servers(servers, open_one, clock.monotonic_ms))
+    transport = RedirectingTransport(
+        Servers(servers, open_one, clock.monotonic_ms, guarded=kerberos or source is not None or bool(always)),
+        None if source is None else Credential(source, clock.now_ms),
+    )
     return client_of(transport, shown(servers), namespace, retries, clock, dedup=dedup)
 
 

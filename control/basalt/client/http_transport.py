@@ -15,8 +15,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from basalt.client.attempts import Send
-from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
+from basalt.client.credential import TokenAwayError
+from basalt.client.kerberos import Sign
+from basalt.client.plans import Answer, AnswerLost, NoCredential, NotHttp, NotSent, Reply
 from basalt.client.servers import ServerUrl
+from basalt.client.tls import TlsContext
 from basalt_engine.clock import SystemClock
 
 IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more clients than that has better use for them
@@ -36,12 +39,14 @@ class HttpTransport:
         url: ServerUrl,
         *,
         headers: Mapping[str, str],
-        tls: ssl.SSLContext | None,
+        tls: ssl.SSLContext | TlsContext | None,
+        sign: Sign | None = None,
         monotonic_ms: Callable[[], float] = _monotonic_ms,
     ) -> None:
         self._url = url
         self._headers = dict(headers)
-        self._tls: ssl.SSLContext | None = None
+        self._sign = sign
+        self._tls: ssl.SSLContext | TlsContext | None = None
         if url.scheme == "https":
             self._tls = ssl.create_default_context() if tls is None else tls
         self._monotonic_ms = monotonic_ms
@@ -61,7 +66,12 @@ class HttpTransport:
             except OSError as error:
                 return NotSent(_reason(error))
         try:
-            reply, reusable = connection.exchange(request, self._url.prefix, self._headers, deadline_ms)
+            headers = self._signed(connection)
+            if self._sign is not None and self._monotonic_ms() >= deadline_ms:
+                raise TokenAwayError("it took as long as the call may take")
+            reply, reusable = connection.exchange(request, self._url.prefix, headers, deadline_ms)
+        except TokenAwayError as away:
+            reply, reusable = NoCredential(str(away)), True
         except BaseException:  # an interrupt: half an answer is on the line, so it carries nothing more
             connection.close()
             raise
@@ -76,6 +86,11 @@ class HttpTransport:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
+
+    def _signed(self, connection: _Connection) -> dict[str, str]:
+        if self._sign is None:
+            return self._headers
+        return {**self._headers, "Authorization": self._sign(self._url.host, connection.certificate)}
 
     def _keep(self, connection: _Connection) -> None:
         if self._closed or len(self._idle) >= IDLE_CONNECTIONS_MAX:
@@ -103,11 +118,18 @@ class HttpTransport:
         plain = socket.create_connection((self._url.host, self._url.port), timeout_seconds)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            inner = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._url.host)
+            inner = plain if self._tls is None else self._secured(self._tls, plain)
         except BaseException:
             plain.close()
             raise
         return _Connection(self._url, _TimedSocket(inner, self._monotonic_ms))
+
+    def _secured(self, tls: ssl.SSLContext | TlsContext, plain: socket.socket) -> socket.socket:
+        if isinstance(tls, TlsContext):
+            if tls.due:
+                tls.look()
+            tls = tls.context
+        return tls.wrap_socket(plain, server_hostname=self._url.host)
 
 
 class _Connection:
@@ -121,6 +143,7 @@ class _Connection:
         self._poll = select.poll()
         self._poll.register(timed.fileno(), select.POLLIN)
         self._piece = memoryview(bytearray(PIECE_BYTES))
+        self.certificate = timed.certificate
         self.idle_since_ms = 0.0
 
     def is_quiet(self) -> bool:
@@ -177,6 +200,7 @@ class _TimedSocket:
         self._monotonic_ms = monotonic_ms
         self._readers = 0
         self._closing = False
+        self.certificate = inner.getpeercert(binary_form=True) if isinstance(inner, ssl.SSLSocket) else None
         self.deadline_ms = 0.0
 
     def sendall(self, data: bytes) -> None:

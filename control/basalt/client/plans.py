@@ -56,6 +56,14 @@ class NotSent(NoAnswer):
     """Nothing reached the server: no connection could be made."""
 
 
+class NoCredential(NoAnswer):
+    """Nothing was sent: what proves who calls could not be had now."""
+
+
+class LeaderRefused(NoAnswer):
+    """Nothing was done: the server that leads is one that may not get what this client sends. `reason` is its URL."""
+
+
 class AnswerLost(NoAnswer):
     """The call was sent, at least in part, and no whole answer came: it took effect, or it did not."""
 
@@ -64,7 +72,7 @@ class NotHttp(NoAnswer):
     """The other side answered with something that is not HTTP."""
 
 
-Reply: TypeAlias = Answer | NotSent | AnswerLost | NotHttp
+Reply: TypeAlias = Answer | NotSent | NoCredential | LeaderRefused | AnswerLost | NotHttp
 Query: TypeAlias = tuple[tuple[str, str], ...]
 
 

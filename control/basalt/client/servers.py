@@ -6,14 +6,16 @@ it did nothing. `attempts` judges what else goes wrong, as with one server; what
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from basalt.client.attempts import Send, problem_of
-from basalt.client.plans import Answer, AnswerLost, NotSent, Reply
+from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError
 from basalt.redaction import address_without_password
 
@@ -62,7 +64,7 @@ def parse_url(url: str) -> ServerUrl:
         raise InputError(
             f"URL {parts.scheme}://{parts.hostname} has a query, a fragment or a password in it",
             field="url",
-            hint="Leave them out; credentials go into headers=.",
+            hint="Leave them out; a token goes into token=, or into BASALT_TOKEN_FILE.",
         )
     if not url.isascii() or any(char <= " " for char in url):
         raise InputError(f"URL {_quoted(url)} has characters that URLs do not have", field="url", hint=_HINT)
@@ -92,13 +94,34 @@ def shown(servers: tuple[ServerUrl, ...]) -> str:
     return ",".join(server.text for server in servers)
 
 
+def is_loopback(host: str) -> bool:
+    """Tell whether the name or address is that of this machine, and of no other."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def in_the_open(servers: Sequence[ServerUrl]) -> str | None:
+    """The URL of the first server that is elsewhere and is not spoken to over TLS: what proves who calls can be read on the way there."""
+    return next((each.text for each in servers if each.scheme == "http" and not is_loopback(each.host)), None)
+
+
 class Servers(Generic[TransportT]):
-    """The servers that the caller named, the one that answered last, and a transport to each; shared by a client's requests."""
+    """The servers that the caller named, the one that answered last, and a transport to each; shared by a client's requests.
+
+    `guarded`: what is sent may prove who calls, so it goes only to those that the caller named, or over TLS.
+    """
 
     def __init__(
-        self, named: Sequence[ServerUrl], open_one: Callable[[ServerUrl], TransportT], monotonic_ms: Callable[[], float]
+        self,
+        named: Sequence[ServerUrl],
+        open_one: Callable[[ServerUrl], TransportT],
+        monotonic_ms: Callable[[], float],
+        *,
+        guarded: bool = False,
     ) -> None:
         self.named = tuple(named)
+        self._guarded = guarded
         self.current = self.named[0]
         self.monotonic_ms = monotonic_ms
         self._open_one = open_one
@@ -119,12 +142,15 @@ class Servers(Generic[TransportT]):
         """Return the server to send a request to that got this reply; None when the reply stands."""
         if isinstance(reply, NotSent):
             return self._next(tried)
-        if not isinstance(reply, Answer) or reply.status != 503:
+        if not _of_a_standby(reply):
             return None
-        problem = problem_of(reply)
-        if problem is None or problem.code != NotLeaderError.code:
-            return None
-        return self._leader(problem.leader) or self._next(tried)
+        leader = _leader_of(reply)
+        return leader if leader is not None and self._trusts(leader) else self._next(tried)
+
+    def standing(self, reply: Reply) -> Reply:
+        """The reply that stands where there is no other server to send to: also, that there is one which may not get what is sent."""
+        leader = _leader_of(reply) if _of_a_standby(reply) else None
+        return reply if leader is None or self._trusts(leader) else LeaderRefused(leader.text)
 
     def leave(self, server: ServerUrl) -> None:
         """Have other requests, and the repetition of this one, begin elsewhere: the answer of this server was lost.
@@ -134,19 +160,32 @@ class Servers(Generic[TransportT]):
         if self.current == server:
             self.current = self._next(server) or server
 
-    def _leader(self, url: str | None) -> ServerUrl | None:
-        try:
-            leader = None if url is None else parse_url(url)
-        except InputError:
-            return None
-        # Headers may hold secrets: what was to go over TLS never goes without.
-        return leader if leader is not None and leader.scheme == self.named[0].scheme else None
+    def _trusts(self, leader: ServerUrl) -> bool:
+        if leader in self.named:
+            return True
+        # What was to go over TLS never goes without, and what goes without goes to nobody whom only a standby has named.
+        return leader.scheme == self.named[0].scheme and (leader.scheme == "https" or not self._guarded)
 
     def _next(self, tried: ServerUrl) -> ServerUrl | None:
         if tried not in self.named:
             return self.named[0]
         following = self.named[(self.named.index(tried) + 1) % len(self.named)]
         return None if following == tried else following
+
+
+def _of_a_standby(reply: Reply) -> bool:
+    if not isinstance(reply, Answer) or reply.status != 503:
+        return False
+    problem = problem_of(reply)
+    return problem is not None and problem.code == NotLeaderError.code
+
+
+def _leader_of(reply: Reply) -> ServerUrl | None:
+    problem = problem_of(reply) if isinstance(reply, Answer) else None
+    try:
+        return None if problem is None or problem.leader is None else parse_url(problem.leader)
+    except InputError:
+        return None
 
 
 class Redirects:
@@ -159,17 +198,28 @@ class Redirects:
         self.request = request
         self.server = servers.current
 
-    def follow(self, reply: Reply) -> bool:
-        """Say whether to send `request` again, to another `server`."""
+    def sign(self, header: str) -> bool:
+        """Have the request carry this Authorization. False where no time is left to send it."""
+        left_ms, request = self._left_ms(), self.request
+        # Made by hand, for it is made for each call: `replace` costs four times as much.
+        headers = {**request.headers, "Authorization": header}
+        self.request = Send(request.method, request.target, headers, request.body, left_ms)
+        return left_ms > 0
+
+    def follow(self, reply: Reply) -> Reply | None:
+        """The reply that stands; None: send `request` again, to another `server`."""
         self._tried.append(self.server)
         if isinstance(reply, AnswerLost):
             self._servers.leave(self.server)
         instead = self._servers.instead(self.server, reply)
         if instead is None:
-            return False
+            return self._servers.standing(reply)
         self._servers.current = instead
-        left_ms = self._deadline_ms - self._servers.monotonic_ms()
+        left_ms = self._left_ms()
         if instead in self._tried or len(self._tried) > MOVES_MAX or left_ms <= 0:
-            return False
+            return self._servers.standing(reply)
         self.server, self.request = instead, replace(self.request, timeout_ms=left_ms)
-        return True
+        return None
+
+    def _left_ms(self) -> float:
+        return self._deadline_ms - self._servers.monotonic_ms()

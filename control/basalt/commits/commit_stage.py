@@ -46,13 +46,25 @@ from basalt_engine.spans import Spans
 
 
 class Beginning(NamedTuple):
-    """The arguments of a begin, but for the session."""
+    """The arguments of a begin, but for the session. `principal` is whose it is to be."""
 
     kind: Kind = Kind.SHORT
     timeout_ms: int | None = None
     owner: str = ""
     external_writes: bool = False
     request_id: str | None = None
+    principal: str = ""
+
+
+class Asking(NamedTuple):
+    """Who asks for a one-shot transaction: a label, the request, and whose the transaction is to be."""
+
+    owner: str = ""
+    request_id: str | None = None
+    principal: str = ""
+
+
+Guard = Callable[[Transaction | None], None]  # looks at the transaction, None when it has ended, and may refuse
 
 
 class _OneShotsInGroup:
@@ -160,16 +172,19 @@ class CommitStage:
         plan: TopicPlan,
         request_id: str | None = None,
         deferred_changes: frozenset[bytes] | None = None,
+        guard: Guard | None = None,
     ) -> Callable[[Group], Outcome | BasaltError]:
         """The stage that publishes what was planned and all that was stored, and decides.
 
-        Its answer may be a refusal, which is durable by then.
+        Its answer may be a refusal, which is durable by then. A `guard` raises when it must not be, and then nothing has changed.
         """
         started_ms = self._clock.monotonic_ms()
 
         def stage(group: Group) -> Outcome | BasaltError:
             manager, topics = self._manager, self._topics
             state = manager.state
+            if guard is not None:
+                guard(state.find(transaction_id))
             proposal = state.commit(
                 transaction_id, group.now_ms, inline=manager.atomic, request_id=request_id,
                 deferred_changes=deferred_changes,
@@ -198,11 +213,11 @@ class CommitStage:
 
         return stage
 
-    def one_shot(self, group: Group, plan: TopicPlan, owner: str, request_id: str | None) -> Outcome:
+    def one_shot(self, group: Group, plan: TopicPlan, asked: Asking) -> Outcome:
         """In a stage: begin, add the plan's rows and commit, unless that was done before under the same request id."""
         manager = self._manager
         state = manager.state
-        made = state.begin_committed(group.now_ms, owner, request_id)
+        made = state.begin_committed(group.now_ms, *asked)
         if not made.edits:
             return state.outcome(made.transaction_id)
         self._topics.check(plan, None)
@@ -210,7 +225,7 @@ class CommitStage:
             self._groups.check(plan.acknowledgements, None, group.now_ms, made.transaction_id)
         if manager.atomic:
             self._topics.commit(group, plan, made.transaction_id, None)
-            manager.apply(group, made.edits)
+            manager.apply(group, made.edits, phase=Phase.OUTCOME)
             self._acknowledge(group, plan, made.transaction_id)
         else:
             logged = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
@@ -219,7 +234,7 @@ class CommitStage:
             self._topics.commit(group, plan, made.transaction_id, None)
             logged.update(join.key for join in joins)
             manager.apply(group, use.before)
-            manager.apply(group, made.edits)
+            manager.apply(group, made.edits, phase=Phase.OUTCOME)
             self._acknowledge(group, plan, made.transaction_id)
             manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
         return state.outcome(made.transaction_id)
@@ -231,13 +246,13 @@ class CommitStage:
             self._manager.apply(group, made)
 
     def one_shot_of(
-        self, plan: TopicPlan, owner: str, request_id: str | None, staged: Callable[[Group], None] | None = None
+        self, plan: TopicPlan, asked: Asking, staged: Callable[[Group], None] | None = None
     ) -> Callable[[Group], Outcome]:
         """The stage of a one-shot transaction, counted as a commit that begins now. Calls `staged` once nothing refuses it any more."""
         started_ms = self._clock.monotonic_ms()
 
         def stage(group: Group) -> Outcome:
-            outcome = self.one_shot(group, plan, owner, request_id)
+            outcome = self.one_shot(group, plan, asked)
             group.when_durable(partial(self.count_commit, started_ms))
             if staged is not None:
                 staged(group)
@@ -245,10 +260,10 @@ class CommitStage:
 
         return stage
 
-    def answered_one_shot(self, group: Group, owner: str, request_id: str | None) -> Outcome | None:
+    def answered_one_shot(self, group: Group, asked: Asking) -> Outcome | None:
         """In a stage: the outcome of an earlier one-shot transaction with this request id."""
         state = self._manager.state
-        made = state.begin_committed(group.now_ms, owner, request_id)
+        made = state.begin_committed(group.now_ms, *asked)
         return None if made.edits else state.outcome(made.transaction_id)
 
     def end_idle_topics(self, group: Group) -> None:

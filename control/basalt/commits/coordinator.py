@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import Topic
-from basalt.commits.commit_stage import Beginning, CommitStage, TopicParticipant, TopicPlan
+from basalt.commits.commit_stage import Asking, Beginning, CommitStage, Guard, TopicParticipant, TopicPlan
 from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError
@@ -30,7 +30,6 @@ from basalt_engine.errors import BasaltError
 
 T = TypeVar("T")
 _NOTHING = TopicPlan([])  # of a commit that brings no work
-Guard = Callable[[Transaction | None], None]  # looks at the transaction, None when it has ended, and may refuse
 log = logging.getLogger("basalt.transactions")
 
 
@@ -75,9 +74,10 @@ class Coordinator:
         owner: str = "",
         external_writes: bool = False,
         request_id: str | None = None,
+        principal: str = "",
     ) -> Transaction:
         """A new transaction. `external_writes`: its client writes under its pointer outside Basalt, too."""
-        asked = Beginning(kind, timeout_ms, owner, external_writes, request_id)
+        asked = Beginning(kind, timeout_ms, owner, external_writes, request_id, principal)
         return await self._run(lambda group: self._stages.begin(group, asked))
 
     async def commit(
@@ -86,10 +86,12 @@ class Coordinator:
         work: Work | None = None,
         request_id: str | None = None,
         deferred_changes: frozenset[bytes] | None = None,
+        guard: Guard | None = None,
     ) -> Outcome:
         """Publish the work and all that was stored, and make every write of the transaction visible, in one decision.
 
-        A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise.
+        A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise. A `guard`
+        raises, in the stage that decides, when it must not be: then nothing has changed.
         """
         await self.manager.ensure_known()
         try:
@@ -99,7 +101,7 @@ class Coordinator:
             if before.state is State.COMMITTED:  # a retry is answered whatever became of the topics since
                 return before
             raise
-        stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes)
+        stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes, guard)
         return _answer_or_raise(await self._run(stage, plan.payload_bytes))
 
     async def one_shot(
@@ -108,16 +110,18 @@ class Coordinator:
         owner: str = "",
         request_id: str | None = None,
         staged: Callable[[Group], None] | None = None,
+        principal: str = "",
     ) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing. `staged` is called while it is to be written."""
+        asked = Asking(owner, request_id, principal)
         try:
             plan = self._topics.plan_in_memory(work) or await self._plan(work, None)
         except InputError:
-            before = await self._run(lambda group: self._stages.answered_one_shot(group, owner, request_id))
+            before = await self._run(lambda group: self._stages.answered_one_shot(group, asked))
             if before is not None:
                 return before
             raise
-        return await self._run(self._stages.one_shot_of(plan, owner, request_id, staged), plan.payload_bytes)
+        return await self._run(self._stages.one_shot_of(plan, asked, staged), plan.payload_bytes)
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -204,13 +208,14 @@ class Coordinator:
         waiter: Waiter[Outcome | BasaltError],
         transaction_id: int,
         deferred_changes: frozenset[bytes] | None = None,
+        guard: Guard | None = None,
     ) -> bool:
         """As `commit`, of what the transaction stored, without more."""
-        stage = self._stages.commit(transaction_id, _NOTHING, None, deferred_changes)
+        stage = self._stages.commit(transaction_id, _NOTHING, None, deferred_changes, guard)
         return self.manager.submit(stage, waiter)
 
     def submit_one_shot(
-        self, waiter: Waiter[Outcome], work: Work, owner: str = "", request_id: str | None = None
+        self, waiter: Waiter[Outcome], work: Work, owner: str = "", request_id: str | None = None, principal: str = ""
     ) -> bool:
         """As `one_shot`, where nothing speaks against the work and its topics are in memory."""
         try:
@@ -219,7 +224,8 @@ class Coordinator:
             return False  # it may be a retry, which is answered whatever became of the topics since
         if plan is None:
             return False
-        return self.manager.submit(self._stages.one_shot_of(plan, owner, request_id), waiter, plan.payload_bytes)
+        asked = Asking(owner, request_id, principal)
+        return self.manager.submit(self._stages.one_shot_of(plan, asked), waiter, plan.payload_bytes)
 
     async def log_no_changes(self, transaction_ids: Collection[int]) -> None:
         """Log that the deferred change sets of these transactions are empty, so that nothing of them can be lost."""
@@ -339,15 +345,15 @@ class SessionCalls:
         self._stages = stages
         self._recovery = recovery
 
-    async def open(self, name: str, run: str) -> SessionState:
-        """The run holds the session. Transactions that the runs before it left open are ended by then.
+    async def open(self, name: str, run: str, principal: str = "") -> SessionState:
+        """The run holds the session, which `principal` opens for it. Transactions that the runs before it left open are ended by then.
 
         It is rolled back, too, where that succeeds. Where not, it stays hidden, and the expiry job tries again.
         """
 
         def stage(group: Group) -> tuple[SessionState, list[Transaction]]:
             sessions = self._manager.state.sessions
-            self._stages.apply(group, sessions.open(name, run, group.now_ms).edits)
+            self._stages.apply(group, sessions.open(name, run, group.now_ms, principal).edits)
             return sessions.get(name), _unfinished(sessions.transactions(name))
 
         opened, unfinished = await self._manager.run(stage)
@@ -390,7 +396,9 @@ class SessionCalls:
             done = state.sessions.done_before(name)
             if done is not None:
                 return done, []
-            proposal = state.sessions.begin_named(group.now_ms, name, *asked[:-1])
+            proposal = state.sessions.begin_named(
+                group.now_ms, name, asked.kind, asked.timeout_ms, asked.owner, asked.external_writes, asked.principal
+            )
             # As one entry, for a session that is taken over and the begin in it are one decision.
             self._stages.apply(group, proposal.edits, phase=Phase.OUTCOME)
             taken = any(isinstance(edit, SessionOpened) for edit in proposal.edits)

@@ -25,6 +25,8 @@ from basalt.runtime.group_commit import Group, NotLoadedError
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.edits import Doomed, Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
+from basalt.transactions.rules.refusals import naming
+from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.spans import ZERO_ID, Spans
 
 UNPARKED_TOGETHER = 1_000  # stretches of parked messages that are freed by one entry of the log: a few milliseconds
@@ -436,24 +438,31 @@ class Acknowledging:
                 field="ids",
                 hint="fetch, and acknowledge what was dealt",
             )
-        raise AcknowledgeOrderError(
+        before = (
             f"message {left.id.hex()} of group {state.name} comes before {left.later.hex()}, with the same key, and"
-            f" {self._standing(live, left.id)}",
-            field="ids",
-            hint="acknowledge them together, or the earlier one first; or give this one back and fetch again",
         )
+        hint = "acknowledge them together, or the earlier one first; or give this one back and fetch again"
+        holder = self._acknowledging(live, left.id)
+        if holder is None:
+            raise AcknowledgeOrderError(f"{before} {self._standing(live, left.id)}", field="ids", hint=hint)
+        held = f"{before} is acknowledged by a transaction that has not ended"
+        named = f"{held}, of {holder.owner}" if holder.owner else held
+        raise naming(AcknowledgeOrderError(named, field="ids", hint=hint), (holder.id,), held)
+
+    def _acknowledging(self, live: LiveGroup, message_id: bytes) -> Transaction | None:
+        """The transaction that acknowledges a message which is in the way, unless somebody has claimed it."""
+        if live.dispatcher.claims.holder(message_id) is not None:
+            return None
+        state = self._manager.state
+        holders = (key for key, spans in state.groups.pending_in(live.number).items() if spans.covers(message_id))
+        found = next(holders, None)
+        return None if found is None else state.get(found)
 
     def _standing(self, live: LiveGroup, message_id: bytes) -> str:
-        """Words for who has a message that is in the way."""
+        """Words for who has a message that is in the way, if that is no transaction."""
         holder = live.dispatcher.claims.holder(message_id)
         if holder is not None:
             return f"is in claim {holder.number} of {holder.member or 'somebody without a name'}"
-        state = self._manager.state
-        for transaction_id, spans in state.groups.pending_in(live.number).items():
-            if spans.covers(message_id):
-                transaction = state.get(transaction_id)
-                named = f", of {transaction.owner}" if transaction.owner else ""
-                return f"is acknowledged by a transaction that has not ended{named}"
         attempt = live.state.returns.at(message_id)
         if attempt is None:
             return "was not dealt"

@@ -6,6 +6,7 @@ from our own protocol, or from any ASGI server.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
@@ -18,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, UnauthenticatedError
+from basalt.errors import BasaltError, ForbiddenError, ThrottledError, UnauthenticatedError, UnavailableError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -48,7 +49,7 @@ from basalt.http.routes import (
     topics,
     transactions,
 )
-from basalt.http.routes.route_table import Operation, Request, Routes
+from basalt.http.routes.route_table import Found, Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -92,7 +93,9 @@ def build_app(services: Services, caller: Caller = ANYBODY, further_routes: Iter
     `further_routes` are answered beside those of the API, and are no part of it.
     """
     settings = services.settings
-    routes = Routes((*OPERATIONS, *further_routes), Front.of(settings), services.authentication, settings.auth.public)
+    routes = Routes(
+        (*OPERATIONS, *further_routes), Front.of(settings), services.quotas, services.authentication, settings.auth.public
+    )  # fmt: skip
     return Frame(services, routes, caller)
 
 
@@ -103,12 +106,15 @@ class Frame:
         self._internal = caller.principal.kind == INTERNAL
         self._services = services
         self._caller = caller
+        if services.authentication is not None and caller is ANYBODY:
+            self._caller = services.authentication.nobody  # until it is known who asks
         self._clock = services.clock
         self._routes = routes
         self._snapshots = SnapshotBytes()
         self.bodies = BodyBudget(services.settings.http.body_bytes_max)
         self.metrics = Metrics(services)
         self.heads = Heads()
+        self.connections = services.connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -134,11 +140,17 @@ class Frame:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
         request = self._request(head, exchange, client_id)
         try:
-            if self._submit(request, exchange, body):
-                return None
-        except UnauthenticatedError as error:  # a bad credential is verified, and counted, once
+            found = self._routes.find(request)
+        except BasaltError as error:  # a credential is verified, a quota is charged, and both are counted, once
             return self._respond(request, error)
-        except Exception:  # noqa: BLE001, S110  # `_respond` meets the same, and tells it
+        except Exception:  # noqa: BLE001  # `_respond` meets the same, and tells it
+            return self._respond(request)
+        try:
+            if self._submit(request, exchange, body, found):
+                return None
+        except ForbiddenError as error:  # which is noted once, too
+            return self._respond(request, error)
+        except Exception:  # noqa: BLE001, S110  # as well
             pass
         return self._respond(request)
 
@@ -148,12 +160,14 @@ class Frame:
             self._clock.monotonic_ms(), client_id, self.ask,
         )  # fmt: skip
 
-    def _submit(self, request: Request, exchange: PromptExchange, body: bytes) -> bool:
-        found = self._routes.find(request)
+    def _submit(self, request: Request, exchange: PromptExchange, body: bytes, found: Found) -> bool:
         if found.submit is None or len(body) > self.bodies.bytes_max:
             return False
         request.path, request.query = found.path, found.query
-        return found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange))
+        if not found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange)):
+            return False
+        request.charge_body(len(body))
+        return True
 
     def tell(self, request: Request, exchange: PromptExchange, make: Callable[[], Response]) -> None:
         """Answer a request that was begun without a coroutine with what is made for it, or with the error that this raises."""
@@ -180,6 +194,8 @@ class Frame:
                     raise refused
                 answer = await self._answer(request)
             except BasaltError as error:
+                if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
+                    await asyncio.sleep(error.held_ms / 1_000)
                 answer = self._problem(request, error)
             await send_response(request, answer)
         except ClientGoneError:
@@ -193,11 +209,18 @@ class Frame:
             self._note(request)
 
     async def _answer(self, request: Request) -> Response:
-        found = self._routes.find(request)
+        try:
+            found = self._routes.find(request)
+        except UnavailableError:
+            manager = self._services.transactions.manager
+            if manager.is_known:
+                raise
+            await manager.ensure_known()  # whose a transaction is, the log tells
+            found = self._routes.find(request)
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
         if found.is_reading:
-            self._routes.judge_again(request, found)
+            request.judge_again()
         if isinstance(answer, Response):
             return answer
         return Response() if answer is None else json_response(answer)
@@ -210,10 +233,19 @@ class Frame:
         return problem_response(error, request.id)
 
     def _note(self, request: Request) -> None:
-        duration_ms = self._clock.monotonic_ms() - request.started_ms
+        now_ms = self._clock.monotonic_ms()
+        duration_ms = now_ms - request.started_ms
+        request.charge_answer(now_ms)
         self.metrics.answered(request, duration_ms)
-        principal = "" if self._services.authentication is None else str(request.caller.principal)
-        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
+        principal = "" if self._services.authentication is None else request.caller.principal
+        log_access(
+            request,
+            duration_ms,
+            self._clock.now_ms(),
+            self._services.settings.log.access,
+            principal,
+            self._services.forwarders.client_of(request),
+        )
 
 
 class _StageAnswer:

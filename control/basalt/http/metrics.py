@@ -32,10 +32,13 @@ from prometheus_client.registry import Collector
 
 from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
+from basalt.access.quotas import QUOTAS
 from basalt.access.refusals import Refusals
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
+from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
@@ -44,6 +47,7 @@ from basalt_engine import __version__
 from basalt_engine.clock import Durations
 
 if TYPE_CHECKING:
+    from basalt.access.proofs.jwks import Jwks
     from basalt_engine.stores.rocks import RocksStore
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
@@ -180,12 +184,14 @@ class Metrics:
         async for family in self._groups.families():
             yield family
         services = self._services
-        others = list(services.collectors)
+        others = [*services.collectors, ConnectionMetrics(services.connections)]
         if services.leadership is not None:
             others.append(LeaderMetrics(services.leadership))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
-        for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
+            if services.authentication.jwts is not None:
+                others.append(JwksMetrics(services.authentication.jwts.jwks))
+        for family in chain(self._pruning(), self._server(), self._throttled(), *(each.collect() for each in others)):
             yield family
 
     def _requests(self) -> Iterator[Metric]:
@@ -283,6 +289,14 @@ class Metrics:
             age_s = pruner.publisher.age_ms / 1_000
             yield _gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
 
+    def _throttled(self) -> Iterator[Metric]:
+        quotas, authentication = self._services.quotas, self._services.authentication
+        counts = {quota.name: quotas.throttled[quota.name] for quota in QUOTAS}
+        if authentication is not None:
+            counts["bad_credentials"] = authentication.failed.throttled_total
+        yield _counters("basalt_throttled", "Calls that were refused for a quota", "quota", counts)
+        yield _gauge("basalt_quota_accounts", "Principals whose use is in memory", len(quotas))
+
     def _server(self) -> Iterator[Metric]:
         writer = self._services.writer
         writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
@@ -307,6 +321,44 @@ class Metrics:
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
 
 
+class ConnectionMetrics(Collector):
+    """The series of the connections of one server; the same as leader and as standby."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        yield _gauge("basalt_connections", "Connections of HTTP clients", self._connections.total)
+        yield _counters(
+            "basalt_connections_refused",
+            "Connections that were closed at once: one too many in all, or of their address",
+            "limit",
+            self._connections.refused,
+        )
+
+
+class TlsMetrics(Collector):
+    """The series of a port that speaks TLS; the same as leader and as standby."""
+
+    def __init__(self, handshakes: Handshakes) -> None:
+        self._handshakes = handshakes
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        handshakes = self._handshakes
+        ends_s = handshakes.context.not_after_ms / 1_000
+        yield _gauge(
+            "basalt_tls_certificate_not_after_seconds", "When the server's certificate ends, since 1970", ends_s
+        )
+        yield _gauge(
+            "basalt_tls_handshakes_going_on", "Connections whose handshake is not complete", handshakes.going_on
+        )
+        yield _counters("basalt_tls_handshakes", "Handshakes by what became of them", "outcome", handshakes.outcomes)
+        text = "Changes of certificate, key and CAs that were taken, and looks at one that was not"
+        yield _counters("basalt_tls_reloads", text, "outcome", handshakes.reloads)
+
+
 class LeaderMetrics(Collector):
     """The series of one server's part in the question who leads; the same as leader and as standby."""
 
@@ -329,6 +381,18 @@ class LeaderMetrics(Collector):
         yield _counter(
             "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
         )
+
+
+class JwksMetrics(Collector):
+    """The series of an identity provider's keys."""
+
+    def __init__(self, keys: Jwks) -> None:
+        self._keys = keys
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        text = "Time since the identity provider's keys were read, or since the start where they never were"
+        yield _gauge("basalt_jwks_age_seconds", text, self._keys.age_ms / 1_000)
 
 
 class AccessMetrics(Collector):

@@ -64,6 +64,10 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "backup": (NAME, "a backup of the store"),
     "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "a token or login, by its id"),
     "grant": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "a grant, by its id"),
+    "subject": (
+        {"type": "string", "minLength": 1},
+        "a principal, a group, role:NAME or everyone; with ~1 for a /, ~2 for a \\, and ~0 for a ~",
+    ),
     "role": ({"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX}, "a role"),
     "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
 }
@@ -134,7 +138,7 @@ def _operation(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
 
 def _rights(needs: Needs) -> dict[str, Any]:
     """The rights that a call takes, as docs/reference/rights.md has them."""
-    rights: dict[str, Any] = {"path": list(map(str, needs.rights)), "body": list(needs.in_body)}
+    rights: dict[str, Any] = {"path": list(needs.shown), "body": list(needs.in_body)}
     return rights if needs.filters is None else {**rights, "filters": needs.filters}
 
 
@@ -146,7 +150,7 @@ def _responses(operation: Operation, by_kind: Mapping[Any, Any]) -> dict[str, An
             responses[str(status)]["content"] = _content(content, by_kind)
     told: dict[int, list[str]] = {}
     needs = operation.needs
-    refusals = (errors.ForbiddenError,) if needs.rights or needs.in_body else ()
+    refusals = (errors.ForbiddenError,) if needs.shown or needs.in_body else ()
     for error in (*EVERYWHERE, *refusals, *operation.errors, *(WITH_A_BODY if operation.body else ())):
         codes = told.setdefault(status_of(error), [])
         if error.code not in codes:

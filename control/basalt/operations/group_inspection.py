@@ -52,7 +52,7 @@ from basalt.operations.group_explanation import (
 )
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.groups import NEVER_MS, Attempt, GroupState
-from basalt.transactions.rules.transaction import TransactionIds
+from basalt.transactions.rules.transaction import Sees, TransactionIds, sees_all
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import RecordKind
@@ -313,7 +313,9 @@ class GroupInspection:
 
     # Messages.
 
-    async def messages(self, live: LiveGroup, wanted: str | None, limit: int) -> tuple[bodies.GroupMessage, ...]:
+    async def messages(
+        self, live: LiveGroup, wanted: str | None, limit: int, sees: Sees = sees_all
+    ) -> tuple[bodies.GroupMessage, ...]:
         """The messages that are not acknowledged, in order; neighbours in one state are one entry. `wanted`: of this state alone."""
         log, state = await live.open()
         settled = await self._ranges.settled(log)
@@ -323,7 +325,7 @@ class GroupInspection:
         async for part in self._sweep(live, state, settled.id, wanted):
             first = await self._first_in(log, settled, part.after, part.through)
             if first is not None:
-                shown.append(self._shown(part, first))
+                shown.append(self._shown(part, first, sees))
             looked_into += 1
             if len(shown) >= limit or looked_into >= LOOKS_PER_ENTRY * limit:
                 break
@@ -369,12 +371,12 @@ class GroupInspection:
         page = await self._reader.read(log, Start(after, False), limits, settled.snapshot)
         return page.slices[0].first_id() if page.slices else None
 
-    def _shown(self, part: Stretch, message_id: bytes) -> bodies.GroupMessage:
+    def _shown(self, part: Stretch, message_id: bytes, sees: Sees) -> bodies.GroupMessage:
         claim, owner, until_ms = part.claim, None, part.not_before_ms
         if claim is not None:
             until_ms = self._wall_ms(claim.until_ms)
         if part.transaction_id is not None:
-            work = self._work(part.transaction_id)
+            work = self._work(part.transaction_id, sees)
             owner, until_ms = work.owner or None, work.deadline_ms or None
         return bodies.GroupMessage(
             HexMessageId(message_id),
@@ -390,19 +392,21 @@ class GroupInspection:
             until_ms=until_ms,
         )
 
-    def _work(self, transaction_id: int) -> Work:
+    def _work(self, transaction_id: int, sees: Sees) -> Work:
         transaction = self._transactions.state.find(transaction_id)
         text = self._ids.text(transaction_id)
-        return Work(text) if transaction is None else Work(text, transaction.owner, transaction.deadline_ms)
+        if transaction is None or not sees(transaction.belonging):
+            return Work(text)
+        return Work(text, transaction.owner, transaction.deadline_ms)
 
     # One message.
 
-    async def message(self, live: LiveGroup, message_id: bytes) -> bodies.GroupMessage:
+    async def message(self, live: LiveGroup, message_id: bytes, sees: Sees = sees_all) -> bodies.GroupMessage:
         """The state of one message, why it is not worked on, what frees it and when."""
         log, state = await live.open()
         part = self._known(live, state).at(message_id, self._clock.now_ms())
-        found = explain(await self._situation(live, log, state, part, message_id))
-        shown = self._shown(part, message_id)
+        found = explain(await self._situation(live, log, state, part, message_id, sees))
+        shown = self._shown(part, message_id, sees)
         return bodies.GroupMessage(
             shown.id, shown.state if found.reason != Presence.ABSENT.value else found.reason, None, shown.attempts, found.reason,
             shown.member, shown.claim, shown.transaction, shown.owner, found.since_ms or shown.since_ms,
@@ -410,7 +414,7 @@ class GroupInspection:
         )  # fmt: skip
 
     async def _situation(
-        self, live: LiveGroup, log: TopicLog, state: GroupState, part: Stretch, message_id: bytes
+        self, live: LiveGroup, log: TopicLog, state: GroupState, part: Stretch, message_id: bytes, sees: Sees
     ) -> Situation:
         now_ms = self._clock.now_ms()
         presence = await self._presence(live.title, log, message_id)
@@ -419,12 +423,12 @@ class GroupInspection:
         if part.state == ACKNOWLEDGED:
             return Situation(now_ms, acknowledged=await self._acknowledgement(live.number, message_id))
         if part.transaction_id is not None:
-            return Situation(now_ms, pending=self._work(part.transaction_id))
+            return Situation(now_ms, pending=self._work(part.transaction_id, sees))
         if part.claim is not None:
             claim = part.claim
             since_ms, until_ms = self._wall_ms(claim.since_ms), self._wall_ms(claim.until_ms)
             return Situation(now_ms, claimed=Holder(claim.member, since_ms, until_ms))
-        held = await self._held_by(log, message_id)
+        held = await self._held_by(log, message_id, sees)
         returned = None
         if part.reason is not None:
             never = part.state == PARKED
@@ -509,14 +513,14 @@ class GroupInspection:
     def _by(self, transaction_id: int) -> str:
         return f"transaction {self._ids.text(transaction_id)}"
 
-    async def _held_by(self, log: TopicLog, message_id: bytes) -> Work | None:
+    async def _held_by(self, log: TopicLog, message_id: bytes, sees: Sees) -> Work | None:
         """The transaction at whose row readers stop, at this message or before it."""
         found = await self._first_unstable.of_topic(log)
         if found.held_by is None or found.held_at is None or found.held_at > message_id:
             return None
         transaction_id = self._transactions.manager.id_of(found.held_by)
         try:
-            return self._work(transaction_id)
+            return self._work(transaction_id, sees)
         except (TransactionEndedError, SessionFencedError, TransactionNotFoundError):  # between the two looks
             return None
 

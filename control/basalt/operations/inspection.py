@@ -20,7 +20,8 @@ from msgspec import structs
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.ranges import Holder
 from basalt.catalog.topics import TopicName, title_of
-from basalt.commits.coordinator import Coordinator, Guard
+from basalt.commits.commit_stage import Guard
+from basalt.commits.coordinator import Coordinator
 from basalt.errors import (
     ConflictError,
     ExternalWritesError,
@@ -39,7 +40,17 @@ from basalt.transactions.log.timeline import key_text, timeline_of
 from basalt.transactions.manager import EXTERNAL_WRITERS
 from basalt.transactions.rules.edits import Invalidated
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import Join, Kind, State, TableJoin, Transaction, TransactionIds
+from basalt.transactions.rules.refusals import naming
+from basalt.transactions.rules.transaction import (
+    Join,
+    Kind,
+    Sees,
+    State,
+    TableJoin,
+    Transaction,
+    TransactionIds,
+    sees_all,
+)
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
@@ -73,9 +84,10 @@ class Filter(NamedTuple):
     older_than_ms: int | None = None
     topic: str | None = None  # namespace:topic
 
-    def lets_through(self, transaction: Transaction, now_ms: int) -> bool:
-        """Tell whether everything that is given is true of the transaction."""
-        return (
+    def lets_through(self, transaction: Transaction, now_ms: int, sees: Sees = sees_all) -> bool:
+        """Tell whether everything that is given is true of the transaction. By what one may not see nothing is found."""
+        by_names = self.owner is not None or self.topic is not None
+        return (not by_names or sees(transaction.belonging)) and (
             (self.state is None or transaction.state is STATES[self.state])
             and (self.owner is None or transaction.owner == self.owner)
             and (self.older_than_ms is None or now_ms - transaction.began_ms > self.older_than_ms)
@@ -100,7 +112,9 @@ class Inspection:
         self._topics = topics
         self._audit = audit
 
-    async def list(self, wanted: Filter, after: int = 0, limit: int | None = None) -> bodies.InspectedList:
+    async def list(
+        self, wanted: Filter, sees: Sees = sees_all, *, after: int = 0, limit: int | None = None
+    ) -> bodies.InspectedList:
         """The transactions that have not ended, oldest first; those that began after one, as many as are wanted."""
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
@@ -110,15 +124,18 @@ class Inspection:
         for number, each in enumerate(islice(everything, first, None), 1):
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)  # others go in between
-            if not wanted.lets_through(each, now_ms):
+            if not wanted.lets_through(each, now_ms, sees):
                 continue
             if len(shown) == limit:
                 following = shown[-1].id
                 break
-            shown.append(bodies.InspectedTransaction(**self._fields(each, now_ms, self._first_unstable.surely(each))))
+            holds_readers = self._first_unstable.surely(each)
+            shown.append(bodies.InspectedTransaction(**self._fields(each, now_ms, holds_readers, sees)))
         return bodies.InspectedList(len(everything), tuple(shown), following)
 
-    async def hanging(self, wanted: Filter, limit: int | None = None, rows: int | None = None) -> bodies.HangingList:
+    async def hanging(
+        self, wanted: Filter, sees: Sees = sees_all, *, limit: int | None = None, rows: int | None = None
+    ) -> bodies.HangingList:
         """The transactions that somebody should look at, worst first. `older_than_ms` says what counts as long.
 
         With `rows` no more than these are read to tell what they hold back, and for one transaction no more than a tenth of them: for who
@@ -127,7 +144,7 @@ class Inspection:
         everything = self._transactions.state.transactions()
         now_ms = self._clock.now_ms()
         passing = wanted._replace(older_than_ms=None)
-        candidates = [each for each in everything if passing.lets_through(each, now_ms)]
+        candidates = [each for each in everything if passing.lets_through(each, now_ms, sees)]
         budget, looked_at = ReadBudget(rows or CALL_ROWS_MAX), 0
         share_rows = CALL_ROWS_MAX if rows is None else rows // SHARES
         listed: list[bodies.HangingTransaction] = []
@@ -141,41 +158,54 @@ class Inspection:
             budget.rows -= given - share.rows
             reasons = why_hanging(transaction, now_ms, wanted.older_than_ms, bool(blocks))
             if reasons:
-                fields = self._fields(transaction, now_ms, bool(blocks))
-                step = next_step(transaction, fields["id"], now_ms)
-                worst = _worst_first(blocks)
+                fields = self._fields(transaction, now_ms, bool(blocks), sees)
+                step = next_step(_as_seen(transaction, sees), fields["id"], now_ms)
+                worst = _worst_first(blocks) if sees(transaction.belonging) else ()
                 listed.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
         listed.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
         return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed[:limit]), len(listed))
 
-    async def describe(self, transaction_id: int) -> bodies.TransactionDescription | bodies.EndDescription:
+    async def describe(
+        self, transaction_id: int, sees: Sees = sees_all
+    ) -> bodies.TransactionDescription | bodies.EndDescription:
         """Everything that is known of one transaction. `TransactionNotFoundError`: nothing is."""
         state = self._transactions.state
         transaction = state.find(transaction_id)
         if transaction is None:
-            return await self._describe_end(state.outcome(transaction_id))
+            return await self._describe_end(state.outcome(transaction_id), sees)
         blocks = await self._ranges.blocked_by(transaction, ReadBudget(CALL_ROWS_MAX))
-        now_ms, loss = self._clock.now_ms(), transaction.doomed
-        fields = self._fields(transaction, now_ms, bool(blocks))
-        stored = self._stored_by_topic(transaction)
-        fields["topics"] = tuple(transaction_topic(join, stored.get(join.topic)) for join in transaction.topics)
+        now_ms, is_seen = self._clock.now_ms(), sees(transaction.belonging)
+        fields = self._fields(transaction, now_ms, bool(blocks), sees)
+        if is_seen:
+            stored = self._stored_by_topic(transaction)
+            fields["topics"] = tuple(transaction_topic(join, stored.get(join.topic)) for join in transaction.topics)
         return bodies.TransactionDescription(
             **fields,
             write_pointers=tuple(transaction.pointers[:WRITE_POINTERS_SHOWN_MAX]),
             write_pointers_left_out=max(len(transaction.pointers) - WRITE_POINTERS_SHOWN_MAX, 0),
             change_set=None if transaction.changes is None else len(transaction.changes),
             change_set_bytes=sum(map(len, transaction.changes or ())),
-            lost_to=loss and bodies.TransactionLoss(self._ids.text(loss.winner), loss.winner_owner, key_text(loss.key)),
+            lost_to=self._lost_to(transaction, sees),
             timed_out=transaction.timed_out,
-            blocks=_worst_first(blocks),
-            acknowledges=await self._acknowledges(transaction),
+            blocks=_worst_first(blocks) if is_seen else (),
+            acknowledges=await self._acknowledges(transaction) if is_seen else (),
             held_back=held_back(state.image(), transaction),
             waits_for=waits_for(transaction, now_ms),
             at_deadline=at_deadline(transaction),
-            next_step=next_step(transaction, fields["id"], now_ms),
+            next_step=next_step(_as_seen(transaction, sees), fields["id"], now_ms),
         )
 
-    async def timeline(self, transaction_id: int) -> bodies.Timeline:
+    def _lost_to(self, transaction: Transaction, sees: Sees) -> bodies.TransactionLoss | None:
+        """The winner of the conflict that it lost; of one that may not be seen the id alone."""
+        loss = transaction.doomed
+        if loss is None:
+            return None
+        text = self._ids.text(loss.winner)
+        if sees(transaction.belonging) and sees(self._transactions.state.belonging(loss.winner)):
+            return bodies.TransactionLoss(text, loss.winner_owner, key_text(loss.key))
+        return bodies.TransactionLoss(text, "", "")
+
+    async def timeline(self, transaction_id: int, sees: Sees = sees_all) -> bodies.Timeline:
         """The steps of one transaction, those that operators forced among them."""
         state = self._transactions.state
         try:
@@ -203,9 +233,9 @@ class Inspection:
             }
             steps.append(bodies.TimelineStep(line.at_ms, True, line.act.replace(" ", "_"), detail))
         steps.sort(key=lambda step: step.at_ms)
-        return bodies.Timeline(text, since_ms, logged.whole, tuple(map(self._step, steps)))
+        return bodies.Timeline(text, since_ms, logged.whole, tuple(self._step(step, sees) for step in steps))
 
-    async def holder(self, title: TopicName, start: bytes | int | None) -> Holder:
+    async def holder(self, title: TopicName, start: bytes | int | None, sees: Sees = sees_all) -> Holder:
         """The transaction at which readers of committed messages stop, from an id or a time on."""
         first = position(start, 0) if isinstance(start, int) else (start or b"")[:POSITION_BYTES]
         found = await self._first_unstable.of_topic(await self._topics.open(title), first)
@@ -218,14 +248,16 @@ class Inspection:
             transaction = await self._transactions.get(transaction_id)
         except (TransactionEndedError, SessionFencedError, TransactionNotFoundError):  # between the two looks
             return Holder(text, at)
+        if not sees(transaction.belonging):
+            return Holder(text, at)
         return Holder(text, at, transaction.owner, transaction.deadline_ms)
 
     async def wrote_externally(self, outcome: Outcome) -> bool:
         """Read an invalid transaction's note: did it write outside Basalt?"""
         return await self._call(EXTERNAL_WRITERS.get, self._system, number_name(outcome.id)) is not None
 
-    async def _describe_end(self, outcome: Outcome) -> bodies.EndDescription:
-        invalid = self._transactions.state.invalid
+    async def _describe_end(self, outcome: Outcome, sees: Sees) -> bodies.EndDescription:
+        invalid, is_seen = self._transactions.state.invalid, sees(outcome.belonging)
         left = sum(pointer in invalid for pointer in outcome.pointers)
         wrote = outcome.state is State.INVALID and await self.wrote_externally(outcome)
         return bodies.EndDescription(
@@ -233,12 +265,13 @@ class Inspection:
             write_pointer=outcome.write_pointer,
             state=outcome.state.name,
             kind=outcome.kind.name.lower(),
-            owner=outcome.owner,
+            owner=outcome.owner if is_seen else "",
+            principal=outcome.belonging.shown if is_seen else None,
             began_ms=outcome.id // POINTERS_PER_MS,
             ended_ms=outcome.at_ms,
             timed_out=outcome.timed_out,
-            topics=tuple(map(transaction_topic, outcome.topics)),
-            tables=tuple(map(transaction_table, outcome.tables)),
+            topics=tuple(map(transaction_topic, outcome.topics)) if is_seen else (),
+            tables=tuple(map(transaction_table, outcome.tables)) if is_seen else (),
             external_writes=wrote,
             invalid_pointers=left,
             meaning=_MEANINGS[outcome.state],
@@ -266,10 +299,12 @@ class Inspection:
             )
         return tuple(found)
 
-    def _fields(self, transaction: Transaction, now_ms: int, holds_readers: bool) -> dict[str, Any]:
-        """The fields that lists and descriptions share."""
+    def _fields(self, transaction: Transaction, now_ms: int, holds_readers: bool, sees: Sees) -> dict[str, Any]:
+        """The fields that lists and descriptions share; of a transaction that may not be seen without whose it is and where it writes."""
+        hidden = {} if sees(transaction.belonging) else {"principal": None}
         return {
-            **transaction_fields(self._ids, transaction),
+            **transaction_fields(self._ids, _as_seen(transaction, sees)),
+            **hidden,
             "age_ms": max(now_ms - transaction.began_ms, 0),
             "remaining_ms": max(transaction.deadline_ms - now_ms, 0),
             "doomed": transaction.doomed is not None,
@@ -290,10 +325,12 @@ class Inspection:
                 found[join.topic] = (sum(each[0] for each in known), sum(each[1] for each in known))
         return found
 
-    def _step(self, step: bodies.TimelineStep) -> bodies.TimelineStep:
+    def _step(self, step: bodies.TimelineStep, sees: Sees) -> bodies.TimelineStep:
         """The step, with names in place of what only the log knows by numbers."""
         detail, names = step.detail, {}
         if (winner := detail.get("winner")) is not None:
+            if not sees(self._transactions.state.belonging(int(winner))):
+                detail = {name: value for name, value in detail.items() if name not in ("winnerOwner", "key")}
             names["winner"] = self._ids.text(int(winner))
         if (number := detail.get("group")) is not None:
             group = self._transactions.state.groups.by_number.get(int(number))
@@ -313,7 +350,9 @@ class ForcedEnds:
         self._inspection = inspection
         self._audit = audit
 
-    async def abort(self, transaction_id: int, by: By, *, force: bool, dry_run: bool) -> bodies.ForcedEnd:
+    async def abort(
+        self, transaction_id: int, by: By, sees: Sees = sees_all, *, force: bool, dry_run: bool
+    ) -> bodies.ForcedEnd:
         """Abort; `force` says that the writes outside Basalt have been undone. `ExternalWritesError` where they may be left."""
         transactions = self._transactions
 
@@ -323,10 +362,12 @@ class ForcedEnds:
         # Out of the group commit: what it says is durable, and so is the note that a writer's end leaves with it.
         was = await transactions.outcome(transaction_id)
         if dry_run:
-            return await self._would_abort(was, force)
-        return await self._done("abort", was, by, do)
+            return await self._would_abort(was, force, sees)
+        return await self._done("abort", was, by, sees, do)
 
-    async def invalidate(self, transaction_id: int, by: By, *, dry_run: bool) -> bodies.ForcedEnd:
+    async def invalidate(
+        self, transaction_id: int, by: By, sees: Sees = sees_all, *, dry_run: bool
+    ) -> bodies.ForcedEnd:
         """Hide for good what the transaction wrote."""
         transactions = self._transactions
 
@@ -338,33 +379,35 @@ class ForcedEnds:
         if dry_run:
             moves = transactions.state.invalidate(transaction_id, self._clock.now_ms()).edits
             state = State.INVALID if moves else was.state
-            return self._ended(was, state, bool(moves), dry_run=True)
-        return await self._done("invalidate", was, by, do)
+            return self._ended(was, state, sees, changed=bool(moves), dry_run=True)
+        return await self._done("invalidate", was, by, sees, do)
 
-    async def _done(self, verb: str, was: Outcome, by: By, do: Callable[[], Awaitable[Outcome]]) -> bodies.ForcedEnd:
+    async def _done(
+        self, verb: str, was: Outcome, by: By, sees: Sees, do: Callable[[], Awaitable[Outcome]]
+    ) -> bodies.ForcedEnd:
         """Do it with a line in the audit, and count it."""
 
         def outcome_text(outcome: Outcome) -> str:
             return f"{outcome.state.name} before" if outcome.state is was.state else outcome.state.name
 
         text = self._ids.text(was.id)
-        before = self._ended(
-            was, was.state, False, dry_run=False
-        )  # it names what is known now, and not when it has ended
+        before = self._ended(was, was.state, sees, changed=False, dry_run=False)  # less is known when it has ended
         outcome = await self._audit.act(f"forced {verb}", f"transaction {text}", *by, do, outcome_text)
         changed = outcome.state is not was.state
         self._transactions.totals.events["forced"] += changed
         return structs.replace(before, state=outcome.state.name, changed=changed)
 
-    def _ended(self, was: Outcome, state: State, changed: bool, *, dry_run: bool) -> bodies.ForcedEnd:
-        """The answer about one that was so, and is in this state, or would be."""
-        known = self._transactions.state.find(was.id) or was
-        return bodies.ForcedEnd(
-            self._ids.text(was.id), was.state.name, state.name, changed, dry_run, was.owner,
-            tuple(map(transaction_topic, known.topics)), tuple(map(transaction_table, known.tables)),
-        )  # fmt: skip
+    def _ended(self, was: Outcome, after: State, sees: Sees, *, changed: bool, dry_run: bool) -> bodies.ForcedEnd:
+        """The answer about one that was so, and is in this state, or would be; whose it was only for who may look at it."""
+        state = self._transactions.state
+        end = bodies.ForcedEnd(self._ids.text(was.id), was.state.name, after.name, changed, dry_run, "", (), ())
+        if not sees(state.belonging(was.id)):
+            return end
+        known = state.find(was.id) or was
+        topics, tables = map(transaction_topic, known.topics), map(transaction_table, known.tables)
+        return structs.replace(end, owner=was.owner, topics=tuple(topics), tables=tuple(tables))
 
-    async def _would_abort(self, was: Outcome, force: bool) -> bodies.ForcedEnd:
+    async def _would_abort(self, was: Outcome, force: bool, sees: Sees) -> bodies.ForcedEnd:
         """Tell what an abort would do; refuse what it would refuse."""
         state = self._transactions.state
         guard = await self._guard(was, force)
@@ -373,7 +416,7 @@ class ForcedEnds:
         after = was.state
         if moves:
             after = State.INVALID if any(isinstance(edit, Invalidated) for edit in moves) else State.ABORTED
-        return self._ended(was, after, bool(moves), dry_run=True)
+        return self._ended(was, after, sees, changed=bool(moves), dry_run=True)
 
     async def _guard(self, was: Outcome, force: bool) -> Guard:
         """Refuse to abort one that wrote outside Basalt, unless it is forced.
@@ -385,12 +428,12 @@ class ForcedEnds:
             return lambda transaction: None
         text = self._ids.text(was.id)
         if _leaves_the_list(was) and await self._inspection.wrote_externally(was):
-            raise _external_writes(text, was.owner, "had")
+            raise _external_writes(was.id, text, was.owner, "had")
 
         def guard(transaction: Transaction | None) -> None:
             if transaction is not None:
                 if transaction.external_writes and transaction.kind is Kind.SHORT:
-                    raise _external_writes(text, transaction.owner, "may have")
+                    raise _external_writes(was.id, text, transaction.owner, "may have")
             elif was.state is not State.INVALID and _leaves_the_list(self._transactions.state.outcome(was.id)):
                 raise ConflictError(
                     f"transaction {text} became invalid meanwhile", hint=f"look again (`basalt tx describe {text}`)"
@@ -403,17 +446,26 @@ def _id_of(transaction: Transaction) -> int:
     return transaction.id
 
 
+def _as_seen(transaction: Transaction, sees: Sees) -> Transaction:
+    """The transaction without what only those are told who may look at it: label, topics, tables and session."""
+    if sees(transaction.belonging):
+        return transaction
+    return structs.replace(transaction, owner="", topics=(), tables=(), session=None)
+
+
 def _leaves_the_list(outcome: Outcome) -> bool:
     """Tell whether an abort takes the transaction off the invalid list."""
     return outcome.state is State.INVALID and outcome.kind is Kind.SHORT
 
 
-def _external_writes(text: str, owner: str, has: str) -> ExternalWritesError:
+def _external_writes(transaction_id: int, text: str, owner: str, has: str) -> ExternalWritesError:
     who = f" (owner {owner})" if owner else ""
-    return ExternalWritesError(
-        f"transaction {text}{who} {has} writes outside Basalt, which only its client can undo: an abort would show them",
+    told = "writes outside Basalt, which only its client can undo: an abort would show them"
+    error = ExternalWritesError(
+        f"transaction {text}{who} {has} {told}",
         hint=f"invalidate it (`basalt tx invalidate {text}`), or say force once its client has undone them",
     )
+    return naming(error, (transaction_id,), f"transaction {text} {has} {told}")
 
 
 def _worst_first(blocks: Sequence[BlockedReaders]) -> tuple[bodies.BlockedTopic, ...]:
@@ -443,6 +495,7 @@ def transaction_fields(ids: TransactionIds, transaction: Transaction) -> dict[st
         "state": transaction.state.name,
         "kind": transaction.kind.name.lower(),
         "owner": transaction.owner,
+        "principal": transaction.belonging.shown,
         "began_ms": transaction.began_ms,
         "expires_ms": transaction.deadline_ms,
         "topics": tuple(map(transaction_topic, transaction.topics)),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 from basalt.access.authentication import Authentication, AuthenticationRules, superusers_of
 from basalt.access.directory import Directory
 from basalt.access.principal import check_member, parse_principal
 from basalt.access.proofs.token import BOOTSTRAP_CHARS_MIN, bootstrap_digest
+from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.access.refusals import Refusals
 from basalt.errors import InputError, InvalidSettingError
 from basalt.settings import Settings
@@ -13,12 +18,17 @@ from basalt.settings.tree import AuthSettings
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
 
+if TYPE_CHECKING:
+    from basalt.access.proofs.jwt import Jwts
+    from basalt.access.proofs.kerberos import Kerberos
+
 NONE = "none"
 # The kind of proof that makes principals of a kind.
 _PROVED_BY = {
     "token": "token", "jwt": "jwt", "jwt-group": "jwt", "cert": "cert", "krb": "kerberos", "proxy": "proxy", "proxy-group": "proxy",
 }  # fmt: skip
 _VOUCHED = ("proxy", "proxy-group")
+_INTERNAL = "internal"  # parts of the server, which may do everything anyway
 
 
 def is_asked(settings: Settings) -> bool:
@@ -39,12 +49,36 @@ def check_authentication(settings: Settings) -> None:
     _check_names("auth.superusers", auth.superusers)
     _check_names("auth.proxy.principals", auth.proxy.principals)
     for name in auth.superusers:
+        if name.partition(":")[0] == _INTERNAL:
+            raise _wrong("auth.superusers", f"lists {name}, which nobody can prove to be", "leave it out")
         if name.partition(":")[0] in _VOUCHED:
             raise _wrong(
                 "auth.superusers", f"lists {name}: a proxy's word is not enough for that",
                 "grant what that user needs, or have them prove who they are",
             )  # fmt: skip
     _check_proxies(auth)
+    open_kerberos(auth)
+    if "jwt" in auth.kinds:
+        _check_jwt(auth)
+
+
+def _check_jwt(auth: AuthSettings) -> None:
+    for library in ("jwt", "cryptography"):
+        if importlib.util.find_spec(library) is None:
+            raise _wrong(
+                "auth.kinds", f"says jwt, and that needs a library that is not here: {library}",
+                "install it with `pip install 'basalt-mq[jwt]'`",
+            )  # fmt: skip
+    for name in auth.superusers:
+        if name.partition(":")[0] == "jwt-group" and auth.jwt.groups_claim is None:
+            raise _wrong(
+                "auth.jwt.groups_claim", f"is not given, and auth.superusers lists {name}: nobody is in that group",
+                "name the claim in which tokens have their groups",
+            )  # fmt: skip
+    if auth.jwt.ca is not None:
+        from basalt.access.proofs.jwks import tls_context  # its library is wanted only here
+
+        tls_context(auth.jwt.ca)
 
 
 def _check_proxies(auth: AuthSettings) -> None:
@@ -58,7 +92,7 @@ def _check_proxies(auth: AuthSettings) -> None:
             "auth.proxy.principals", "lists proxies, and auth.kinds does not say proxy", "add proxy to auth.kinds"
         )
     for name in principals:
-        if _PROVED_BY[name.partition(":")[0]] not in auth.kinds or name.partition(":")[0] in _VOUCHED:
+        if _PROVED_BY.get(name.partition(":")[0]) not in auth.kinds or name.partition(":")[0] in _VOUCHED:
             raise _wrong(
                 "auth.proxy.principals", f"lists {name}, who cannot prove that with auth.kinds = {', '.join(auth.kinds)}",
                 "add the kind by which the proxy proves who it is",
@@ -82,7 +116,7 @@ async def open_access(
     """
     auth = settings.auth
     directory, refusals = (
-        Directory(store, clock, superusers_of(auth.superusers)),
+        Directory(store, clock, superusers_of(auth.superusers), Quotas(QuotaLimits(**asdict(settings.quota)))),
         Refusals(clock, enforced=auth.enforce),
     )
     if not is_asked(settings):
@@ -103,19 +137,49 @@ async def open_access(
         frozenset(auth.proxy.principals),
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
+        auth.cert.name,
     )
-    return directory, refusals, Authentication(rules, directory, refusals, clock)
+    authentication = Authentication(
+        rules, directory, refusals, clock, jwts=_jwts(auth, clock), kerberos=open_kerberos(auth)
+    )
+    authentication.start()
+    return directory, refusals, authentication
+
+
+def _jwts(auth: AuthSettings, clock: Clock) -> Jwts | None:
+    if "jwt" not in auth.kinds:
+        return None
+    from basalt.access.proofs.jwt import Jwts
+
+    return Jwts(auth.jwt, clock)
+
+
+def open_kerberos(auth: AuthSettings) -> Kerberos | None:
+    """Make ready to take tickets, where that is asked for. `InvalidSettingError` when they cannot be taken here."""
+    if "kerberos" not in auth.kinds:
+        return None
+    try:
+        from basalt.access.proofs.kerberos import Kerberos
+    except ImportError as error:
+        raise _wrong(
+            "auth.kinds", f"has kerberos, which needs a library that is not here ({error})",
+            "install it with `pip install 'basalt-mq[kerberos]'`, and what it is compiled with: docs/operations/security.md",
+        ) from None  # fmt: skip
+    return Kerberos(auth.kerberos)
 
 
 def _has_superuser(auth: AuthSettings, directory: Directory, now_ms: int) -> bool:
     if auth.bootstrap_token is not None and "token" in auth.kinds:
         return True
     others = {name for name in auth.superusers if name.partition(":")[0] != "token"}
-    if any(_PROVED_BY[name.partition(":")[0]] in auth.kinds for name in others):
+    if any(_PROVED_BY.get(name.partition(":")[0]) in auth.kinds for name in others):
         return True
     policy = directory.entries.policy
     return "token" in auth.kinds and any(
-        policy.is_superuser(parse_principal(row.principal)) and not row.is_over(now_ms) and row.only is None
+        policy.is_superuser(parse_principal(row.principal))
+        and not row.is_over(now_ms)
+        and row.only is None
+        and row.created_ms >= (auth.not_before or 0)
         for row in directory.entries.tokens.values()
     )
 

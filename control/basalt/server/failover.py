@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
 from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
@@ -26,12 +27,14 @@ from basalt.cluster.led_store import LedStore, Term
 from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.app import Frame, build_app
 from basalt.http.asgi import responses
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.metrics import LeaderMetrics, process_collectors
+from basalt.http.metrics import ConnectionMetrics, LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
+from basalt.server.authentication import is_asked
 from basalt.server.wiring import RunningServices, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
@@ -58,19 +61,26 @@ log = logging.getLogger("basalt.failover")
 class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
-    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings) -> None:
+    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings, connections: Connections) -> None:
         self._leadership = leadership
         self._clock = clock
         self._access = settings.log.access
         self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
-        self._answers = {
+        self._registry.register(ConnectionMetrics(connections))
+        self._answers: dict[str, Callable[[RequestHead], responses.Response]] = {
             "/livez": lambda _: responses.json_response(Alive(True)),
             "/readyz": self._ready,
             "/v1": lambda _: responses.json_response(Version("basalt", __version__)),
-            "/metrics": self._metrics,
         }
+        # A standby asks nobody who they are, for it does not read who may come in: what is not for everybody, it does not tell.
+        if not is_asked(settings) or "/metrics" in settings.auth.public:
+            self._answers["/metrics"] = self._metrics
+
+    def measure(self, collector: Collector) -> None:
+        """Have these series in /metrics, too."""
+        self._registry.register(collector)
 
     async def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> None:
         """Answer a request."""
@@ -162,10 +172,17 @@ class FailoverServer:
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
+        self.connections = Connections.of(settings.http)
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self._standby = StandbyFrame(self.leadership, clock, settings)
+        self._standby = StandbyFrame(self.leadership, clock, settings, self.connections)
         self._serving: _Serving | None = None
+        self._collectors: list[Collector] = []
         self._stopping = False
+
+    def measure(self, collector: Collector) -> None:
+        """Have these series in /metrics, as a standby and as the leader. Before `run`."""
+        self._collectors.append(collector)
+        self._standby.measure(collector)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -247,7 +264,8 @@ class FailoverServer:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
-        services.leadership = self.leadership
+        services.leadership, services.connections = self.leadership, self.connections
+        services.collectors += self._collectors
         try:
             await services.scheduler.start()
             thrift = await self._start_thrift(services)

@@ -1,7 +1,8 @@
 """The address that a server listens on, and to whom that is open.
 
 A name is looked up once, before anything is opened, and what is judged is what is bound: "localhost" may be another machine's
-address somewhere, and "broker" this one's own. Nobody is open by accident: beyond loopback `auth.kinds` must have been written.
+address somewhere, and "broker" this one's own. Nobody is open by accident: beyond loopback `auth.kinds` must have been written. And no
+token goes through a network in clear: what a client sends as a header needs TLS there, here or before this server.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class ListenAddress:
         return self.host if self.host == self.literal else f"{self.host} ({self.literal})"
 
 
+# Kinds of proof that a request carries in its head: who reads that on its way can send the same.
+SENT_IN_CLEAR = ("token", "jwt", "kerberos", "proxy")
+
+
 def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
@@ -58,5 +63,13 @@ def listen_address(settings: Settings) -> ListenAddress:
             field="auth.kinds",
             hint='listen on 127.0.0.1; or, where whoever reaches it may read, write and delete everything, write that: kinds = ["none"]'
             " under [auth] (--set auth.kinds=none, BASALT__AUTH__KINDS=none)",
+        )
+    sent = [kind for kind in settings.auth.kinds if kind in SENT_IN_CLEAR]
+    if not address.is_loopback and sent and settings.tls.certificate is None and not settings.http.tls_elsewhere:
+        raise InvalidSettingError(
+            f"setting tls.certificate is not given: server.host is {address}, and clients would send what auth.kinds has"
+            f" ({', '.join(sent)}) through the network for all to read",
+            field="tls.certificate",
+            hint="name the server's certificate and key; or, where a proxy or a mesh before it speaks TLS, set http.tls_elsewhere to true",
         )
     return address

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import logging
 import os
@@ -13,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -21,12 +23,15 @@ from starlette.types import ASGIApp
 from basalt.cluster.lease import Candidate
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
+from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
+from basalt.http.metrics import TlsMetrics
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
+from basalt.server.tls import Tls
 from basalt.server.wiring import open_services, open_store, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
@@ -43,6 +48,7 @@ SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpr
 GC_THRESHOLDS = (50_000, 20, 100)
 MMAP_BYTES_MIN = 64 << 20  # buffers below this size come from the heap
 TRIM_BYTES_MIN = 128 << 20  # free memory at the heap's end that is kept; the queue and a few fetches fill it
+HSTS = ("strict-transport-security", "max-age=31536000")  # a year, in seconds; without names below the server's own
 DATE_S = 1.0  # the date in an answer's head is in whole seconds
 
 _M_TRIM_THRESHOLD = -1
@@ -54,12 +60,15 @@ log = logging.getLogger("basalt.server")
 class _Server(uvicorn.Server):
     """uvicorn, telling when it is ready and when it was asked to stop."""
 
-    def __init__(self, config: uvicorn.Config, stop_waiting: Callable[[], None], ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, stop_waiting: Callable[[], None], ready: Callable[[], None], tls: Tls | None
+    ) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_exit = asyncio.Event()
         super().__init__(config)
         self._stop_waiting = stop_waiting
         self._ready = ready
+        self._tls = tls
 
     @property
     def should_exit(self) -> bool:
@@ -75,9 +84,12 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Renew the date in the answers' heads until it should exit: uvicorn's own loop is most of what an idle server does."""
         self._loop = asyncio.get_running_loop()
+        watching = None if self._tls is None else self._loop.create_task(self._tls.watch())
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked_to_exit.wait(), DATE_S)
+        if watching is not None:
+            watching.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self.should_exit:  # a signal came first: `serve` returns without having served
@@ -128,7 +140,7 @@ class _Process:
         """Requests are answered from now on: say where, and to whom that is open."""
         host, port = listener.getsockname()[:2]
         serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
-        url = _url_of(self.settings.server.host, listener)
+        url = _url_of(self.settings, listener)
         log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
         if is_asked(self.settings):
             log.info("asks callers who they are: auth.kinds is %s", ", ".join(self.settings.auth.kinds))
@@ -141,7 +153,7 @@ class _Process:
                 "listens on %s, beyond this machine, and asks nobody who they are (auth.kinds is none): whoever reaches its ports"
                 " may read, write and delete everything; let only those reach them who may", host,
             )  # fmt: skip
-        tell_service_manager(f"READY=1\nSTATUS={serves} at {_url_of(self.settings.server.host, listener)}")
+        tell_service_manager(f"READY=1\nSTATUS={serves} at {url}")
         if self._port_file is not None:
             partial = self._port_file.with_name(self._port_file.name + ".partial")
             partial.write_text(f"{port}\n")
@@ -192,9 +204,10 @@ async def _serve(process: _Process) -> None:
     check_thrift(settings)
     check_authentication(settings)
     address = listen_address(settings)
+    tls = None if settings.tls.certificate is None else Tls(settings.tls, process.clock)
     signals.stage = "it opened the store"
     if settings.store.kind == "hbase":
-        await _serve_in_turn(process, address)
+        await _serve_in_turn(process, address, tls)
         return
     began_ms = process.clock.monotonic_ms()
     store = open_store(settings, process.data_directory)
@@ -209,12 +222,10 @@ async def _serve(process: _Process) -> None:
         signals.stage = "it opened its ports"
         thrift = await services.start_thrift(address.literal)
         try:
-            server = _http_server(
-                build_app(services, further_routes=pages_of(settings)),
-                services.stop_waiting,
-                lambda: process.answers(listener),
-            )
-            signals.drain_by(server.drain)
+            app = build_app(services, further_routes=pages_of(settings))
+            server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
+            services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
+            _heed(signals, server, tls)
             await server.serve(sockets=[listener])
         finally:
             await thrift.stop()
@@ -222,11 +233,11 @@ async def _serve(process: _Process) -> None:
         await services.close()
 
 
-async def _serve_in_turn(process: _Process, address: ListenAddress) -> None:
+async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | None) -> None:
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
     settings, clock = process.settings, process.clock
     listener = _listen(address, settings.server.port)
-    url = settings.leader.url or _url_of(address.host, listener)
+    url = settings.leader.url or _url_of(settings, listener)
     candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
     began_ms = clock.monotonic_ms()
     failover_server = FailoverServer(
@@ -236,8 +247,10 @@ async def _serve_in_turn(process: _Process, address: ListenAddress) -> None:
         start_thrift=lambda services: services.start_thrift(address.literal), settings=settings,
     )  # fmt: skip
     process.has_store(clock.monotonic_ms() - began_ms)
-    server = _http_server(failover_server, failover_server.stop_waiting, lambda: process.answers(listener))
-    process.signals.drain_by(server.drain)
+    server = _http_server(failover_server, failover_server.stop_waiting, lambda: process.answers(listener), tls)
+    if tls is not None:
+        failover_server.measure(TlsMetrics(tls.handshakes))
+    _heed(process.signals, server, tls)
     failover_server.leadership.start()
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
@@ -253,21 +266,30 @@ async def _serve_in_turn(process: _Process, address: ListenAddress) -> None:
             await failover_server.close()
 
 
-def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable[[], None]) -> _Server:
+def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable[[], None], tls: Tls | None) -> _Server:
+    protocol: Any = HttpConnection if tls is None else functools.partial(Handshake, tls.handshakes)
     config = uvicorn.Config(
-        app, http=HttpConnection, ws="none", lifespan="off", log_config=None, access_log=False,
+        app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-        server_header=False, proxy_headers=False,
+        server_header=False, proxy_headers=False, headers=[HSTS] if tls is not None and tls.hsts else [],
     )  # fmt: skip
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    return _Server(config, stop_waiting, ready)
+    return _Server(config, stop_waiting, ready, tls)
 
 
-def _url_of(host: str, listener: socket.socket) -> str:
+def _heed(signals: StopSignals, server: _Server, tls: Tls | None) -> None:
+    """Signals mean from now on what they mean for a server that has clients."""
+    signals.drain_by(server.drain)
+    if tls is not None:
+        signals.reload_by(tls.ask)
+
+
+def _url_of(settings: Settings, listener: socket.socket) -> str:
     """The URL at which clients on other hosts find this server; a wildcard address becomes this machine's name."""
+    host, scheme = settings.server.host, "http" if settings.tls.certificate is None else "https"
     name = socket.gethostname() if host in ANY_HOST else host
-    return f"http://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
 
 
 def tell_service_manager(state: str) -> None:

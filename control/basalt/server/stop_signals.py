@@ -20,11 +20,12 @@ log = logging.getLogger("basalt.server")
 
 
 class StopSignals:
-    """Handles SIGTERM, SIGINT and SIGHUP, which all mean the same: nothing is reloaded."""
+    """Handles SIGTERM, SIGINT and SIGHUP, which all mean the same, but where something can be read anew: then SIGHUP means that."""
 
     def __init__(self) -> None:
         self.stage = "it read its settings"  # of the start, for the last line of one that is broken off
         self._drain: Callable[[int], None] | None = None
+        self._reload: Callable[[], None] | None = None
 
     def install(self) -> None:
         """Heed the signals from now on. SIGHUP stays ignored for a server that `nohup` started."""
@@ -36,8 +37,16 @@ class StopSignals:
         """Call this for a signal from now on: there are clients to be answered."""
         self._drain = drain
 
+    def reload_by(self, reload: Callable[[], None]) -> None:
+        """Call this for SIGHUP from now on, also where `nohup` had it ignored: it ends nothing any more."""
+        self._reload = reload
+        signal.signal(signal.SIGHUP, self._handle)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        if self._reload is not None and number == signal.SIGHUP:
+            self._reload()
+            return
         if self._drain is not None:
             log.info("stops because of %s, and answers what is open", name)
             self._drain(number)

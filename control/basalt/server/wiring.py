@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from basalt.access.policy import Caller
+from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.commits.commit_stage import TopicParticipant
@@ -16,6 +18,8 @@ from basalt.errors import BasaltError, InvalidSettingError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
+from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.front import Forwarders
 from basalt.http.metrics import StoreMetrics
 from basalt.http.routes.route_table import Operation
 from basalt.messaging.log.merged_rows import merge_small_rows
@@ -74,9 +78,12 @@ class RunningServices(services.Services):
     system: SystemTable
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
     settings_at_start: Settings = field(init=False)
+    _thrift_calls_as: Caller | None = None
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
+        self.forwarders = Forwarders(self.settings.http.forwarders)
+        self.connections = Connections.of(self.settings.http)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
@@ -105,7 +112,19 @@ class RunningServices(services.Services):
     def _served_by_thrift(self) -> Served:
         from basalt.thrift.calls import Served  # its library may not be here, and is wanted only for this
 
-        return Served(self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping)
+        return Served(
+            self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping, self._thrift_caller,
+        )  # fmt: skip
+
+    def _thrift_caller(self) -> Caller:
+        """As whom the clients of the Thrift face are judged, by the policy of the moment."""
+        policy = None if self.authentication is None else self.directory.entries.policy
+        caller = self._thrift_calls_as
+        if caller is None or caller.policy is not policy:
+            named = self.settings.thrift.principal
+            principal = ANONYMOUS if named is None else parse_principal(named)
+            caller = self._thrift_calls_as = Caller(principal, policy, credential="thrift", refusals=self.refusals)
+        return caller
 
     def stop_waiting(self) -> None:
         """The server is about to stop: fetches that wait are answered with what there is."""
@@ -119,6 +138,8 @@ class RunningServices(services.Services):
         self.stop_waiting()
         await self.groups.close()
         await self.scheduler.stop()
+        if self.authentication is not None:
+            await self.authentication.close()
         await self.directory.close()
         await self.producers.close()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
@@ -156,6 +177,7 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
 
 def _open_hbase(settings: HBaseSettings) -> Store:
     try:
+        from basalt.hbase_admin.gateway import kerberos_login
         from basalt_engine.stores.hbase.gateway import NoTableError
         from basalt_engine.stores.hbase.store import HBaseStore
     except ImportError as error:
@@ -171,7 +193,7 @@ def _open_hbase(settings: HBaseSettings) -> Store:
             hint="start one with `hbase thrift2 start` and name it as host:port",
         )
     try:
-        return HBaseStore.open(settings.thrift2, settings.prefix)
+        return HBaseStore.open(settings.thrift2, settings.prefix, login=kerberos_login(settings))
     except NoTableError as error:
         raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 
@@ -254,7 +276,7 @@ async def _wire(
         transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
-        directory=directory, refusals=refusals, authentication=authentication,
+        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
 
 
@@ -309,10 +331,11 @@ def _pruner(
 
 
 def _hbase_cluster(settings: HBaseSettings) -> HBaseCluster:
+    from basalt.hbase_admin.gateway import kerberos_login
     from basalt_engine.stores.hbase.store import HBaseCluster
 
     assert settings.thrift2 is not None, "the store was opened through it"
-    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift)
+    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift, kerberos_login(settings))
 
 
 def transaction_limits(settings: Settings) -> TransactionLimits:

@@ -9,10 +9,13 @@ from basalt.settings.kinds import DayWindow
 from basalt.settings.sources import changed_settings, load_settings, read_settings
 from basalt.settings.tree import (
     AuthSettings,
+    CertSettings,
     HBaseSettings,
     HttpSettings,
     JobSettings,
     JobsSettings,
+    JwtSettings,
+    KerberosSettings,
     LogSettings,
     MessagingSettings,
     Origin,
@@ -20,11 +23,13 @@ from basalt.settings.tree import (
     Settings,
     StoreSettings,
     ThriftSettings,
+    TlsSettings,
     TransactionSettings,
     effective,
 )
 
 __all__ = [
-    "AuthSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "LogSettings", "MessagingSettings", "Origin",
-    "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TransactionSettings", "changed_settings", "effective", "load_settings", "read_settings",
+    "AuthSettings", "CertSettings", "DayWindow", "HBaseSettings", "HttpSettings", "JobSettings", "JobsSettings", "JwtSettings", "KerberosSettings",
+    "LogSettings", "MessagingSettings", "Origin", "ServerSettings", "Settings", "StoreSettings", "ThriftSettings", "TlsSettings", "TransactionSettings",
+    "changed_settings", "effective", "load_settings", "read_settings",
 ]  # fmt: skip

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import AddressValueError, IPv6Address, ip_address, ip_network
 from typing import ClassVar
 
 from basalt.redaction import address_without_password
 
 SHOWN_CHARS_MAX = 60  # of what was given, in an error
+_PRINCIPAL_NAME_CHARS_MAX = 255  # as basalt.access has it
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -33,9 +34,14 @@ _HEADERS_OF_HTTP = frozenset(
      "te", "transfer-encoding", "upgrade")
 )  # fmt: skip
 _SCHEME_PORTS = {"http": 80, "https": 443}
+_REALM = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,63}(/[A-Za-z0-9._-]{1,255}@[A-Za-z0-9._-]{1,255})?")
+_KEY_URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?:/[^\s#\"\\]*)?")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KERBEROS_PRINCIPAL = re.compile(r"[^\s@/\\]{1,255}(/[^\s@/\\]{1,255})?(@[^\s@/\\]{1,255})?")
+_PRINCIPAL_PART = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,25 @@ class Duration(Whole):
     UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 
 
+class Limit(Whole):
+    """A whole number that nothing may be above, or "off": there is no limit."""
+
+    def read(self, value: object) -> int | None:  # type: ignore[override]  # as each kind may, and `Whole` does not
+        return None if value == "off" else Whole.read(self, value)
+
+    def write(self, value: object) -> str:
+        return "off" if value is None else Whole.write(self, value)
+
+    def describe(self) -> str:
+        return f"{Whole.describe(self)}, off"
+
+
+class SizeLimit(Limit):
+    """The same of bytes."""
+
+    UNITS = Size.UNITS
+
+
 class Flag(SettingKind):
     """True or false, in those words."""
 
@@ -203,6 +228,37 @@ class Secret(_Text):
         return text
 
 
+class Term(_Text):
+    """A name that another system gives something: a URL, a word, any text that is compared whole."""
+
+    FORM = "1 to 255 printable characters without spaces"
+
+    def parse(self, text: str) -> str | None:
+        return text if len(text) <= 255 and text.isprintable() and text and " " not in text else None
+
+
+class RequiredTerm(Term):
+    """The same where there must be one."""
+
+    OPTIONAL = False
+
+
+class KeySource(_Text):
+    """The place of public keys. By plain HTTP anybody on the way could put in their own: so from this machine alone, by its address."""
+
+    FORM = "https://…, http:// of a loopback address, or a path"
+
+    def parse(self, text: str) -> str | None:
+        if "://" not in text:
+            return text if text and "\0" not in text else None
+        match = _KEY_URL.fullmatch(text)
+        if match is None or int(match[3] or 1) > 65_535 or not _is_host(match[2]):
+            return None
+        if match[1] == "http" and not _is_loopback(match[2]):
+            raise ValueError("is not encrypted on its way, so anybody there could put in keys of their own")
+        return text
+
+
 class HeaderName(_Text):
     """The name of a header of HTTP."""
 
@@ -256,6 +312,34 @@ class NamePrefix(_Text):
 
     def parse(self, text: str) -> str | None:
         return text if _PREFIX.fullmatch(text) else None
+
+
+class KerberosPrincipal(_Text):
+    """The name of somebody in a realm of Kerberos."""
+
+    FORM = "name@REALM, name/host@REALM"
+
+    def parse(self, text: str) -> str | None:
+        return text if _KERBEROS_PRINCIPAL.fullmatch(text) else None
+
+
+class PrincipalPart(_Text):
+    """The first part of a service's principal."""
+
+    FORM = "1 to 64 letters, digits, _, . or -"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _PRINCIPAL_PART.fullmatch(text) else None
+
+
+class ServiceHost(_Text):
+    """The host in a service's principal."""
+
+    FORM = "a host name"
+
+    def parse(self, text: str) -> str | None:
+        return text if _HOST.fullmatch(text) else None
 
 
 class Address(_Text):
@@ -358,6 +442,31 @@ class HostNames(_Several):
         return text.lower().removesuffix(".")
 
 
+class Networks(_Several):
+    """Networks of addresses, each with the length of its prefix; an address alone is a network of one."""
+
+    FORM = "a network such as 10.0.0.0/8"
+
+    def parse(self, text: str) -> str:
+        try:
+            return str(ip_network(text))
+        except ValueError:
+            raise ValueError(
+                f"has {_quoted(text)} in it, which is not {self.FORM}, with zeros behind its prefix"
+            ) from None
+
+
+class ThriftPrincipal(_Text):
+    """The principal as which the clients of the Thrift face are judged."""
+
+    FORM = "thrift:NAME"
+
+    def parse(self, text: str) -> str | None:
+        kind, _, name = text.partition(":")
+        is_name = 0 < len(name) <= _PRINCIPAL_NAME_CHARS_MAX and name.isprintable() and name == name.strip(" ")
+        return text if kind == "thrift" and is_name else None
+
+
 class Principals(_Several):
     """Principals and groups as `kind:name`. What may stand there is for `basalt.access` to say, when the server starts."""
 
@@ -381,6 +490,27 @@ class Origins(_Several):
             raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}: it has no path, user or *")
         scheme, host, port = match[1], match[2], int(match[3] or _SCHEME_PORTS[match[1]])
         return f"{scheme}://{host}" if port == _SCHEME_PORTS[scheme] else f"{scheme}://{host}:{port}"
+
+
+class Realms(_Several):
+    """Realms of Kerberos; a capital letter is another one than a small one."""
+
+    FORM = "a realm such as EXAMPLE.ORG"
+
+    def parse(self, text: str) -> str:
+        if _REALM.fullmatch(text) is None:
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}")
+        return text
+
+
+class ServiceName(_Text):
+    """The service that tickets of Kerberos are for."""
+
+    FORM = "HTTP, or a whole principal HTTP/host.name@REALM"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _SERVICE.fullmatch(text) else None
 
 
 class Port(SettingKind):
@@ -443,6 +573,13 @@ def _is_host(text: str) -> bool:
         return not text.startswith("[") or bool(IPv6Address(text[1:-1]))
     except AddressValueError:
         return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name is looked up, and not always here
 
 
 def _quoted(text: str) -> str:

@@ -188,12 +188,24 @@ def _secret(key: Key, path: Path, origin: Origin) -> _Given | InvalidSettingErro
     """The value from a file of its own, as container platforms hand out secrets; one line end at its end is not part of it."""
     try:
         text = _text(path, SECRET_BYTES_MAX)
-        if key.is_secret and path.stat().st_mode & stat.S_IROTH:
-            raise ValueError("can be read by every user of this machine, and is to hold a secret (chmod o-r)")
+        if key.is_secret:
+            _check_private(path)
     except ValueError as error:
         message = f"setting {key.name}: {path} {error} (from {origin.text})"
         return InvalidSettingError(message, field=key.name, hint="name a readable file that holds just the value")
     return _Given(key.name, text.removesuffix("\n").removesuffix("\r"), Origin(f"{origin.text} ({path})", secret=True))
+
+
+def _check_private(path: Path) -> None:
+    """`ValueError` for a file that this process cannot read, or everybody can."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise ValueError(f"cannot be read: {reason}") from None
+    if mode & stat.S_IROTH:
+        raise ValueError("can be read by every user of this machine, and is to hold a secret (chmod o-r)")
 
 
 def _from_file(path: Path | None) -> Iterator[_Given | InvalidSettingError]:
@@ -286,6 +298,7 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
                 f"{high.kind.write(high_value)} (from {origin}, and {settings.origins.get(larger, DEFAULT).text})"
             )
             yield InvalidSettingError(message, field=smaller, hint=f"lower {smaller} or raise {larger}")
+    yield from _half_given_tls(settings)
     if settings.store.kind == "hbase" and settings.store.hbase.thrift is None:
         origin = settings.origins.get("store.kind", DEFAULT).text
         yield InvalidSettingError(
@@ -293,6 +306,98 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
+    yield from _hbase_kerberos_contradictions(settings)
+    if "kerberos" in settings.auth.kinds:
+        yield from _missing_of_kerberos(settings)
+    if "jwt" in settings.auth.kinds:
+        yield from _missing_of_jwt(settings)
+
+
+def _hbase_kerberos_contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
+    """Half of what Kerberos towards HBase needs, or a key that everybody can read."""
+    hbase = settings.store.hbase
+
+    def problem(key: str, message: str, hint: str) -> InvalidSettingError:
+        origin = settings.origins.get(key, DEFAULT).text
+        return InvalidSettingError(f"setting {key}: {message} (from {origin})", field=key, hint=hint)
+
+    if hbase.sasl == "off":
+        for name in ("principal", "keytab", "gateway_host"):
+            if getattr(hbase, name) is not None:
+                hint = "set it to what hbase.thrift.security.qop is at the gateways: auth, auth-int or auth-conf"
+                yield problem(f"store.hbase.{name}", "needs store.hbase.sasl, which is off", hint)
+    elif hbase.keytab is not None and hbase.principal is None:
+        hint = "set store.hbase.principal to whom `klist -k` lists in it"
+        yield problem("store.hbase.keytab", "says nothing without store.hbase.principal", hint)
+    elif hbase.keytab is not None:
+        try:
+            _check_private(Path(hbase.keytab))
+        except ValueError as error:
+            yield problem(
+                "store.hbase.keytab", f"{hbase.keytab} {error}", "name a keytab that only the server can read"
+            )
+
+
+def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("keytab", "realms"):
+        if not getattr(settings.auth.kerberos, name):
+            key = keys()[f"auth.kerberos.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has kerberos (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
+            )
+    if settings.auth.kerberos.binding == "require" and settings.tls.certificate is None:
+        yield InvalidSettingError(
+            "setting auth.kerberos.binding: require does not go without tls.certificate, to which tokens would be bound",
+            field="auth.kerberos.binding",
+            hint="give this server a certificate; where a proxy has it, tokens can be bound to none of this server's",
+        )
+
+
+def _missing_of_jwt(settings: Settings) -> Iterator[InvalidSettingError]:
+    origin = settings.origins.get("auth.kinds", DEFAULT).text
+    for name in ("issuer", "audience", "jwks", "algorithms"):
+        if not getattr(settings.auth.jwt, name):
+            key = keys()[f"auth.jwt.{name}"]
+            yield InvalidSettingError(
+                f"setting {key.name} is not given, and auth.kinds has jwt (from {origin})",
+                field=key.name,
+                hint=f"it is {key.kind.help}",
+            )
+
+
+def _half_given_tls(settings: Settings) -> Iterator[InvalidSettingError]:
+    """Settings of TLS that mean nothing, or less than they seem to, without another one."""
+    tls, asks_clients = settings.tls, settings.tls.client != "off"
+    for missing, given, why, hint in (
+        (
+            "tls.key", tls.certificate is not None and tls.key is None, "tls.certificate is of no use without its key",
+            "name the file of the certificate's private key",
+        ),
+        (
+            "tls.certificate", tls.certificate is None and (tls.key is not None or asks_clients or tls.hsts),
+            "without it there is no TLS, and tls.key, tls.client and tls.hsts would mean nothing",
+            "name the file of the server's certificate, or take those out",
+        ),
+        (
+            "tls.client_ca", asks_clients and tls.client_ca is None, f"tls.client is {tls.client}, and no client's certificate would count",
+            "name the file of the CAs whose certificates clients may have",
+        ),
+        (
+            "tls.client", not asks_clients and (tls.client_ca is not None or tls.client_crl is not None),
+            "tls.client_ca and tls.client_crl are given, and no client is asked for a certificate",
+            "set tls.client to optional or required",
+        ),
+        (
+            "tls.client_ca", "cert" in settings.auth.kinds and not asks_clients,
+            "auth.kinds has cert, and no client is asked for a certificate",
+            "name the CAs of the clients' certificates, and set tls.client to optional or required",
+        ),
+    ):  # fmt: skip
+        if given:
+            yield InvalidSettingError(f"setting {missing} is not given: {why}", field=missing, hint=hint)
 
 
 def _shown(value: object) -> str:

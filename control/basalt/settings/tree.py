@@ -30,21 +30,35 @@ from basalt.settings.kinds import (
     HeaderName,
     Host,
     HostNames,
+    KerberosPrincipal,
+    KeySource,
+    Limit,
     Moment,
     NamePrefix,
+    Networks,
     Origins,
     Port,
+    PrincipalPart,
     Principals,
+    Realms,
+    RequiredTerm,
     Secret,
+    ServiceHost,
+    ServiceName,
     SettingKind,
     Size,
+    SizeLimit,
+    Term,
+    ThriftPrincipal,
     Url,
     Whole,
     Window,
     Words,
 )
+from basalt_engine.stores.hbase.kerberos import Kerberos
 
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
+QUOTA_MAX = 1 << 40  # of anything, a second or at a time: more is no limit
 INTERVAL_MS_MIN = 100  # a job that runs more often does nothing else
 INTERVAL_MS_MAX = 30 * DAY_MS
 ENVIRONMENT_PREFIX = "BASALT__"
@@ -72,6 +86,98 @@ class ServerSettings:
     data: Annotated[str | None, FilePath("data directory of the rocks store; made if it is not there")] = None
     host: Annotated[str, Host("address to listen on; beyond 127.0.0.1 only where auth.kinds is given")] = "127.0.0.1"
     port: Annotated[int, Whole("port to listen on; 0 picks a free one", 0, 65_535)] = 4780
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosSettings:
+    """The service that tickets of Kerberos are for; read only when auth.kinds has kerberos."""
+
+    keytab: Annotated[
+        str | None, FilePath("file with the keys of this server's service, HTTP/host.name, that others cannot read")
+    ] = None
+    service: Annotated[
+        str, ServiceName("the service that tickets are for: on any host that the keytab has, or one principal")
+    ] = "HTTP"
+    realms: Annotated[tuple[str, ...], Realms("realms of clients that count; no other does, trusted or not")] = ()
+    binding: Annotated[
+        Literal["off", "accept", "require"],
+        Choice(
+            "whether a token is to be bound to the TLS connection: off, accept (right where it is) or require",
+            ("off", "accept", "require"),
+        ),
+    ] = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS of the HTTP face, and the certificates of clients; read again while the server runs, when the files change."""
+
+    certificate: Annotated[
+        str | None, FilePath("file of the server's certificate and those between it and its CA, in PEM; off: no TLS")
+    ] = None
+    key: Annotated[
+        str | None, FilePath("file of its private key, in PEM and without a password, that others cannot read")
+    ] = None
+    client: Annotated[
+        Literal["off", "optional", "required"],
+        Choice(
+            "certificates of clients: off (not asked for), optional, or required of each connection",
+            ("off", "optional", "required"),
+        ),
+    ] = "off"
+    client_ca: Annotated[
+        str | None, FilePath("file of the CAs, in PEM, of which a client's certificate must be one's")
+    ] = None
+    client_crl: Annotated[
+        str | None, FilePath("file of their lists of revoked certificates, in PEM: one of each CA on a client's chain")
+    ] = None
+    min_version: Annotated[Literal["1.2", "1.3"], Choice("oldest version of TLS", ("1.2", "1.3"))] = "1.2"
+    # The files are read, so that a link that was turned, as Kubernetes does it, is seen too; they are small.
+    reload_ms: Annotated[
+        int, Duration("how often the files are looked at, whether they have changed", SECOND_MS, DAY_MS)
+    ] = MINUTE_MS
+    hsts: Annotated[
+        bool, Flag("tell browsers to go by https alone to all ports of this server's name, for a year (HSTS)")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertSettings:
+    """The place of a client's name in its certificate; read only where auth.kinds has cert."""
+
+    name: Annotated[
+        Literal["subject", "cn", "dns", "uri"],
+        Choice(
+            "what of a client's certificate is its name: the whole subject, its only CN, or its only DNS name or URI",
+            ("subject", "cn", "dns", "uri"),
+        ),
+    ] = "subject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings:
+    """The identity provider whose tokens count; read only when auth.kinds has jwt."""
+
+    issuer: Annotated[
+        str | None, Term("the identity provider, as its tokens name it in iss, to the last character")
+    ] = None
+    audience: Annotated[str | None, Term("this server, as tokens that are meant for it name it in aud")] = None
+    jwks: Annotated[str | None, KeySource("where the provider publishes its keys, or a file with them")] = None
+    ca: Annotated[
+        str | None, FilePath("certificates of the authorities that vouch for the provider; off: those of this machine")
+    ] = None
+    algorithms: Annotated[
+        tuple[Literal["RS256", "PS256", "ES256", "EdDSA"], ...],
+        Words("algorithms of signatures that count", ("RS256", "PS256", "ES256", "EdDSA")),
+    ] = ("RS256", "PS256", "ES256", "EdDSA")
+    principal_claim: Annotated[str, RequiredTerm("the claim that becomes the principal's name, behind jwt:")] = "sub"
+    groups_claim: Annotated[
+        str | None, Term("the claim with the names of the principal's groups, behind jwt-group:; off: it is in none")
+    ] = None
+    # Clocks of servers differ by less; each second more is one for which a token outlives its end.
+    leeway_ms: Annotated[
+        int, Duration("how far the provider's clock and this server's may differ", 0, 5 * MINUTE_MS)
+    ] = 30 * SECOND_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +221,10 @@ class AuthSettings:
     not_before: Annotated[
         int | None, Moment("tokens that were made before count no more; to be set after a backup was restored")
     ] = None
+    cert: CertSettings = CertSettings()
+    jwt: JwtSettings = JwtSettings()
     proxy: ProxySettings = ProxySettings()
+    kerberos: KerberosSettings = KerberosSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +241,32 @@ class HBaseSettings:
     prune_compactions: Annotated[
         int, Whole("most regions that one run of the job prune has compacted; 0: none", 0, 1_000)
     ] = 2
+    sasl: Annotated[
+        Literal["off", "auth", "auth-int", "auth-conf"],
+        Choice(
+            "Kerberos towards the gateways: who is there is proved (auth), each byte signed (auth-int) or encrypted too (auth-conf)",
+            ("off", "auth", "auth-int", "auth-conf"),
+        ),
+    ] = "off"
+    principal: Annotated[
+        str | None, KerberosPrincipal("Kerberos principal that Basalt is for HBase; off: whose the ticket cache is")
+    ] = None
+    keytab: Annotated[
+        str | None, FilePath("file with the principal's key; off: tickets come from the ticket cache (KRB5CCNAME)")
+    ] = None
+    service: Annotated[str, PrincipalPart("first part of the gateways' own principal, hbase in hbase/host@REALM")] = (
+        "hbase"
+    )
+    gateway_host: Annotated[
+        str | None, ServiceHost("host in the gateways' own principal; off: the host of their addresses")
+    ] = None
+
+    @property
+    def kerberos(self) -> Kerberos | None:
+        """Basalt's identity for the gateways; None where they ask for none."""
+        if self.sasl == "off":
+            return None
+        return Kerberos(self.sasl, self.principal, self.keytab, self.service, self.gateway_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +305,41 @@ class HttpSettings:
     cors_origins: Annotated[
         tuple[str, ...], Origins("origins whose web pages may call this server from a browser")
     ] = ()
+    # Each takes some KB, and a file; a client has a few. Many more would be an attack, or a client that forgets to close them.
+    connections_max: Annotated[int, Whole("most connections at a time; one more is closed at once", 1, 1_000_000)] = (
+        4_096
+    )
+    # An eighth of them: so many from one address are a proxy, or a fault.
+    connections_per_address_max: Annotated[
+        int,
+        Whole("most of them from one address (of IPv6: one network of 64 bits), which may be a proxy", 1, 1_000_000),
+    ] = 512
+    tls_elsewhere: Annotated[
+        bool, Flag("a proxy or a mesh before this server speaks TLS: tokens and tickets come to it without")
+    ] = False
+    forwarders: Annotated[
+        tuple[str, ...],
+        Networks("proxies whose X-Forwarded-For says, in logs and the audit, where a request came from"),
+    ] = ()
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSettings:
+    """Limits of one principal; `basalt quota set` has others for one, a group, a role or everyone."""
+
+    requests_per_s: Annotated[int | None, Limit("requests a second of one principal", 1, QUOTA_MAX)] = None
+    publish_bytes_per_s: Annotated[
+        int | None, SizeLimit("bytes a second that one principal publishes", 1, QUOTA_MAX)
+    ] = None
+    fetch_bytes_per_s: Annotated[int | None, SizeLimit("bytes a second that one principal reads", 1, QUOTA_MAX)] = None
+    open_transactions: Annotated[int | None, Limit("most open transactions of one principal", 1, QUOTA_MAX)] = None
+    sessions: Annotated[int | None, Limit("most named sessions of one principal", 1, QUOTA_MAX)] = None
+    topics: Annotated[int | None, Limit("most topics that one principal created", 1, QUOTA_MAX)] = None
+    waiting_fetches: Annotated[int | None, Limit("most fetches of one principal that wait at a time", 1, QUOTA_MAX)] = (
+        None
     )
 
 
@@ -290,6 +458,15 @@ class ThriftSettings:
         str | None,
         Address("what they are told there; off: this machine's name, or the address it listens on, and the port"),
     ] = None
+    principal: Annotated[
+        str | None,
+        ThriftPrincipal(
+            "who clients of Tephra count as, for they cannot prove who they are; needed with authentication"
+        ),
+    ] = None
+    networks: Annotated[
+        tuple[str, ...], Networks("where clients of Tephra may connect from; others are turned out at once")
+    ] = ("127.0.0.0/8", "::1/128")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,9 +532,11 @@ class Settings:
 
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()
+    quota: QuotaSettings = QuotaSettings()
     messaging: MessagingSettings = MessagingSettings()
     producers: ProducerSettings = ProducerSettings()
     transactions: TransactionSettings = TransactionSettings()

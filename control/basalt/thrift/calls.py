@@ -9,11 +9,18 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import structs
+
+from basalt.access import ownership
+from basalt.access.policy import Caller
+from basalt.access.resources import CLUSTER
+from basalt.commits.commit_stage import Guard
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import (
     BasaltError,
     ChangesLostError,
     ConflictError,
+    ForbiddenError,
     InputError,
     SessionFencedError,
     TooLargeError,
@@ -60,6 +67,16 @@ Arguments = dict[str, Any]  # of a call, by name
 OwnerOf = Callable[[Arguments], str]
 Encode = Callable[[Any], Pieces]
 
+# The verbs on the cluster that calls take; those that are not here take `transact`, and `status` takes none: probes call it.
+_VERBS: Mapping[str, str | None] = {
+    "status": None,
+    "getSnapshot": "observe",
+    **dict.fromkeys(("truncateInvalidTx", "truncateInvalidTxBefore", "resetState", "pruneNow"), "operate"),
+}
+_ON_A_TRANSACTION = frozenset(
+    ("canCommitTx", "canCommitOrThrow", "commitTx", "commitOrThrow", "abortTx", "invalidateTx", "checkpoint")
+)
+
 _OPERATOR = Author("thrift", "a client of the Thrift face")
 _VOID: Pieces = (b"\x00",)
 _TRUE: Pieces = (METHODS["commitTx"].encode(success=types.TBoolean(True)),)
@@ -78,6 +95,7 @@ class Served(NamedTuple):
     audit: Audit
     metrics: ThriftMetrics
     is_stopping: Callable[[], bool]
+    caller: Callable[[], Caller]  # as whom all calls are judged, by the policy of the moment
 
 
 class Calls:
@@ -130,11 +148,33 @@ class Calls:
         Raises what `refused` makes a result of.
         """
         prompt = self._prompt.get(method.name)
-        return None if prompt is None else prompt(arguments, waiter)
+        if prompt is None or (self._caller.policy is not None and not self._transactions.manager.is_known):
+            return None
+        self._judge(method, arguments)
+        return prompt(arguments, waiter)
 
     async def answer(self, method: Method, arguments: Arguments) -> Pieces:
         """The result of one call. Raises what `refused` makes a result of."""
+        if self._caller.policy is not None and method.name in _ON_A_TRANSACTION:
+            await self._transactions.manager.ensure_known()  # whose a transaction is, the log tells
+        self._judge(method, arguments)
         return await self._handlers[method.name](arguments)
+
+    @property
+    def _caller(self) -> Caller:
+        return self._served.caller()
+
+    def _judge(self, method: Method, arguments: Arguments) -> None:
+        """Refuse with `ForbiddenError` what the principal of this face may not do, whatever there is of what the call names."""
+        caller = self._caller
+        verb = _VERBS.get(method.name, "transact")
+        if caller.policy is None or verb is None:
+            return
+        caller.must(verb, CLUSTER)
+        if method.name in _ON_A_TRANSACTION:
+            transaction_id = _id(arguments)
+            whose = self._transactions.state.belonging(transaction_id)
+            ownership.must_act(caller, "transact", whose, str(transaction_id))
 
     def refused(self, method: Method, error: BaseException, arguments: Arguments) -> Pieces:
         """The result that throws an exception that the call declares; raises `ApplicationError`, or what is our bug."""
@@ -142,6 +182,7 @@ class Calls:
             error = TooLargeError(f"{error}; do less in one transaction")
         if not isinstance(error, BasaltError):
             raise error
+        error.message = ownership.message_for(self._caller, self._transactions.manager, error)
         return self._thrown(method, error, arguments)
 
     # The calls.
@@ -151,14 +192,17 @@ class Calls:
 
     async def _start(self, kind: Kind, timeout_ms: int | None, owner: str) -> Pieces:
         # Clients of this face write to stores of their own, so a time-out cannot pass for a roll back.
-        return self._encoded(await self._transactions.begin(kind, timeout_ms, owner, external_writes=True))
+        principal = ownership.principal_of(self._caller)
+        return self._encoded(
+            await self._transactions.begin(kind, timeout_ms, owner, external_writes=True, principal=principal)
+        )
 
     async def _can_commit(self, arguments: Arguments, result: Pieces) -> Pieces:
         await self._transactions.set_changes(_id(arguments), _needed(arguments, "changes"))
         return result
 
     async def _commit(self, arguments: Arguments, result: Pieces) -> Pieces:
-        await self.change_sets.commit(_id(arguments))
+        await self.change_sets.commit(_id(arguments), self._guard())
         return result
 
     async def _abort(self, arguments: Arguments) -> Pieces:
@@ -200,7 +244,8 @@ class Calls:
         try:
             removed = await self._audited("truncate", what, lambda: self._transactions.truncate(before_ms), _truncated)
         except ConflictError as error:
-            thrown = types.TInvalidTruncateTimeException(error.message)
+            told = ownership.message_for(self._caller, self._transactions.manager, error)
+            thrown = types.TInvalidTruncateTimeException(told)
             return (METHODS["truncateInvalidTxBefore"].encode(e=thrown),)
         return _TRUE if removed else _FALSE
 
@@ -239,14 +284,18 @@ class Calls:
     # The same, at once or answered by the group commit.
 
     def _begin_start(self, owner_of: OwnerOf, arguments: Arguments, waiter: Waiter[Transaction]) -> Encode | None:
-        began = self.change_sets.begin(waiter, _timeout_ms(arguments), owner_of(arguments))
+        principal = ownership.principal_of(self._caller)
+        began = self.change_sets.begin(waiter, _timeout_ms(arguments), owner_of(arguments), principal)
         return self._encoded if began else None
 
     def _keep_changes(self, arguments: Arguments, result: Pieces) -> Pieces | None:
         return result if self.change_sets.tell(_id(arguments), _needed(arguments, "changes")) else None
 
     def _begin_commit(self, arguments: Arguments, waiter: Waiter[Any], encode: Encode) -> Encode | None:
-        return encode if self.change_sets.submit_commit(waiter, _id(arguments)) else None
+        return encode if self.change_sets.submit_commit(waiter, _id(arguments), self._guard()) else None
+
+    def _guard(self) -> Guard | None:
+        return ownership.commit_guard(self._caller, self._transactions)
 
     # How.
 
@@ -257,7 +306,10 @@ class Calls:
         self, act: str, what: str, do: Callable[[], Awaitable[T]], told: Callable[[T], str] = lambda _: "done"
     ) -> T:
         """Do what an operator asks for, with a line in the audit."""
-        return await self._served.audit.act(act, what, _OPERATOR, "", "", do, told)
+        caller, by = self._caller, _OPERATOR
+        if caller.policy is not None:
+            by = structs.replace(by, principal=str(caller.principal), credential=caller.credential)
+        return await self._served.audit.act(act, what, by, "", "", do, told)
 
     async def _prune(self) -> None:
         try:
@@ -274,16 +326,21 @@ class Calls:
         field = method.throws.get(type(thrown))
         if field is not None:
             return (method.encode(**{field: thrown}),)
-        if thrown is not None and method.name in ("canCommitTx", "commitTx"):
+        if thrown is not None and method.name in ("canCommitTx", "commitTx") and not isinstance(error, ForbiddenError):
             return _FALSE
         raise ApplicationError(INTERNAL_ERROR, _words(error)) from error
+
+    def _sees(self, transaction_id: int) -> bool:
+        return ownership.may_act(self._caller, "observe", self._transactions.state.belonging(transaction_id))
 
     def _exception(self, error: BasaltError, arguments: Arguments) -> Any:
         if isinstance(error, TransactionConflictError):
             transaction_id = _id(arguments)
             transaction = self._transactions.state.find(transaction_id)
             loss = None if transaction is None else transaction.doomed
-            key, client = ("", "") if loss is None else (_printable(loss.key), loss.winner_owner)
+            if loss is None or not self._sees(loss.winner):
+                return types.TTransactionConflictException(transaction_id, "", "")
+            key, client = _printable(loss.key), loss.winner_owner
             return types.TTransactionConflictException(transaction_id, key, client)
         if isinstance(error, TransactionNotFoundError | TransactionEndedError | SessionFencedError | ChangesLostError):
             return types.TTransactionNotInProgressException(error.message)

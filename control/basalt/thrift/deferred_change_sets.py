@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from basalt.commits.commit_stage import Beginning
+from basalt.commits.commit_stage import Beginning, Guard
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BusyError
 from basalt.runtime.group_commit import Waiter
@@ -48,9 +48,9 @@ class DeferredChangeSets:
         self._bytes = 0
         self._sets_max, self._bytes_max = ENDED_SETS_MAX, ENDED_BYTES_MAX
 
-    def begin(self, waiter: Waiter[Transaction], timeout_ms: int | None, owner: str) -> bool:
+    def begin(self, waiter: Waiter[Transaction], timeout_ms: int | None, owner: str, principal: str = "") -> bool:
         """Begin a short transaction with writes outside Basalt, whose change set is logged with its commit."""
-        asked = Beginning(Kind.SHORT, timeout_ms, owner, external_writes=True)
+        asked = Beginning(Kind.SHORT, timeout_ms, owner, external_writes=True, principal=principal)
         return self._coordinator.submit_begin(waiter, asked, changes_deferred=True)
 
     def tell(self, transaction_id: int, changes: Collection[bytes]) -> bool:
@@ -92,16 +92,18 @@ class DeferredChangeSets:
         self._drop_ended()
         return dict(self._sets)
 
-    def submit_commit(self, waiter: Waiter[Outcome | BasaltError], transaction_id: int) -> bool:
+    def submit_commit(
+        self, waiter: Waiter[Outcome | BasaltError], transaction_id: int, guard: Guard | None = None
+    ) -> bool:
         """Commit the transaction with what it stored, and nothing more.
 
         The answer may be a refusal that is durable now.
         """
-        return self._coordinator.submit_commit(waiter, transaction_id, self.get(transaction_id))
+        return self._coordinator.submit_commit(waiter, transaction_id, self.get(transaction_id), guard)
 
-    async def commit(self, transaction_id: int) -> Outcome:
+    async def commit(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """The same for a caller that can wait for the log to be read."""
-        return await self._coordinator.commit(transaction_id, deferred_changes=self.get(transaction_id))
+        return await self._coordinator.commit(transaction_id, deferred_changes=self.get(transaction_id), guard=guard)
 
     async def log_empty_sets(self) -> None:
         """Before the server stops: log of whom no change set is missing, so that they can commit after the restart."""

@@ -35,6 +35,18 @@ def check_thrift(settings: Settings) -> None:
             field="thrift.port",
             hint="leave thrift.port off: clients of the other manager have a service already",
         )
+    if not settings.thrift.networks:
+        raise InvalidSettingError(
+            "thrift.port opens a service, and thrift.networks lets nobody connect to it",
+            field="thrift.networks",
+            hint="name the networks of its clients, or leave thrift.port off",
+        )
+    if settings.thrift.principal is None and not set(settings.auth.kinds) <= {"none"}:
+        raise InvalidSettingError(
+            "clients of Tephra cannot prove who they are, auth.kinds wants that of everybody, and thrift.principal is off",
+            field="thrift.principal",
+            hint="say who they count as, such as thrift:default, and grant that one what they are to do; or leave thrift.port off",
+        )
     _check_library("thriftpy2", "thrift.port")
     if settings.thrift.zookeeper is not None:
         _check_library("kazoo", "thrift.zookeeper")
@@ -66,7 +78,7 @@ class ThriftFace:
         from basalt.thrift.server import TephraServer  # the library is wanted only here
 
         served = served_by()
-        server = TephraServer(served)
+        server = TephraServer(served, thrift.networks)
         await server.start(address, thrift.port)
         if thrift.zookeeper is None:
             return cls(server)

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import logging
 import struct
+from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
 from basalt.errors import BasaltError, UnavailableError
@@ -69,8 +71,9 @@ log = logging.getLogger("basalt.tephra")
 class TephraServer:
     """The Thrift face of one server. `port` is where it listens once it has started."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, networks: Iterable[str]) -> None:
         self.calls = Calls(served)
+        self._networks = tuple(map(ip_network, networks))
         self.port = 0
         self._metrics = served.metrics
         self._connections: set[ThriftConnection] = set()
@@ -118,12 +121,23 @@ class TephraServer:
         """Take the connection in, if need be in place of an idle one; False without room, or while the server stops."""
         if self._stopping:
             return False
+        if not self._admits(connection.peer):
+            self.refuse(connection.peer, "its address is in none of thrift.networks")
+            return False
         if len(self._connections) >= CONNECTIONS_MAX and not self._make_room():
             self.refuse(connection.peer, f"{CONNECTIONS_MAX} clients are connected already, all at work")
             return False
         self._connections.add(connection)
         self._metrics.connections = len(self._connections)
         return True
+
+    def _admits(self, peer: str) -> bool:
+        try:
+            address = ip_address(peer.partition("%")[0])  # of a link's own address, without the link
+        except ValueError:
+            return False
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return any((mapped or address) in network for network in self._networks)
 
     def leave(self, connection: ThriftConnection) -> None:
         self._connections.discard(connection)

@@ -11,6 +11,7 @@ from basalt.access import directory as module
 from basalt.access.directory import Directory
 from basalt.access.policy import parse_grant
 from basalt.access.principal import parse_principal
+from basalt.access.quotas import QuotaLimits, QuotaRow
 from basalt.access.records import GRANTS, KINDS, TOKENS, VERSION, GrantUse, RoleRow, TokenRow, grant_id
 from basalt.access.resources import topic
 from basalt.errors import BusyError, ConflictError, NotFoundError, StoreError
@@ -261,7 +262,7 @@ def test_where_the_rows_cannot_be_read_for_long_nobody_is_let_in_until_they_can(
         first, _ = await two(store, clock)
         await first.add_grant(READ_ORDERS, "a")
         clock.advance(module.LOST_MS + 1)
-        first._put_in_force(-1, {}, {}, {})  # as its task does when the read fails
+        first._put_in_force(-1, {}, {}, {}, {})  # as its task does when the read fails
         assert not may(first)
         await first._refresh()
         assert may(first)
@@ -302,3 +303,127 @@ def test_the_kinds_of_rows_are_these():
     assert [kind.kind for kind in (*KINDS, VERSION)] == ["token", "grant", "role", "policy"]
     assert replace(token(), revoked_ms=1).is_over(0)
     assert GRANTS.kind == "grant"
+
+
+def test_a_look_that_fails_in_any_way_is_not_the_last_one(clock, monkeypatch):
+    monkeypatch.setattr(module, "CHECK_MS", 1)
+    monkeypatch.setattr(module, "REFRESH_SECONDS_MAX", 0.01)
+    looks = []
+
+    async def story():
+        first, _ = await two(Remote(), clock)
+
+        async def look():
+            looks.append(True)
+            if len(looks) == 1:
+                raise RuntimeError("no thread is left")
+            if len(looks) == 2:
+                await asyncio.Event().wait()  # behind a change that a stuck region holds up
+            enough.set()
+
+        enough = asyncio.Event()
+        first._refresh = look
+        await first.start()
+        async with asyncio.timeout(10):
+            await enough.wait()
+        await first.close()
+
+    asyncio.run(story())
+    assert len(looks) >= 3
+
+
+def test_a_change_that_is_held_up_keeps_nobody_in_for_ever(clock, monkeypatch):
+    monkeypatch.setattr(module, "CHECK_MS", 1)
+    monkeypatch.setattr(module, "REFRESH_SECONDS_MAX", 0.001)
+
+    async def story():
+        first, _ = await two(Remote(), clock)
+        await first.add_grant(READ_ORDERS, "a")
+        await first.start()
+        assert may(first)
+        async with first._changing, asyncio.timeout(10):
+            clock.advance(module.LOST_MS + 1)
+            while may(first):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not may(first):
+                await asyncio.sleep(0)
+        await first.close()
+
+
+def test_a_quota_that_one_server_sets_counts_at_another_when_it_looks(clock):
+    async def story():
+        first, second = await two(Remote(), clock)
+        await first.put_quota("token:etl", QuotaLimits(requests_per_s=5), "token:root")
+        assert (first.quotas.are_on, second.quotas.are_on) == (True, False)
+        await second._refresh()
+        assert second.quotas.rules.rows == {"token:etl": QuotaLimits(requests_per_s=5)}
+        assert second.quota("token:etl") == QuotaRow(QuotaLimits(requests_per_s=5), clock.now_ms(), "token:root")
+        await second.remove_quota("token:etl")
+        await first._refresh()
+        assert not first.quotas.are_on
+        with pytest.raises(NotFoundError):
+            await first.remove_quota("token:etl")
+
+    asyncio.run(story())
+
+
+def test_a_change_of_tokens_alone_keeps_the_policy_and_what_it_has_found(clock):
+    async def story():
+        first, _ = await two(MemoryStore(), clock)
+        await first.add_grant(READ_ORDERS, "a")
+        policy = first.entries.policy
+        await first.add_token("t1", token())
+        assert first.entries.policy is policy
+        assert "t1" in first.entries.tokens
+        await first.put_role("r", ("token:a",), "a")
+        assert first.entries.policy is not policy
+
+
+def test_a_quota_whose_version_was_not_written_is_found_within_a_minute(clock):
+    async def story():
+        store = Remote()
+        first, second = await two(store, clock)
+        first._system = SystemTable(Failing(store.table(SystemTable.name), writes_left=1))
+        with pytest.raises(StoreError):
+            await first.put_quota("everyone", QuotaLimits(topics=1), "token:root")
+        assert not first.quotas.are_on
+        await second._refresh()
+        assert not second.quotas.are_on
+        clock.advance(60_000)
+        await second._refresh()
+        assert second.quotas.are_on
+        await first._refresh()
+        assert first.quotas.are_on
+
+    asyncio.run(story())
+
+
+def test_a_superuser_gets_a_token_where_there_are_too_many(clock, monkeypatch):
+    monkeypatch.setattr(module, "TOKENS_MAX", 1)
+
+    async def story():
+        first = Directory(MemoryStore(), clock, ("token:root",))
+        await first.add_token("t1", token())
+        with pytest.raises(BusyError):
+            await first.add_token("t2", token())
+        await first.add_token("t3", token(principal="token:root"))
+        assert set(first.entries.tokens) == {"t1", "t3"}
+
+    asyncio.run(story())
+
+
+def test_a_revocation_at_one_server_is_not_undone_by_a_rotation_at_another(clock):
+    async def story():
+        first, second = await two(Remote(), clock)
+        await first.add_token("t1", token())
+        await second._refresh()
+        row = second.token("t1")
+        await first.change_token("t1", token(revoked_ms=1))
+        with pytest.raises(ConflictError, match="revoked in the meantime"):
+            await second.rotate_token("t1", replace(row, expire_ms=clock.now_ms() + 1), "t2", token())
+        with pytest.raises(ConflictError, match="revoked in the meantime"):
+            await second.change_token("t1", replace(row, note="x"))
+        assert set(second.entries.tokens) == {"t1"}
+
+    asyncio.run(story())

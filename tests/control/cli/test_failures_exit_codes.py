@@ -64,7 +64,13 @@ PROBLEMS = [
     (409, "transaction_conflict", 4),
     (400, "invalid_name", 1),
     (400, "invalid_property", 1),
+    (401, "unauthenticated", 5),
+    (401, "some_new_code", 5),
     (403, "forbidden", 5),
+    (403, "some_new_code", 5),
+    (403, "cross_origin", 1),
+    (429, "throttled", 6),
+    (503, "authentication_unavailable", 6),
     (413, "too_large", 1),
     (503, "busy", 6),
     (503, "stopping", 6),
@@ -102,7 +108,7 @@ def test_a_problem_becomes_the_exit_code_of_its_kind_and_one_line_with_its_hint(
 def test_something_that_is_not_basalt_is_told_so_without_a_traceback(run, canned, status, body):
     canned.canned = (status, "text/html", body)
     ran = run("topic", "show", "orders", "--url", url_of(canned), "--timeout", "300ms")
-    assert ran.code in (1, 6)
+    assert ran.code == (5 if status == 401 else 1)
     assert ran.err.count("\n") == 1
     assert "Traceback" not in ran.err
 

@@ -10,8 +10,9 @@ import pytest
 
 import basalt
 from basalt.cli import local_server
-from basalt.cli.local_server import START_MS_MAX, is_loopback, wait_for_start, wait_until_ready
+from basalt.cli.local_server import START_MS_MAX, wait_for_start, wait_until_ready
 from basalt.cli.options import Invocation
+from basalt.client.servers import is_loopback
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Commands that need no server: config, init, profile, completion."""
+"""Commands that need no server: config, init, completion."""
 
 from __future__ import annotations
 
 import json
-import tomllib
 
 import pytest
 import yaml
@@ -69,55 +68,6 @@ def test_init_writes_a_file_that_check_accepts_and_does_not_replace_it_without_y
     assert "--yes" in again.err
     assert run("init", str(file), "--yes").code == 0
     assert "fetch_messages_max" in file.read_text()
-
-
-def test_the_first_profile_is_used_at_once_and_another_when_told(run, tmp_path):
-    assert run("profile", "add", "dev", "--url", "http://127.0.0.1:4780").code == 0
-    assert run("profile", "add", "prod", "--url", "https://basalt.example:443", "--namespace", "shop").code == 0
-    listed = json.loads(run("profile", "list", "-o", "json").out)
-    assert [(row["name"], row["used"]) for row in listed] == [("dev", True), ("prod", False)]
-    assert run("profile", "use", "prod", "--dry-run").code == 0
-    assert json.loads(run("profile", "list", "-o", "json").out) == listed
-    run("profile", "use", "prod")
-    assert [row["used"] for row in json.loads(run("profile", "list", "-o", "json").out)] == [False, True]
-    run("profile", "remove", "prod")
-    path = tmp_path / "config" / "basalt" / "profiles.toml"
-    assert tomllib.loads(path.read_text()) == {"profiles": {"dev": {"url": "http://127.0.0.1:4780"}}}
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_profile_takes_a_host_and_a_port_for_a_url(run):
-    run("profile", "add", "dev", "--url", "localhost:4780,127.0.0.1:4781")
-    (row,) = json.loads(run("profile", "list", "-o", "json").out)
-    assert row["url"] == "http://localhost:4780,http://127.0.0.1:4781"
-
-
-def test_a_profile_that_is_not_there_is_exit_code_3_and_names_those_that_are(run):
-    run("profile", "add", "dev", "--url", "http://127.0.0.1:4780")
-    for arguments in (
-        ("profile", "use", "prod"),
-        ("profile", "remove", "prod"),
-        ("topic", "list", "--profile", "prod"),
-    ):
-        ran = run(*arguments)
-        assert ran.code == 3
-        assert "there are: dev" in ran.err
-
-
-def test_a_broken_profiles_file_is_named(run, tmp_path):
-    path = tmp_path / "config" / "basalt" / "profiles.toml"
-    path.parent.mkdir(parents=True)
-    for content in (
-        "current = 5\n",
-        "[profiles.dev]\nurl = 3\n",
-        "[profiles.dev]\npassword = 'x'\n",
-        "profiles = 1\n",
-        "x =",
-    ):
-        path.write_text(content)
-        ran = run("profile", "list")
-        assert (ran.code, ran.err.count("\n")) == (1, 1)
-        assert str(path) in ran.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,14 +40,19 @@ CUT = b""  # close without a word
 
 
 class ScriptedServer:
-    """Reads a request, sends the next bytes of the script, and so on; after the script's end it repeats the last."""
+    """Reads a request, sends the next bytes of the script, and so on; after the script's end it repeats the last.
 
-    def __init__(self) -> None:
+    With a context it speaks TLS alone.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+        self._tls = tls
+        self._host = host
         self.seen: list[Seen] = []
         self.script: list[bytes | None] = [answer()]
         self.connections = 0
         self.hold = threading.Event()  # a None in the script waits for it, and closes without an answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self._open: list[socket.socket] = []
         self.port: int = self._listener.getsockname()[1]
         self._threads: list[threading.Thread] = []
@@ -54,7 +60,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self._tls else ''}://{self._host}:{self.port}"
 
     def close(self) -> None:
         """Close the listener and every connection, once nobody uses them any more.
@@ -84,6 +90,13 @@ class ScriptedServer:
             self._begin(self._talk, connection)
 
     def _talk(self, connection: socket.socket) -> None:
+        if self._tls is not None:
+            try:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            except OSError:
+                connection.close()
+                return
+            self._open.append(connection)
         with connection, connection.makefile("rb") as stream:
             while (request := read_request(stream)) is not None:
                 reply = self.script[min(len(self.seen), len(self.script) - 1)]

@@ -23,7 +23,21 @@ from basalt.client.attempts import (
 )
 from basalt.client.calls import tables, topics, transactions
 from basalt.client.consumer import processing
-from basalt.client.plans import Answer, AnswerLost, Call, Effect, NotHttp, NotSent, Reply, Rest, Steps, TableScope, ask
+from basalt.client.plans import (
+    Answer,
+    AnswerLost,
+    Call,
+    Effect,
+    LeaderRefused,
+    NoCredential,
+    NotHttp,
+    NotSent,
+    Reply,
+    Rest,
+    Steps,
+    TableScope,
+    ask,
+)
 from basalt_engine.clock import ManualClock
 
 NONE, REPEATABLE, NUMBERED, ONCE = Effect.NONE, Effect.REPEATABLE, Effect.NUMBERED, Effect.ONCE
@@ -51,6 +65,17 @@ TABLE: list[tuple[Any, ...]] = [
         (errors.UnknownOutcomeError, False),
     ),
     (NotHttp("SSH"), *[(errors.ProtocolError, False)] * 3),
+    (NoCredential("away"), *[(errors.AuthenticationUnavailableError, True)] * 3),
+    (LeaderRefused("http://c:4780"), *[(errors.NotLeaderError, True)] * 3),
+    (told(429, "throttled"), *[(errors.ThrottledError, True)] * 3),
+    (told(503, "authentication_unavailable"), *[(errors.AuthenticationUnavailableError, True)] * 3),
+    (told(503, "not_leader"), *[(errors.NotLeaderError, True)] * 3),
+    (told(401, "unauthenticated"), *[(errors.UnauthenticatedError, False)] * 3),
+    (told(401, "a_code_of_a_newer_server"), *[(errors.UnauthenticatedError, False)] * 3),
+    (told(403, "forbidden"), *[(errors.ForbiddenError, False)] * 3),
+    (told(403, "a_code_of_a_newer_server"), *[(errors.ForbiddenError, False)] * 3),
+    (page(401), *[(errors.UnauthenticatedError, False)] * 3),
+    (page(403), *[(errors.ForbiddenError, False)] * 3),
     (told(429, "busy"), *[(errors.BusyError, True)] * 3),
     (told(503, "stopping"), *[(errors.StoppingError, True)] * 3),
     (told(503, "unavailable"), *[(errors.UnavailableError, True)] * 3),

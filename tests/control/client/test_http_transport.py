@@ -19,10 +19,12 @@ from basalt.api.codecs.avro import decode_consume_request, decode_publish_reques
 from basalt.client import connect
 from basalt.client.plans import BATCHES
 from basalt.errors import (
+    ForbiddenError,
     GroupNotFoundError,
     ProtocolError,
     TooLargeError,
     TopicNotFoundError,
+    UnauthenticatedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -226,9 +228,12 @@ def test_a_server_that_trickles_is_given_up_at_the_deadline(side):
         thread.join()
 
 
-def test_a_proxys_page_is_a_protocol_error_that_shows_its_beginning(side, server):
-    server.script = [answer(403, b"<html><h1>Corporate proxy</h1></html>", content_type="text/html")]
-    with pytest.raises(ProtocolError, match="Corporate proxy"):
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, UnauthenticatedError), (403, ForbiddenError), (407, ProtocolError)]
+)
+def test_a_proxys_page_is_an_error_that_shows_its_beginning(side, server, status, error):
+    server.script = [answer(status, b"<html><h1>Corporate proxy</h1></html>", content_type="text/html")]
+    with pytest.raises(error, match="Corporate proxy"):
         side.do(side.connect(server.url).topic("orders").publish(b"a"))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from basalt.client.plans import Answer, AnswerLost, NotHttp, NotSent, Reply
-from basalt.client.servers import MOVES_MAX, Servers, ServerUrl, parse_url, parse_urls
+from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotHttp, NotSent, Reply
+from basalt.client.servers import MOVES_MAX, Servers, ServerUrl, in_the_open, parse_url, parse_urls
 from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
 from tests.ports import reserved_port
@@ -42,6 +42,41 @@ def servers(*named: ServerUrl) -> Servers[None]:
 )
 def test_where_a_request_goes_next(reply: Reply, then: object):
     assert servers(A, B).instead(A, reply) == then
+
+
+SECURE_A, SECURE_C = parse_url("https://a:4780"), parse_url("https://c:4780")
+
+
+@pytest.mark.parametrize(
+    ("named", "leader", "then"),
+    [
+        ((A, B), "http://b:4780", B),  # it was given
+        ((A, B), "http://c:4780", B),  # a stranger, so the next one that was given
+        ((A,), "http://c:4780", None),
+        ((A,), "https://a:4780", None),
+        ((SECURE_A,), "https://c:4780", SECURE_C),  # whoever answers there has proved its name
+        ((SECURE_A,), "http://a:4780", None),
+    ],
+)
+def test_where_a_request_goes_that_proves_who_calls(named, leader, then):
+    guarded = Servers(named, lambda _url: None, lambda: 0.0, guarded=True)
+    assert guarded.instead(named[0], not_leader(leader)) == then
+    stands = guarded.standing(not_leader(leader))
+    assert (stands == LeaderRefused(leader)) == (then != parse_url(leader)), stands
+
+
+@pytest.mark.parametrize(
+    "reply", [not_leader(None), not_leader("gopher://c"), NotSent("refused"), Answer(503, {}, b"")]
+)
+def test_another_reply_that_leads_nowhere_stands_as_it_is(reply):
+    assert Servers((A,), lambda _url: None, lambda: 0.0, guarded=True).standing(reply) is reply
+
+
+def test_the_first_server_to_which_all_can_be_read_on_the_way():
+    local = parse_urls("http://localhost:1,http://127.9.9.9:2,http://[::1]:3")
+    assert in_the_open(local) is None
+    assert in_the_open((SECURE_A,)) is None
+    assert in_the_open((*local, A, B)) == A.text
 
 
 def test_a_server_that_was_not_named_leads_back_to_those_that_were():

@@ -17,7 +17,7 @@ OPERATES = (
     ("observe", "cluster"),
     ("operate", "cluster"),
     ("inspect", "cluster"),
-    ("observe", "transactions:anonymous"),
+    ("observe", "transactions:token:bootstrap"),
 )
 LOOKS = OPERATES[:1] + OPERATES[3:]
 DIGEST = re.compile("[0-9a-f]{32}")
@@ -240,3 +240,24 @@ def test_what_failed_halfway_is_not_said_to_have_been_left_undone(monkeypatch, c
     monkeypatch.setattr(client.services.transactions, "abort", broken)
     page = Page(browser.post(abort_path(name), {**plan.fields, "reason": "gone"}))
     assert (page.status, "It is not known whether it was done" in page.text) == (500, True)
+
+
+def test_an_operator_who_may_not_look_at_a_transaction_ends_it_and_learns_no_more(signed_in, root):
+    root("PUT", "/v1/namespaces/shop/topics/orders")
+    name = begin(root, owner="payroll")
+    root("POST", f"/v1/transactions/{name}/participants", {"kind": "topic", "namespace": "shop", "topic": "orders"})
+    ada = signed_in("ada", *(each for each in OPERATES if each[0] != "observe"), ("observe", "cluster"))
+    path = f"/console/transactions/{name}"
+    for page in (
+        ada.page(path),
+        ada.page("/console/transactions"),
+        ada.plan(f"{path}/abort"),
+        ada.act(f"{path}/abort", reason="gone"),
+    ):
+        assert page.status == 200
+        assert "payroll" not in page.text
+        assert "shop:orders" not in page.text
+    assert state_of(root, name) == "ABORTED"
+    bob = signed_in("bob", *OPERATES)
+    other = begin(root, owner="payroll")
+    assert "payroll" in bob.plan(abort_path(other)).text

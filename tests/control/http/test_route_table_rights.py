@@ -12,6 +12,7 @@ import pytest
 from basalt.access.needs import PUBLIC, SELF, needs
 from basalt.access.policy import Caller, Policy, parse_grant
 from basalt.access.principal import ANONYMOUS, Principal, internal, parse_principal
+from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.access.resources import VERBS
 from basalt.api.bodies.messages import PublishRequest, Work, WorkAcknowledge, WorkMarker, WorkPublish
 from basalt.api.codecs import avro
@@ -21,6 +22,7 @@ from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head
 from basalt.http.routes.route_table import Operation, Request, Routes, RouteTable
 from basalt.settings import Settings
+from basalt.settings.tree import TransactionSettings
 from basalt_engine.table import TABLE_NAMES, Row
 from tests.control.http.conftest import AVRO, Client, Reply
 
@@ -89,6 +91,7 @@ def made(client: Client) -> World:
             "namespace": "shop", "topic": "orders", "group": "billing", "member": "m", "table": "accounts", "message": message,
             "transaction": pointer, "pointer": pointer, "producer": "p", "session": "s", "region": "abc", "backup": "b1",
             "job": "stats", "token": "0123456789abcdef", "grant": "0123456789abcdef", "role": "readers",
+            "subject": "role:readers",
         },
     )  # fmt: skip
 
@@ -150,10 +153,16 @@ def test_who_lacks_a_right_is_refused_before_anything_of_the_request_is_looked_a
     full, empty = worlds
     before = full.stored(), empty.stored()
     for name, caller, has in callers():
-        is_allowed = all(has(right.verb, right.kind) for right in operation.needs.rights)
+        needed = operation.needs
+        is_allowed = all(has(right.verb, right.kind) for right in needed.rights)
+        may_absent = is_allowed
+        if needed.on_transaction is not None:
+            is_allowed = has(needed.on_transaction, "transactions")
+            may_absent = is_allowed and name != "anonymous"  # whose own an absent one is not
         for method in (operation.method, *(["HEAD"] if operation.method == "GET" else [])):
             there, absent = (each.ask(caller, method, operation.path, NONSENSE, b"{") for each in (full, empty))
-            assert (there.status, absent.status) == ((400, 400) if is_allowed else (403, 403)), (name, method)
+            assert there.status == (400 if is_allowed else 403), (name, method)
+            assert absent.status == (400 if may_absent else 403), (name, method)
             if not is_allowed:
                 assert there == absent, name
         if not is_allowed:
@@ -162,21 +171,20 @@ def test_who_lacks_a_right_is_refused_before_anything_of_the_request_is_looked_a
     assert (full.stored(), empty.stored()) == before
 
 
-@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.needs.rights], ids=called)
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.needs.shown], ids=called)
 def test_a_refusal_names_who_which_verb_and_what(operation: Operation, worlds):
     full, _ = worlds
     reply = full.ask(Caller(ETL, Policy()), operation.method, operation.path)
-    right = operation.needs.rights[0]
-    resource = ":".join((right.kind, *right.names)).format_map(full.names)
     assert (reply.status, reply.code) == (403, "forbidden")
-    assert reply.json()["detail"] == f"token:etl may not {right.verb} {resource}"
+    right = operation.needs.shown[0].replace("transaction:", "transaction ").format_map(full.names)
+    assert reply.json()["detail"] == f"token:etl may not {right}"
 
 
 def test_the_calls_that_take_no_right_are_these():
     assert {called(each) for each in OPERATIONS if each.needs.is_public} == {
         "GET /livez", "GET /readyz", "GET /v1", "GET /openapi.json",
     }  # fmt: skip
-    assert {called(each) for each in OPERATIONS if not each.needs.is_public and not each.needs.rights} == {
+    assert {called(each) for each in OPERATIONS if not each.needs.is_public and not each.needs.shown} == {
         "GET /v1/admin/namespaces",
         "GET /v1/admin/tables",
         "GET /v1/admin/topics",
@@ -196,6 +204,7 @@ def test_the_calls_that_take_no_right_are_these():
         "POST /v1/admin/grants",
         "DELETE /v1/admin/grants/{grant}",
         "GET /v1/admin/roles",
+        "GET /v1/admin/quotas/{subject}",
         "POST /v1/transactions",
     }
 
@@ -291,8 +300,18 @@ EXAMPLES = (
     Example(f"POST {TOPIC}{GROUP}/fetch", "", {"acknowledge": WORK["acknowledge"]}, OF_WORK[2:]),
     Example("POST /v1/auth/check", "", {"verb": "observe", "resource": "cluster", "principal": "token:a"}, ("inspect cluster",)),
     Example("POST /v1/admin/grants", "", {"subject": "token:a", "verbs": ["grant"], "resource": "*"}, ("grant *",)),
+    Example("GET /v1/admin/quotas/{subject}", "", b"", ("inspect cluster",)),
     Example(f"POST {TOPIC}{GROUP}/acknowledge", "", {"claims": [1], "transaction": "{transaction}"}, UNDER),
 )  # fmt: skip
+
+
+# Where transactions are managed elsewhere nobody knows whose a pointer is, and the right is one on the topic.
+UNDER_OTHERS = ("transact topic:shop:orders",)
+UNDER_OTHERS_POINTERS = tuple(
+    each._replace(rights=UNDER_OTHERS)
+    for each in EXAMPLES
+    if each.rights == UNDER and each.body and "transactionWritePointer" in each.body
+)
 
 
 class Recording(Policy):
@@ -313,7 +332,9 @@ def operation_of(example: Example) -> Operation:
 
 
 def declared(operation: Operation, names: dict[str, str]) -> list[str]:
-    return [str(right).format_map(names) for right in operation.needs.rights]
+    on_transaction = operation.needs.on_transaction
+    own = [] if on_transaction is None else [f"{on_transaction} {OWN}"]
+    return [*own, *(str(right).format_map(names) for right in operation.needs.rights)]
 
 
 def filled(value: Any, names: dict[str, str]) -> Any:
@@ -332,7 +353,7 @@ def asked_by(example: Example, world: World, policy: Policy) -> Reply:
 
 def test_every_right_that_a_handler_has_to_ask_for_has_an_example():
     shown: dict[str, set[str]] = {}
-    for example in EXAMPLES:
+    for example in (*EXAMPLES, *UNDER_OTHERS_POINTERS):
         kinds = {re.sub(r"^(\w+) (\w+).*", r"\1 \2", right) for right in example.rights}
         shown.setdefault(example.call, set()).update(kinds)
     assert shown == {called(each): set(each.needs.in_body) for each in OPERATIONS if each.needs.in_body}
@@ -370,10 +391,29 @@ def test_who_lacks_a_right_on_what_a_body_names_is_refused_whether_it_is_there_o
     before = world.stored(), empty.stored()
     there = asked_by(example, world, Recording(right))
     assert (there.status, there.code) == (403, "forbidden"), there.body
-    assert there.json()["detail"] == f"token:etl may not {right}"
+    # The refusal of a transaction does not tell whose it is, nor whether there is one.
+    shown = f"transact transaction {world.names['pointer']}" if right.endswith(OWN) else right
+    assert there.json()["detail"] == f"token:etl may not {shown}"
     if not example.of_state:
-        assert asked_by(example, empty, Recording(right)) == there
+        unknown = ("transact transactions:*",) if right.endswith(OWN) else ()
+        assert asked_by(example, empty, Recording(right, *unknown)) == there
     assert (world.stored(), empty.stored()) == before
+
+
+@pytest.mark.parametrize("example", UNDER_OTHERS_POINTERS, ids=lambda each: each.call)
+def test_under_the_pointers_of_another_manager_one_writes_with_a_right_on_the_topic(
+    example: Example, connect: Callable[[Settings], Client]
+):
+    client = connect(Settings(transactions=TransactionSettings(manager="external")))
+    names = {"namespace": "shop", "topic": "orders", "pointer": "1700000000000000000"}
+    world, policy = World(client, names), Recording(*UNDER_OTHERS)
+    absent = asked_by(example, world, policy)
+    world.ask(ANYBODY, "PUT", TOPIC)
+    before = world.stored()
+    assert asked_by(example, world, policy) == absent
+    assert (absent.status, absent.json()["detail"]) == (403, "token:etl may not transact topic:shop:orders")
+    assert world.stored() == before
+    assert asked_by(example, world, Recording(f"transact {OWN}", "transact transactions:*")).status == 200
 
 
 def test_a_commit_that_is_refused_leaves_the_transaction_open(world: World):
@@ -453,7 +493,7 @@ class Prompt:
     """The way to a client whose request is here as a whole."""
 
     client = "192.0.2.7"
-    internal, scheme = False, "http"
+    internal, scheme, certificate, end_point_hash = False, "http", None, None
 
     def __init__(self) -> None:
         self.statuses: list[int] = []
@@ -473,7 +513,7 @@ def asking(caller: Caller, head: Head) -> Request:
 
 
 def test_a_head_that_is_known_is_judged_again_for_another_caller():
-    routes, path = Routes(OPERATIONS, Front()), "/v1/namespaces/shop/topics/orders/publish"
+    routes, path = Routes(OPERATIONS, Front(), Quotas(QuotaLimits())), "/v1/namespaces/shop/topics/orders/publish"
     head = Head("POST", path, path.encode(), b"", {b"host": b"localhost"})
     writer, reader = granted({"write"}), granted({"read"})
     found = routes.find(asking(writer, head))

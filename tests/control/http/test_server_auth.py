@@ -31,7 +31,8 @@ def check(client, verb: str, resource: str):
 
 def test_where_nobody_has_to_prove_who_they_are_everybody_is_anonymous_and_may_do_everything(client):
     assert client.call("GET", "/v1/auth/whoami").json() == {
-        "principal": "anonymous", "groups": [], "roles": [], "superuser": False, "judged": False,
+        "principal": "anonymous", "groups": [], "roles": [], "superuser": False, "judged": False, "credential": "", "expiresMs": None,
+        "only": None, "via": "",
     }  # fmt: skip
     found = check(client, "operate", "cluster").json()
     assert (found["allowed"], found["grants"]) == (True, [])
@@ -46,6 +47,7 @@ def test_an_embedded_clients_calls_are_made_by_this_process(client):
 def test_a_caller_learns_of_groups_and_roles(alice):
     assert alice.call("GET", "/v1/auth/whoami").json() == {
         "principal": "jwt:alice", "groups": ["jwt-group:data"], "roles": ["role:readers"], "superuser": False, "judged": True,
+        "credential": "", "expiresMs": None, "only": None, "via": "",
     }  # fmt: skip
 
 

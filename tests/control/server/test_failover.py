@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -17,10 +18,11 @@ from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
+from basalt.settings.tree import AuthSettings
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
-from tests.led_servers import HANG_S, LEASE_MS, LOOK_MS, LeaseTime, LedServer
+from tests.led_servers import BY_DEFAULT, HANG_S, LEASE_MS, LOOK_MS, LeaseTime, LedServer
 
 DAY_MS = 86_400_000
 TOPIC = "/v1/namespaces/shop/topics/orders"
@@ -29,15 +31,16 @@ TOPIC = "/v1/namespaces/shop/topics/orders"
 class Server(LedServer):
     """One member, with the calls that the tests make."""
 
-    def __init__(self, time: LeaseTime, store: MemoryStore, name: str) -> None:
-        super().__init__(time, store, name, open_services=self.open_services)
+    def __init__(self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT) -> None:
+        self.settings = settings
+        super().__init__(time, store, name, open_services=self.open_services, settings=settings)
         self.fails: BaseException | None = None
         self.answering_epochs: list[int | None] = []
 
     async def open_services(self, store: Store, epoch: int) -> RunningServices:
         if self.fails is not None:
             raise self.fails
-        return await open_services(Settings(), None, store=store, clock=self.clock, epoch=epoch)
+        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch)
 
     async def ask(self, method: str, target: str, body: object = None, **given: str) -> Answer:
         data = b"" if body is None else json.dumps(body).encode()
@@ -79,12 +82,12 @@ class Server(LedServer):
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[Server, Server]]:
+async def pair(settings: Settings = BY_DEFAULT) -> AsyncIterator[tuple[Server, Server]]:
     """A leader and a standby."""
     time, store = LeaseTime(), MemoryStore(atomic=False)
-    first = Server(time, store, "first")
+    first = Server(time, store, "first", settings)
     await first.until_it_serves()
-    second = Server(time, store, "second")
+    second = Server(time, store, "second", settings)
     await time.until(lambda: _says_who_leads(second, first))
     try:
         yield first, second
@@ -172,6 +175,7 @@ def test_both_tell_prometheus_who_leads():
         assert "basalt_leader_terms_total 0.0" in figures[standby]
         for server in (leader, standby):
             assert "basalt_leader_epoch 1.0" in figures[server]
+            assert "basalt_tls_handshakes_going_on 0.0" in figures[server]
 
     run(story)
 
@@ -353,3 +357,41 @@ def _title():
     from basalt.catalog.topics import topic_name
 
     return topic_name("shop", "orders")
+
+
+ROOT = {"Authorization": "Bearer " + "r" * 40}
+ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
+
+
+def test_who_was_let_in_and_who_was_not_is_the_same_at_the_server_that_takes_over():
+    async def story() -> None:
+        async with pair(ASKED) as (leader, standby):
+            assert (await leader.ask("PUT", TOPIC, **ROOT)).status == 200
+            grant = {"subject": "token:etl", "verbs": ["write"], "resource": "topic:shop:orders"}
+            assert (await leader.ask("POST", "/v1/admin/grants", grant, **ROOT)).status == 200
+            made = [
+                json.loads((await leader.ask("POST", "/v1/admin/tokens", {"name": "etl"}, **ROOT)).body)
+                for _ in range(2)
+            ]
+            good, revoked = ({"Authorization": f"Bearer {each['token']}"} for each in made)
+            await leader.ask("DELETE", f"/v1/admin/tokens/{made[1]['info']['id']}", **ROOT)
+            await leader.die()
+            await standby.until_it_serves()
+            published = [
+                (await standby.ask("POST", f"{TOPIC}/publish", {"messages": ["a"]}, **given)).status
+                for given in (good, revoked, {})
+            ]
+            assert published == [200, 401, 401]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("public", "status"), [((), 503), (("/metrics",), 200)])
+def test_a_standby_that_cannot_ask_who_calls_tells_what_is_for_everybody_alone(public, status):
+    async def story() -> None:
+        async with pair(replace(ASKED, auth=replace(ASKED.auth, public=public))) as (_, standby):
+            assert (await standby.ask("GET", "/metrics")).status == status
+            assert (await standby.ask("GET", "/livez")).status == 200
+            assert (await standby.ask("GET", TOPIC)).status == 503  # who leads is told before anybody is asked
+
+    asyncio.run(story())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import pytest
 
 from basalt.errors import InvalidSettingError, UnavailableError
 from basalt.server.listening import ListenAddress, listen_address
-from basalt.settings import AuthSettings, ServerSettings, Settings
+from basalt.settings import AuthSettings, HttpSettings, ServerSettings, Settings, TlsSettings
 
 
 def settings(host: str, *kinds: str) -> Settings:
@@ -70,3 +71,19 @@ def test_what_was_looked_up_is_what_is_bound():
     found = ListenAddress.find("localhost")
     with socket.create_server((found.literal, 0)) as bound:
         assert bound.getsockname()[0] == found.literal
+
+
+@pytest.mark.parametrize("kind", ["token", "jwt", "kerberos", "proxy"])
+def test_no_token_or_ticket_goes_through_a_network_in_clear_by_accident(kind: str):
+    open_to_others = settings("0.0.0.0", kind)
+    with pytest.raises(InvalidSettingError) as refused:
+        listen_address(open_to_others)
+    assert refused.value.field == "tls.certificate"
+    assert f"what auth.kinds has ({kind}) through the network for all to read" in refused.value.message
+    assert "http.tls_elsewhere" in refused.value.hint
+    for given in (
+        replace(open_to_others, tls=TlsSettings(certificate="c.pem", key="k.pem")),
+        replace(open_to_others, http=HttpSettings(tls_elsewhere=True)),
+        settings("127.0.0.1", kind),
+    ):
+        assert listen_address(given)

@@ -66,3 +66,17 @@ def test_a_server_that_serves_is_asked_to_drain(number: signal.Signals):
 def test_a_server_under_nohup_outlives_its_terminal():
     went_on = run(signal.SIGHUP, before="signal.signal(signal.SIGHUP, signal.SIG_IGN)")
     assert (went_on.returncode, went_on.stdout, went_on.stderr) == (0, "goes on\n", "")
+
+
+RELOADS = "signals.drain_by(lambda number: print('drains', number)); signals.reload_by(lambda: print('reads anew'))"
+
+
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGHUP, signal.SIG_IGN)"])
+def test_a_server_that_can_read_something_anew_does_so_at_a_hang_up_under_nohup_too(before: str):
+    went_on = run(signal.SIGHUP, before=before, then=RELOADS)
+    assert (went_on.returncode, went_on.stdout) == (0, "reads anew\ngoes on\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_other_signals_stop_such_a_server_as_any(number: signal.Signals):
+    assert run(number, then=RELOADS).stdout == f"drains {int(number)}\ngoes on\n"

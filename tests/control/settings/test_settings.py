@@ -11,7 +11,7 @@ import pytest
 from basalt.errors import InvalidSettingError
 from basalt.settings import DayWindow, JobsSettings, Settings, effective, load_settings, read_settings
 from basalt.settings.reference import settings_file, settings_page
-from basalt.settings.tree import keys
+from basalt.settings.tree import QUOTA_MAX, keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
@@ -206,7 +206,33 @@ BAD_FLAGS = [
     ("auth.kinds=none,password", "has 'password' in it, which this version does not know"),
     ("auth.kinds=None", "has 'None' in it"),
     ("auth.kinds=off", "has 'off' in it"),
+    ("auth.kerberos.realms=EXAMPLE.ORG,", "has '' in it, which is not a realm"),
+    ("auth.kerberos.realms=*", "'*' in it, which is not a realm"),
+    ("auth.kerberos.realms=ada@EXAMPLE.ORG", "is not a realm"),
+    ("auth.kerberos.service=HTTP/", "is not HTTP, or a whole principal"),
+    ("auth.kerberos.service=HTTP/a.example.org", "is not HTTP, or a whole principal"),
+    ("auth.kerberos.service=HTTP@a.example.org", "is not HTTP, or a whole principal"),
+    ("auth.kerberos.binding=true", "off, accept, require"),
 ]
+
+
+KERBEROS = ("auth.kinds=kerberos", "auth.kerberos.keytab=/etc/basalt/http.keytab", "auth.kerberos.realms=EXAMPLE.ORG")
+
+
+@pytest.mark.parametrize("missing", ["auth.kerberos.keytab", "auth.kerberos.realms"])
+def test_kerberos_takes_a_keytab_and_the_realms_that_count(missing: str):
+    settings = load_settings(KERBEROS).auth.kerberos
+    assert (settings.keytab, settings.realms) == ("/etc/basalt/http.keytab", ("EXAMPLE.ORG",))
+    assert (settings.service, settings.binding) == ("HTTP", "accept")
+    with pytest.raises(InvalidSettingError, match=f"setting {missing} is not given, and auth.kinds has kerberos"):
+        load_settings([flag for flag in KERBEROS if not flag.startswith(missing)])
+    assert load_settings(KERBEROS[1:2]).auth.kerberos.realms == ()  # without the kind nothing is asked for
+
+
+def test_a_service_may_be_a_whole_principal_and_realms_keep_their_case():
+    loaded = load_settings(["auth.kerberos.service=HTTP/a.example.org@EXAMPLE.ORG", "auth.kerberos.realms=A.b, B"])
+    assert loaded.auth.kerberos.service == "HTTP/a.example.org@EXAMPLE.ORG"
+    assert loaded.auth.kerberos.realms == ("A.b", "B")
 
 
 @pytest.mark.parametrize(("flag", "expected"), BAD_FLAGS)
@@ -297,6 +323,11 @@ def test_a_key_given_twice_with_flags_is_refused():
         ["transactions.long_timeout_ms=26h"],
         ["http.body_bytes_max=65MiB"],
         ["store.kind=hbase"],
+        ["store.hbase.principal=basalt@EXAMPLE.TEST"],
+        ["store.hbase.keytab=/etc/basalt.keytab"],
+        ["store.hbase.gateway_host=gateway.example.test"],
+        ["store.hbase.sasl=auth-conf", "store.hbase.keytab=/etc/basalt.keytab"],
+        ["store.hbase.sasl=auth", "store.hbase.keytab=/nowhere", "store.hbase.principal=basalt@EXAMPLE.TEST"],
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(flags):
@@ -310,10 +341,44 @@ def test_every_problem_is_collected_not_just_the_first(tmp_path):
     assert [problem.field for problem in found] == ["store.kind", "store.sync", "BASALT__A", "log.level"]
 
 
+TLS = ("tls.certificate=c.pem", "tls.key=k.pem")
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (("tls.certificate=c.pem",), "tls.key"),
+        (("tls.key=k.pem",), "tls.certificate"),
+        (("tls.hsts=true",), "tls.certificate"),
+        (("tls.client=required", "tls.client_ca=ca.pem"), "tls.certificate"),
+        ((*TLS, "tls.client=optional"), "tls.client_ca"),
+        ((*TLS, "tls.client_ca=ca.pem"), "tls.client"),
+        ((*TLS, "tls.client_crl=crl.pem"), "tls.client"),
+        ((*TLS, "auth.kinds=token,cert"), "tls.client_ca"),
+        (("auth.kinds=cert",), "tls.client_ca"),
+    ],
+)
+def test_tls_that_is_half_given_is_refused_with_the_key_that_is_missing(flags, field):
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(flags)
+    assert caught.value.field == field
+    assert f"setting {field} is not given" in caught.value.message
+    assert caught.value.hint
+
+
+def test_tls_that_is_given_as_a_whole_is_read():
+    assert load_settings(TLS).tls.client == "off"
+    given = load_settings(
+        [*TLS, "tls.client=optional", "tls.client_ca=ca.pem", "auth.kinds=cert", "auth.cert.name=uri"]
+    )
+    assert (given.auth.cert.name, given.tls.client_ca, given.tls.client_crl) == ("uri", "ca.pem", None)
+
+
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "auth", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
+        "server", "auth", "tls", "store", "leader", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs",
+        "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
@@ -381,3 +446,44 @@ def test_a_file_of_two_lines_holds_no_secret_and_its_text_is_not_shown(tmp_path)
     with pytest.raises(InvalidSettingError, match="more than one line") as caught:
         load_settings([f"auth.bootstrap_token_file={file}"])
     assert "hunter" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_kerberos_towards_hbase_goes_by_a_private_keytab_or_by_the_ticket_cache(tmp_path):
+    file = _secret_file(tmp_path / "basalt.keytab")
+    given = ["store.hbase.sasl=auth-conf", "store.hbase.principal=basalt/host@EXAMPLE.TEST"]
+    settings = load_settings([*given, f"store.hbase.keytab={file}"]).store.hbase
+    assert (settings.sasl, settings.principal, settings.keytab) == ("auth-conf", "basalt/host@EXAMPLE.TEST", str(file))
+    assert load_settings(given).store.hbase.keytab is None
+    assert load_settings(given[:1]).store.hbase.service == "hbase"
+    file.chmod(0o644)
+    with pytest.raises(InvalidSettingError, match="can be read by every user of this machine") as caught:
+        load_settings([*given, f"store.hbase.keytab={file}"])
+    assert caught.value.field == "store.hbase.keytab"
+    with pytest.raises(InvalidSettingError, match="/nowhere cannot be read: No such file"):
+        load_settings([*given, "store.hbase.keytab=/nowhere"])
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "principal=",
+        "principal=a b@R",
+        "principal=a@b@c",
+        "principal=/host",
+        "service=h b",
+        "service=hbase/host",
+        "gateway_host=a/b",
+    ],
+)
+def test_names_of_kerberos_have_their_form(flag):
+    with pytest.raises(InvalidSettingError, match="is not"):
+        load_settings(["store.hbase.sasl=auth", f"store.hbase.{flag}"])
+
+
+def test_a_quota_is_a_number_or_off_and_none_is_the_default():
+    settings = load_settings(["quota.requests_per_s=100", "quota.publish_bytes_per_s=4MiB", "quota.topics=off"]).quota
+    assert (settings.requests_per_s, settings.publish_bytes_per_s, settings.topics) == (100, 4 << 20, None)
+    assert load_settings([]).quota.requests_per_s is None
+    for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
+        with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
+            load_settings([f"quota.sessions={wrong}"])

@@ -20,7 +20,7 @@ from thriftpy2.transport import TFramedTransport, TSocket
 
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
-from basalt.settings.tree import ThriftSettings, TransactionSettings
+from basalt.settings.tree import TransactionSettings
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.wire import types
 from basalt_engine.clock import ManualClock
@@ -35,7 +35,7 @@ class Serving:
     """A server with the Thrift face on its own event loop. `do` runs a coroutine there."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = replace(settings, thrift=ThriftSettings(port=0))
+        self.settings = replace(settings, thrift=replace(settings.thrift, port=0))
         self.clock = ManualClock()
         self.store = MemoryStore()
         self._ready = threading.Event()

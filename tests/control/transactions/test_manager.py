@@ -84,9 +84,9 @@ async def test_a_snapshot_is_encoded_on_a_thread(monkeypatch: pytest.MonkeyPatch
         threads.append(call)
         return await to_thread(call, *given)
 
-    monkeypatch.setattr(asyncio, "to_thread", noted)
     shop = await Wired.start(MemoryStore(atomic=True))
     await shop.transactions.begin()
+    monkeypatch.setattr(asyncio, "to_thread", noted)
     await shop.transactions.write_log_snapshot()
     assert [call.__name__ for call in threads] == ["parts"]
 

@@ -88,6 +88,7 @@ class Naive:
     doomed: bool = False
     hidden: bool = False  # its pointers are, or were until they were pruned, on the invalid list
     visible_at: int = 0  # the newest pointer when its commit became visible
+    principal: str = ""
 
     @property
     def cannot_roll_back(self) -> bool:
@@ -129,6 +130,9 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def pointer(self) -> int:
         self.last = max(self.last + 1, self.now_ms * 1_000_000)
         return self.last
+
+    def next_principal(self) -> str:
+        return ("", "token:etl", "jwt:alice")[len(self.all) % 3]
 
     def progress(self) -> list[int]:
         return sorted(p for one in self.all if one.state in LIVE and not one.hidden for p in one.pointers)
@@ -253,14 +257,21 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         named: WorkVersion | None = None,
     ) -> Naive:
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
-        asked = (kind, timeout_ms, "o", external_writes)
+        asked, principal = (kind, timeout_ms, "o", external_writes), self.next_principal()
         if named is not None:
-            key = self.call(lambda: self.state.sessions.begin_named(self.now_ms, named, *asked), None, edits=True)
+            key = self.call(
+                lambda: self.state.sessions.begin_named(self.now_ms, named, *asked, principal), None, edits=True
+            )
         else:
-            begun = lambda: self.state.begin(self.now_ms, *asked, session=session, changes_deferred=unlogged)  # noqa: E731
-            key = self.call(begun, None, edits=True)
+            key = self.call(
+                lambda: self.state.begin(
+                    self.now_ms, *asked, principal=principal, session=session, changes_deferred=unlogged
+                ),
+                None,
+                edits=True,
+            )
         one = Naive(self.pointer(), kind, self.now_ms + timeout_ms, external_writes, [], snapshot, session=session)
-        one.unlogged = unlogged
+        one.unlogged, one.principal = unlogged, principal
         one.pointers.append(one.id)
         assert key == one.id
         self.all.append(one)
@@ -269,13 +280,13 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     @rule(request_id=st.sampled_from(["r1", "r2", "r3"]), one_shot=st.booleans())
     def repeat_a_request(self, request_id: str, one_shot: bool):
         kind, first = self.requests.get(request_id, ("", 0))
-        wanted = "one-shot" if one_shot else "begin"
+        wanted, principal = "one-shot" if one_shot else "begin", self.next_principal()
         expected = RequestReusedError if first and kind != wanted else None
         snapshot = (self.read, tuple(self.progress()), tuple(sorted(self.invalid)), self.first_short())
         propose = (
-            (lambda: self.state.begin_committed(self.now_ms, "o", request_id))
+            (lambda: self.state.begin_committed(self.now_ms, "o", request_id, principal))
             if one_shot
-            else (lambda: self.state.begin(self.now_ms, Kind.SHORT, 10, "o", False, request_id))
+            else (lambda: self.state.begin(self.now_ms, Kind.SHORT, 10, "o", False, request_id, principal))
         )
         key = self.call(propose, expected, edits=not first)
         if expected is not None:
@@ -283,7 +294,7 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
         if first:
             assert key == first
             return
-        one = Naive(self.pointer(), Kind.SHORT, self.now_ms + 10, False, [], snapshot)
+        one = Naive(self.pointer(), Kind.SHORT, self.now_ms + 10, False, [], snapshot, principal=principal)
         one.pointers.append(one.id)
         self.all.append(one)
         self.requests[request_id] = (wanted, one.id)
@@ -733,11 +744,13 @@ class TransactionsMatchTheModel(RuleBasedStateMachine):
     def every_transaction_stands_where_the_model_says(self):
         for one in self.all:
             assert self.state.outcome(one.id).state is one.state
+            assert self.state.outcome(one.id).principal == one.principal
         live = [one for one in self.all if one.state in LIVE]
         assert [found.id for found in self.state.transactions()] == [one.id for one in live]
         for one in live:
             found = self.state.get(one.id)
             assert list(found.pointers) == one.pointers
+            assert {owner.principal for owner in map(self.state.belonging, one.pointers)} == {one.principal}
             assert {join[:2]: join.from_ms for join in found.topics} == one.topics
             assert set(found.tables) == one.tables
             assert found.was_invalid or found.session == one.session

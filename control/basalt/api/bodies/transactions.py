@@ -97,8 +97,8 @@ class TransactionSession(Struct, frozen=True):
 class TransactionInfo(Struct, frozen=True, rename="camel"):
     """A transaction: its id, the pointers it reads and writes under, its state and its deadline.
 
-    `transaction` is its snapshot in bytes, as a poll takes it; only begin and checkpoint answer that. Of one that has
-    ended only id, write pointer and state are told.
+    `transaction` is its snapshot in bytes, as a poll takes it; only begin and checkpoint answer that. `principal` began it; `owner`
+    is what its client calls itself. Of one that has ended only id, write pointer and state are told.
     """
 
     id: str
@@ -114,6 +114,7 @@ class TransactionInfo(Struct, frozen=True, rename="camel"):
     external_writes: bool = False
     session: TransactionSession | None = None
     transaction: bytes | None = None
+    principal: str | None = None
 
 
 class TransactionList(Struct, frozen=True):
@@ -195,7 +196,10 @@ class PendingAcknowledgement(Struct, frozen=True):
 
 
 class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
-    """A transaction that has not ended, as operators see it. `holds_readers`: it has published since the server started."""
+    """A transaction that has not ended, as operators see it. `holds_readers`: it has published since the server started.
+
+    `principal` began it, null where who asks may not look at it: then label, topics, tables and session are left out, too.
+    """
 
     id: str
     write_pointer: int
@@ -213,6 +217,7 @@ class InspectedTransaction(Struct, frozen=True, rename="camel", kw_only=True):
     doomed: bool
     holds_readers: bool
     session: TransactionSession | None
+    principal: str | None
 
 
 class InspectedList(Struct, frozen=True):
@@ -264,13 +269,17 @@ class TransactionDescription(InspectedTransaction, frozen=True, rename="camel", 
 
 
 class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
-    """End of a transaction. `began_ms` is read off its id; `invalid_pointers` are those still on the invalid list."""
+    """End of a transaction. `began_ms` is read off its id; `invalid_pointers` are those still on the invalid list.
+
+    `principal` began it, null where who asks may not look at it: then label, topics and tables are left out, too.
+    """
 
     id: str
     write_pointer: int
     state: str
     kind: str
     owner: str
+    principal: str | None
     began_ms: int
     ended_ms: int
     timed_out: bool
@@ -334,7 +343,7 @@ class SessionInfo(Struct, frozen=True, rename="camel"):
     """A session: the run that holds it, the newest version that was committed, and the ids of what is open in it.
 
     `committed_by` is the transaction that committed `version`; `counter_owner` says whose count the versions are, if anybody
-    said so; `replaced` are the runs before, newest last, which cannot begin by their names any more.
+    said so; `replaced` are the runs before, newest last, which cannot begin by their names any more. `principal` opened it for the run.
     """
 
     name: str
@@ -346,6 +355,7 @@ class SessionInfo(Struct, frozen=True, rename="camel"):
     transactions: tuple[str, ...]
     counter_owner: str | None
     replaced: tuple[str, ...]
+    principal: str
 
 
 class SessionList(Struct, frozen=True):

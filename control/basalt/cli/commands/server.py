@@ -54,8 +54,8 @@ def serve(
 
     --data, --host and --port are the settings server.data, server.host and server.port.
 
-    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun. With --background it logs to the file
-    log.file, or else to DIR.log beside its data directory.
+    It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun; with TLS, SIGHUP has it read certificate,
+    key and CAs anew instead. With --background it logs to the file log.file, or else to DIR.log beside its data directory.
     """
     from basalt.server.stop_signals import StopSignals
 
@@ -98,9 +98,12 @@ def wait(invocation: Invocation) -> None:
 
     --timeout says for how long, 30 s unless it is given; exit code 6 if none is ready then. Of several servers it is the one that leads.
     """
+    from basalt.cli.credentials import tls_for
     from basalt.cli.local_server import wait_until_ready
 
-    url, reason = wait_until_ready(invocation.target().url, invocation.timeout_ms or TIMEOUT_MS_DEFAULT)
+    target = invocation.target()
+    tls = tls_for(target.url, target.profile)
+    url, reason = wait_until_ready(target.url, invocation.timeout_ms or TIMEOUT_MS_DEFAULT, tls)
     if reason:
         raise CommandFailure(
             f"no server is ready at {url}: {reason}",
@@ -199,7 +202,7 @@ def check_settings(invocation: Invocation, file: Path | None, config: Path | Non
     from basalt.settings import read_settings
 
     loaded = read_settings(settings, os.environ, file or config)
-    problems = loaded.problems or _open_by_accident(loaded.settings)
+    problems = loaded.problems or [*_open_by_accident(loaded.settings), *_wrong_files(loaded.settings)]
     for problem in problems:
         click.echo(f"basalt: {one_line(problem)}", err=True)
     if problems:
@@ -220,4 +223,17 @@ def _open_by_accident(settings: Settings) -> list[InvalidSettingError]:
         return [problem]
     except UnavailableError:
         pass
+    return []
+
+
+def _wrong_files(settings: Settings) -> list[InvalidSettingError]:
+    """Say what a start would of the certificate, the key and the CAs."""
+    if settings.tls.certificate is None:
+        return []
+    from basalt.server.tls import load
+
+    try:
+        load(settings.tls)
+    except InvalidSettingError as problem:
+        return [problem]
     return []

@@ -2,7 +2,7 @@
 
 A whole request whose head is known is not parsed again. Three things in a head change from call to call, the request id, the
 number of a producer's first message and the length of the body: they are cut out, and the rest is the key. A head is kept only when nothing in it changes how its
-request is read: no transfer coding, no upgrade, no expectation, no end of the connection.
+request is read: no transfer coding, no upgrade, no expectation, no end of the connection. Nor is one with a token that counts once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ _END = b"\r\n\r\n"
 _REQUEST_ID = b"\r\nbasalt-request-id: "
 _LENGTHS = (b"\r\ncontent-length: ", b"\r\nContent-Length: ")
 _SEQUENCE = b"\r\nbasalt-sequence: "
+_COUNTS_ONCE = (
+    b"negotiate"  # a scheme of Authorization: each such head is another one, and would have the others forgotten
+)
 # The last two change with each request that has them, and would have the others forgotten.
 _READ_OTHERWISE = (
     b"transfer-encoding", b"upgrade", b"expect", b"basalt-request-id", b"basalt-sequence-after", b"idempotency-key",
@@ -87,6 +90,7 @@ class Heads:
             or b"\r\n " in cut.key  # or over two lines
             or b"\r\n\t" in cut.key
             or headers.get(b"connection", b"keep-alive").lower() != b"keep-alive"
+            or headers.get(b"authorization", b"")[: len(_COUNTS_ONCE)].lower() == _COUNTS_ONCE
             or any(name in headers for name in _READ_OTHERWISE)
         ):
             return

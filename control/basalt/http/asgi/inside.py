@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.http.asgi.requests import JSON, Head, Headers, Parts, RequestHead
 
 ANSWER_BYTES_MAX = 16 << 20  # of an answer that is kept as a whole: more than any page shows
@@ -52,6 +53,8 @@ class InsideExchange:
     internal = True
     scheme = "http"
     sequence: bytes | None = None
+    certificate: ClientCertificate | None = None
+    end_point_hash: bytes | None = None
 
     def __init__(self, call: InsideCall) -> None:
         self.client = call.address

@@ -6,6 +6,7 @@ import asyncio
 
 from starlette.types import Receive, Scope, Send
 
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.http.asgi.requests import ClientGoneError, Head, Headers, Parts, RequestHead, add_header
 from basalt.http.asgi.responses import EVERY_ANSWER
 
@@ -13,9 +14,9 @@ from basalt.http.asgi.responses import EVERY_ANSWER
 def head_of(scope: Scope) -> Head:
     """The head of a request of type `http`. ASGI does not tell the host of an absolute target."""
     headers: dict[bytes, bytes] = {}
-    repeated: bytes | None = None
+    repeated: tuple[bytes, ...] = ()
     for name, value in scope["headers"]:
-        repeated = add_header(headers, name, value) or repeated
+        repeated += add_header(headers, name, value)
     return Head(
         scope["method"], scope["path"], scope.get("raw_path") or b"", scope["query_string"], headers,
         scope.get("http_version", "1.1"), repeated=repeated,
@@ -38,6 +39,8 @@ class AsgiExchange:
 
     __slots__ = ("_receive", "_scope", "_send", "internal")
     sequence: bytes | None = None  # each head is parsed
+    certificate: ClientCertificate | None = None  # ASGI servers do not say how they verified one
+    end_point_hash: bytes | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, internal: bool = False) -> None:
         self.internal = internal

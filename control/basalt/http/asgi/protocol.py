@@ -1,6 +1,6 @@
 """HTTP/1.1 on one connection: requests parsed, handed to the application, answered in their order; and bounds on all of it.
 
-uvicorn listens and counts connections; this is the protocol that it runs on each of them. It needs neither ASGI's messages nor
+uvicorn listens; this is the protocol that it runs on each of them. It needs neither ASGI's messages nor
 a coroutine for each of them: a request is a `Call`, its answer one write where it is small. What it bounds: a request's
 head, the time for it, bodies that nobody reads yet, readers that take nothing, connections on which nothing comes. A body has
 its time-out in `requests`.
@@ -24,7 +24,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies.messages import Buffer
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.requests import (
     ClientGoneError,
@@ -37,11 +39,13 @@ from basalt.http.asgi.requests import (
     add_header,
 )
 from basalt.http.asgi.responses import EVERY_ANSWER
+from basalt.http.asgi.server_context import ServerContext
 
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
 HEAD_SECONDS_MAX = 20  # for a head to be complete, from its first byte or from the connection's start
 STALL_SECONDS_MAX = 60  # for a reader to take any of what waits to be sent, which holds memory until then
 UNREAD_BYTES_MAX = 65_536  # of a body that the call does not take yet; beyond, no more is read
+CLOSING_SECONDS_MAX = 1  # for a client to say that it closes too, where nothing was owed to it; only TLS waits for that
 JOINED_BYTES_MAX = 65_536  # an answer up to this size is copied behind its head, and written at once
 
 _UPGRADE = re.compile(rb"\r\n(upgrade:)", re.IGNORECASE)
@@ -58,6 +62,7 @@ class Application(Protocol):
     """The answerer of requests: a server's, or that of a server which may be a standby."""
 
     heads: Heads
+    connections: Connections
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
@@ -115,6 +120,17 @@ class Call:
         """`http` or `https`, as the client asked."""
         return self.connection.scheme
 
+    @property
+    def certificate(self) -> ClientCertificate | None:
+        """The certificate by which the client proved at the handshake who it is."""
+        return self.connection.certificate
+
+    @property
+    def end_point_hash(self) -> bytes | None:
+        """The hash of the server's certificate on this connection (`tls-server-end-point`, RFC 5929)."""
+        context = self.connection.context
+        return None if context is None else context.end_point_hash
+
     def gone(self) -> bool:
         """Tell whether the connection has ended, which may be at any await."""
         return self.disconnected
@@ -149,6 +165,8 @@ class Call:
             request.sent_bytes = sum(map(len, parts))
         if self.gone():
             return
+        if connection.is_outdated():
+            self.keep_alive = False
         head = connection.head_of_answer(status, headers, self.keep_alive, chunked=not isinstance(parts, list))
         self.started, self.wants_continue = True, False
         if not isinstance(parts, list):
@@ -166,6 +184,8 @@ class Call:
         if self.disconnected:
             return
         connection = self.connection
+        if connection.is_outdated():
+            self.keep_alive = False
         head = connection.head_of_answer(status, headers, self.keep_alive, chunked=False)
         self.started = True
         connection.transport.write(b"".join((head, *parts)))
@@ -245,12 +265,15 @@ class HttpConnection(asyncio.Protocol):
         app: Any = config.app  # to uvicorn it is only an ASGI application
         self.app: Application = app
         self.heads = self.app.heads
+        self._is_counted = False  # among the connections that the server has; one too many never is
         self.loop = _loop or asyncio.get_running_loop()
         self.server_state = server_state
         self.keep_alive_s = config.timeout_keep_alive
         self.transport: asyncio.Transport
         self.client: str | None = None
         self.scheme = "http"
+        self.context: ServerContext | None = None  # that its handshake was made with
+        self.certificate: ClientCertificate | None = None  # of the client; only one that was verified is told
         self.write_paused = False
         self._writable: asyncio.Future[None] | None = None
         self._unsent_bytes = 0
@@ -266,7 +289,7 @@ class HttpConnection(asyncio.Protocol):
         self._begun = 0  # heads
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._repeated: bytes | None = None
+        self._repeated: tuple[bytes, ...] = ()
         self._wants_continue = False
         self._parsed: Head | None = None  # the head of the last request, while the bytes at hand are parsed
         self._newest: Call | None = None  # whose body comes, or came last
@@ -280,15 +303,30 @@ class HttpConnection(asyncio.Protocol):
         self._default_lines = _EVERY_LINES
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        self.server_state.connections.add(self)  # type: ignore[arg-type]  # any with `shutdown`
         self.transport = transport
         address = get_remote_addr(transport)
         self.client = address[0] if address else None
-        self.scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        self._is_counted = self.app.connections.open(self.client, self.loop.time())
+        if not self._is_counted:
+            self._deaf = True
+            transport.abort()
+            return
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # any with `shutdown`
+        context = transport.get_extra_info("sslcontext")
+        if context is not None:
+            self.scheme = "https"
+            self.context = context if isinstance(context, ServerContext) else None
+            fields = transport.get_extra_info("peercert")
+            if fields:  # of one that was verified: for any other there are none
+                der = transport.get_extra_info("ssl_object").getpeercert(True)
+                self.certificate = ClientCertificate(fields, der)
         self._arm_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
+        if self._is_counted:
+            self._is_counted = False
+            self.app.connections.close(self.client)
         for timer in (self._head_timer, self._stall_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
@@ -362,7 +400,7 @@ class HttpConnection(asyncio.Protocol):
         self._begun += 1
         self._url = b""
         self._headers = {}
-        self._repeated = None
+        self._repeated = ()
         self._wants_continue = False
 
     def on_url(self, url: bytes) -> None:
@@ -374,7 +412,7 @@ class HttpConnection(asyncio.Protocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._wants_continue = True
-        self._repeated = add_header(self._headers, name, value) or self._repeated
+        self._repeated += add_header(self._headers, name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -456,16 +494,26 @@ class HttpConnection(asyncio.Protocol):
             return  # the next answer arms it; a head has its own timer, the rest of a body that was refused has none
         left_s = self._idle_since + self.keep_alive_s - self.loop.time()
         if left_s <= 0:
-            self.transport.close()
+            self._hang_up()
         else:
             self._idle_timer = self.loop.call_later(left_s, self._check_idle)
 
     def shutdown(self) -> None:
         """The server stops: answer what has come, and hang up."""
         if self._newest is None or self._newest.complete:
-            self.transport.close()
+            self._hang_up()
         else:
             self._newest.keep_alive = False
+
+    def is_outdated(self) -> bool:
+        """Tell whether the client came in by a certificate, and the files that let it in have changed since."""
+        return self.certificate is not None and self.context is not None and self.context.retired
+
+    def _hang_up(self) -> None:
+        """Close a connection on which no answer is under way: whether a client of TLS says goodbye does not matter."""
+        self.transport.close()
+        if self.scheme == "https":
+            self.loop.call_later(CLOSING_SECONDS_MAX, self.transport.abort)
 
     # What goes out.
 

@@ -98,6 +98,8 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
         headers += answer.headers
     if request.head.cors:
         headers += request.head.cors
+    if request.head.proving:
+        headers += request.head.proving
     body = answer.body
     parts: Parts = [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
     accepted = request.headers.get(b"accept-encoding")
@@ -178,7 +180,14 @@ def method_not_allowed(request: RequestHead, allowed: Sequence[str]) -> errors.M
     return error
 
 
-def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: str, principal: str = "") -> None:
+def log_access(
+    request: RequestHead,
+    duration_ms: float,
+    now_ms: int,
+    wanted: str,
+    principal: object = "",
+    client: str | None = None,
+) -> None:
     """Log one request that was answered (or given up: status 499), never a payload, if `log.access` wants it.
 
     That a server is not ready is an answer to who asks for it, and no error.
@@ -192,8 +201,8 @@ def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: st
         return
     head = request.head
     fields = {
-        "client": request.exchange.client or "-",
-        "principal": _visible(principal.encode()) or "-",
+        "client": client or request.exchange.client or "-",
+        "principal": _visible(str(principal).encode()) or "-",
         "method": head.method,
         "target": _target(head.raw_path, head.query_string),
         "route": request.route,

@@ -1,4 +1,4 @@
-"""The calls about who calls, and who may do what: tokens, logins, grants, roles, and what was refused.
+"""The calls about who calls, and who may do what: tokens, logins, grants, roles, what was refused, and quotas.
 
 Nobody rises by giving: who gives a right must have it, and who makes a token of a principal, or puts one into a role, must have every right
 that comes with it. That holds where rights are not enforced yet, too: what is written here stays.
@@ -6,15 +6,27 @@ that comes with it. That holds where rights are not enforced yet, too: what is w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from basalt.access.needs import SELF, needs
 from basalt.access.policy import Grant, Policy, parse_grant
-from basalt.access.principal import EVERYONE, INTERNAL, ROLE, check_member, check_subject_name, parse_principal
+from basalt.access.principal import (
+    ANONYMOUS,
+    EVERYONE,
+    INTERNAL,
+    ROLE,
+    Principal,
+    check_member,
+    check_subject,
+    check_subject_name,
+    parse_principal,
+)
 from basalt.access.proofs.token import draw_token, parse_network
+from basalt.access.quotas import OPEN_TRANSACTIONS, QUOTAS, SESSIONS, TOPICS, QuotaLimits, QuotaRow, Ruling
 from basalt.access.records import GrantRow, RoleRow, TokenRow
 from basalt.access.records import Rights as StoredRights
 from basalt.access.resources import CLUSTER as WHOLE_CLUSTER
@@ -23,6 +35,7 @@ from basalt.api.bodies import access as bodies
 from basalt.errors import BusyError, ConflictError, ForbiddenError, InputError, NotFoundError
 from basalt.http.routes.route_table import ADMIN_PATH, AS, CLUSTER, DRY_RUN, REASON, Request, RouteTable, integer
 from basalt.operations.audit import TEXT_CHARS_MAX, is_line
+from basalt.settings.tree import QUOTA_MAX
 
 AUTH_PATH = "/v1/auth"
 TTL_MS_MIN = 1_000
@@ -31,13 +44,18 @@ LOGIN_MS_MAX = 12 * 3_600_000  # a working day; after it, prove again who you ar
 NETWORKS_MAX = 64
 ONLY_MAX = 64
 REFUSALS_DEFAULT, REFUSALS_MAX = 100, 10_000
+SETTINGS = "settings"  # that a quota is by, where no subject's rule says anything
 
 _TOKENS = ADMIN_PATH + "/tokens"
 _GRANTS = ADMIN_PATH + "/grants"
 _ROLES = ADMIN_PATH + "/roles"
+_QUOTAS = ADMIN_PATH + "/quotas"
+_QUOTA = _QUOTAS + "/{subject}"
 _CHANGE = (REASON, AS, DRY_RUN)
 _GIVE = needs("grant", CLUSTER)
 _DAY_MS = 86_400_000
+_ESCAPED = re.compile(r"~([012])|~")
+_ESCAPES = {"0": "~", "1": "/", "2": "\\"}
 
 T = TypeVar("T")
 
@@ -75,7 +93,7 @@ async def check(request: Request, asked: bodies.RightRequest) -> bodies.RightAns
     check_verbs((asked.verb,), resource.kind)
     if asked.principal and asked.principal != str(caller.principal):
         caller.must("inspect", WHOLE_CLUSTER)
-        principal, policy = parse_principal(asked.principal), caller.policy or Policy()
+        principal, policy = parse_principal(asked.principal), request.services.directory.entries.policy
         verdict = policy.why(principal, asked.verb, resource)
     else:
         principal, verdict = caller.principal, caller.why(asked.verb, resource)
@@ -109,7 +127,7 @@ async def log_in(request: Request, asked: bodies.LoginRequest = bodies.LoginRequ
     row = TokenRow(
         str(caller.principal), new.digest, now_ms, until_ms, groups=tuple(sorted(caller.principal.groups)),
         only=None if caller.only is None else tuple(StoredRights(tuple(sorted(each.verbs)), str(each.resource)) for each in caller.only),
-        made_by=str(caller.principal), parent=credential_id, parent_is_token=kind == "token" and credential_id != "bootstrap",
+        made_by=str(caller.principal), parent=credential_id or kind, parent_is_token=kind == "token" and credential_id != "bootstrap",
     )  # fmt: skip
     await _audited(request, "log in", f"login {new.id}", lambda: directory.add_token(new.id, row))
     return bodies.NewToken(new.text, _token_info(new.id, row, now_ms))
@@ -199,7 +217,8 @@ async def rotate_token(
 ) -> bodies.NewToken:
     """Make a token that takes another one's place, with the same rights and for as long.
 
-    The old one ends after `overlapMs`, within which those who have it take the new one.
+    The old one ends after `overlapMs`, within which those who have it take the new one. A token may be sent to rotate itself; for any
+    other the caller must have each right of its principal.
     """
     _must_be_asked(request)
     directory, now_ms, old_id = request.services.directory, request.services.clock.now_ms(), request.path["token"]
@@ -209,7 +228,8 @@ async def rotate_token(
         raise ConflictError(f"token {old_id} {reason}, and is not rotated", hint="make a new one")
     if request.caller.credential.startswith("login "):
         raise ForbiddenError("a login rotates no token: it would outlive itself", hint="Send the token itself.")
-    _must_act_as(request, row.principal)
+    if request.caller.credential != f"token {old_id}":
+        _must_act_as(request, row.principal)
     if not 0 <= asked.overlap_ms <= TTL_MS_MAX:
         raise InputError(f"overlapMs must be from 0 to {TTL_MS_MAX}", field="overlapMs")
     lasts_ms = None if row.expire_ms is None else row.expire_ms - row.created_ms
@@ -235,16 +255,18 @@ async def rotate_token(
 
 @route("GET", _GRANTS, SELF, query=(integer("unusedDays", 1, 3_660, "only grants that nobody needed for so long"),))
 async def grants(request: Request) -> list[bodies.GrantInfo]:
-    """List grants: those to the caller, or all, for who may give rights on the cluster or inspect it."""
-    sees_all = _sees_all(request)
-    policy, principal = request.caller.policy, request.caller.principal
-    mine = frozenset() if policy is None else frozenset(policy.subjects_of(principal))
+    """List grants: those to the caller, and those that it may take back; all, for who may inspect the cluster."""
+    caller, directory, sees_all = request.caller, request.services.directory, _sees_all(request)
+    mine = frozenset() if caller.policy is None else frozenset(caller.policy.subjects_of(caller.principal))
+    gives = caller.policy is not None and caller.policy.may_give_somewhere(caller.principal)
     days = request.integer("unusedDays")
     before_ms = None if days is None else request.services.clock.now_ms() - days * _DAY_MS
     found = [
         _grant_info(request, grant_id, row)
-        for grant_id, row in request.services.directory.entries.grants.items()
-        if sees_all or row.subject in mine
+        for grant_id, row in directory.entries.grants.items()
+        if sees_all
+        or row.subject in mine
+        or (gives and caller.has("grant", directory.entries.parsed[grant_id].resource))
     ]
     return [
         each for each in found if before_ms is None or (each.created_ms < before_ms and (each.used_ms or 0) < before_ms)
@@ -272,11 +294,11 @@ async def give(request: Request, asked: bodies.GrantRequest) -> bodies.GrantInfo
 
 @route("DELETE", _GRANTS + "/{grant}", SELF, query=_CHANGE, errors=(NotFoundError, ForbiddenError, ConflictError))
 async def take_back(request: Request) -> bodies.GrantInfo:
-    """Take a grant back. The caller must have `grant` on its resource."""
+    """Take a grant back. The caller must have `grant` on its resource, or on the cluster."""
     _must_be_asked(request)
     directory, grant_id = request.services.directory, request.path["grant"]
     row = directory.entries.grants.get(grant_id)
-    if row is None or not request.caller.has("grant", parse_resource(row.resource)):
+    if row is None or not request.caller.has("grant", directory.entries.parsed[grant_id].resource):
         _must_hold(request)  # who may give no rights does not learn which there are
         row = directory.grant(grant_id)
     info = _grant_info(request, grant_id, row)
@@ -355,6 +377,60 @@ async def refusals(request: Request) -> list[bodies.RefusalInfo]:
     ]
 
 
+# Quotas.
+
+
+@route("GET", _QUOTAS, needs("inspect", CLUSTER))
+async def quotas(request: Request) -> list[bodies.SubjectQuota]:
+    """List the rules of subjects, sorted by subject."""
+    rows = request.services.directory.entries.quotas
+    return [_quota_info(subject, rows[subject]) for subject in sorted(rows)]
+
+
+@route("GET", _QUOTA, needs(in_body=("inspect cluster",)))
+async def quota(request: Request) -> bodies.QuotaDescription:
+    """Show a subject's rule; of a principal what is in force, by whose rule, and what it uses.
+
+    One's own takes no right. In the path a / is written ~1, a \\ is ~2, and a ~ is ~0.
+    """
+    subject = _quota_subject(request)
+    if subject != str(request.caller.principal):
+        request.caller.must("inspect", WHOLE_CLUSTER)
+    row = request.services.directory.entries.quotas.get(subject)
+    rule = None if row is None else _quota_rule(row.limits)
+    kind = subject.partition(":")[0]
+    if kind in (EVERYONE, ROLE) or kind.endswith("-group"):
+        return bodies.QuotaDescription(subject, rule, (), ())
+    return await _quotas_in_force(request, subject, rule)
+
+
+@route("PUT", _QUOTA, needs("operate", CLUSTER), query=_CHANGE, errors=(ConflictError,))
+async def set_quota(request: Request, asked: bodies.QuotaRule) -> bodies.SubjectQuota:
+    """Give a subject a rule, in place of the one that it has.
+
+    It counts for what comes from now on, at once on this server. In the path a / is written ~1, a \\ is ~2, and a ~ is ~0.
+    """
+    subject, limits, directory = _quota_subject(request), _quota_limits(asked), request.services.directory
+    made_by, now_ms = str(request.caller.principal), request.services.clock.now_ms()
+    if request.flag("dryRun"):
+        return _quota_info(subject, QuotaRow(limits, now_ms, made_by))
+    said = ", ".join(f"{name} {limit}" for name, limit in asdict(limits).items() if limit is not None)
+    await request.services.audit.act(
+        "set quota", subject, *request.act, lambda: directory.put_quota(subject, limits, made_by), lambda _: said
+    )
+    return _quota_info(subject, directory.quota(subject))
+
+
+@route("DELETE", _QUOTA, needs("operate", CLUSTER), query=_CHANGE, errors=(NotFoundError,))
+async def remove_quota(request: Request) -> bodies.SubjectQuota:
+    """Remove a subject's rule. In the path a / is written ~1, a \\ is ~2, and a ~ is ~0."""
+    subject, directory = _quota_subject(request), request.services.directory
+    row = directory.quota(subject)
+    if not request.flag("dryRun"):
+        await request.services.audit.act("remove quota", subject, *request.act, lambda: directory.remove_quota(subject))
+    return _quota_info(subject, row)
+
+
 # What is asked of those who give.
 
 
@@ -385,6 +461,7 @@ def _must_give(request: Request, grant: Grant) -> None:
 def _must_act_as(request: Request, subject: str) -> None:
     """Refuse who has not every right of the subject: whoever has a token of it, or is in the role, acts as it."""
     if not request.caller.may_act_as(subject):
+        request.services.refusals.note(str(request.caller.principal), "act as", subject)
         raise ForbiddenError(
             f"{request.caller.principal} has not every right of {subject}, and may not give them",
             hint="Ask somebody who has them, or a superuser.",
@@ -480,3 +557,70 @@ def _grant_info(request: Request, grant_id: str, row: GrantRow) -> bodies.GrantI
 
 def _role_info(name: str, row: RoleRow) -> bodies.RoleInfo:
     return bodies.RoleInfo(name, row.members, row.changed_ms, row.made_by)
+
+
+def _quota_subject(request: Request) -> str:
+    """The subject in the path, in which no slash can be."""
+
+    def meant(found: re.Match[str]) -> str:
+        if found[1] is None:
+            raise InputError(
+                "the subject has a ~ that no 0, 1 or 2 follows",
+                field="subject",
+                hint="Write ~ as ~0, / as ~1, \\ as ~2.",
+            )
+        return _ESCAPES[found[1]]
+
+    return check_subject(_ESCAPED.sub(meant, request.path["subject"]))
+
+
+async def _quotas_in_force(request: Request, subject: str, rule: bodies.QuotaRule | None) -> bodies.QuotaDescription:
+    """The quotas in force for a principal: by the groups that it came with, where it called of late."""
+    services, principal = request.services, parse_principal(subject)
+    is_own = subject == str(request.caller.principal)
+    account = services.quotas.known(principal)
+    groups = request.caller.principal.groups if is_own else frozenset() if account is None else account.groups
+    policy = request.caller.policy or Policy()
+    named = Principal(principal.kind, principal.name, groups)
+    free = policy.is_superuser(named)
+    rulings = (
+        tuple(Ruling(None, "") for _ in QUOTAS)
+        if free
+        else services.quotas.rules.rulings(subject, policy.subjects_of(named)[1:-1])
+    )
+    now_ms, owner = services.clock.monotonic_ms(), "" if principal == ANONYMOUS else subject
+    in_force = []
+    for quota, ruling in zip(QUOTAS, rulings, strict=True):
+        used = 0 if account is None else account.used(quota, now_ms)
+        if quota is TOPICS and ruling.limit is not None:
+            used += await services.topics.catalog.created_by(owner)
+        elif quota is OPEN_TRANSACTIONS:
+            used += services.transactions.state.open_of[owner]
+        elif quota is SESSIONS:
+            used += services.transactions.state.session_table.held[owner]
+        by = "superuser" if free else ruling.subject or SETTINGS
+        in_force.append(bodies.QuotaInForce(quota.name, ruling.limit, by, used))
+    return bodies.QuotaDescription(subject, rule, tuple(sorted(groups)), tuple(in_force))
+
+
+def _quota_limits(asked: bodies.QuotaRule) -> QuotaLimits:
+    limits = QuotaLimits(**asdict(asked))
+    for name, encoded in zip(asked.__struct_fields__, asked.__struct_encode_fields__, strict=True):
+        limit = getattr(asked, name)
+        if isinstance(limit, int) and not 1 <= limit <= QUOTA_MAX:
+            raise InputError(
+                f"{encoded} is {limit}; it must be from 1 to {QUOTA_MAX}, or off",
+                field=encoded,
+                hint="null says nothing of it",
+            )
+    if limits.is_empty:
+        raise InputError("the rule says nothing of any quota", field="body", hint="give one, or DELETE the rule")
+    return limits
+
+
+def _quota_rule(limits: QuotaLimits) -> bodies.QuotaRule:
+    return bodies.QuotaRule(**asdict(limits))
+
+
+def _quota_info(subject: str, row: QuotaRow) -> bodies.SubjectQuota:
+    return bodies.SubjectQuota(subject, _quota_rule(row.limits), row.changed_ms, row.made_by)

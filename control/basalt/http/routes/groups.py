@@ -14,6 +14,7 @@ from msgspec import structs
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES
 from basalt.api.bodies import groups as bodies
 from basalt.api.bodies.messages import INT_MAX, LONG_MAX, MEMBER_CHARS_MAX, Work, is_member
 from basalt.api.codecs import avro, json_bodies
@@ -172,6 +173,7 @@ async def delete(request: Request) -> None:
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
     answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
     errors=(*_GROUP, *_ENDING, *_OF_A_TRANSACTION, *_OF_A_WORK, errors.BusyError),
+    meters=(PUBLISH_BYTES, FETCH_BYTES),
 )
 async def fetch(request: Request) -> Response:
     """Claim the next messages; before that carry out a Work, if there is one, as a one-shot transaction.
@@ -188,7 +190,7 @@ async def fetch(request: Request) -> Response:
             raise
         media_type = None  # libraries name one also where there is nothing that could be of it
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
-    _judge_fetch(request, work)
+    await _judge_fetch(request, work)
     records = request.flag("records")
     answered = media_type or request.accepted_type((JSON, AVRO))
     shape = Shape(answered, request.accepts(BATCHES) and not records, records)
@@ -196,7 +198,7 @@ async def fetch(request: Request) -> Response:
     ask = _asked(request, shape)
     headers: Headers = []
     if work is None:
-        fetched = await _fetch(request, title, name, ask)
+        fetched = await _fetch(request, live, name, ask)
     else:
         fetched = await _carry_out_and_fetch(request, work, headers, live, name, ask)
     headers += _fetch_headers(request, fetched)
@@ -204,9 +206,10 @@ async def fetch(request: Request) -> Response:
     return messages_answer(request, fetched.fetch, shape, headers)
 
 
-def _judge_fetch(request: Request, work: Work | None) -> None:
-    if request.text("transaction") is not None:
-        request.must_transact()
+async def _judge_fetch(request: Request, work: Work | None) -> None:
+    transaction = request.text("transaction")
+    if transaction is not None:
+        await request.transaction_of(transaction, "transaction")
     if work is not None:
         if work.publish or work.markers or work.segments:
             request.caller.must("transact", resources.CLUSTER)
@@ -227,7 +230,7 @@ def _asked(request: Request, shape: Shape) -> FetchAsk:
         transaction_id=None if transaction is None else request.write_pointer_of(transaction, "transaction"),
         claim_ms=request.integer("claimMs"),
         encoding=shape.encoding,
-        request_id=request.client_id,
+        request_id=request.once_id,
     )
 
 
@@ -296,7 +299,7 @@ async def _carry_out_and_fetch(
             return fetched
         ask = ask._replace(epoch=fetched.member_epoch)  # the Work may have made something to fetch
     try:
-        return await _fetch(request, title, name, ask)
+        return await _fetch(request, live, name, ask)
     except errors.BasaltError as error:
         if not done:
             raise
@@ -313,7 +316,7 @@ async def _carry_out(
         return False
     services = request.services
     if transactional or len(entries) > 1 or entries[0].reject:
-        outcome = await services.transactions.one_shot(work, "", request.client_id, staged)
+        outcome = await services.transactions.one_shot(work, "", request.once_id, staged, request.principal)
         headers.append((b"basalt-transaction", services.ids.text(outcome.id).encode("ascii")))
     else:
         entry = entries[0]
@@ -323,12 +326,19 @@ async def _carry_out(
     return True
 
 
-async def _fetch(request: Request, title: TopicName, name: str, ask: FetchAsk) -> GroupFetch:
-    """Fetch, and wait as long as is asked for or until the client has gone."""
+async def _fetch(request: Request, live: LiveGroup, name: str, ask: FetchAsk) -> GroupFetch:
+    """Fetch, and wait as long as is asked for or until the client has gone; who has no right to it by then gets nothing."""
+    title = live.title
     groups = request.services.groups
     fetched = await groups.fetch(title, name, ask._replace(wait_ms=0) if ask.wait_ms else ask)
     if fetched.claim is None and ask.wait_ms:
         fetched = await unless_gone(request, groups.fetch(title, name, ask._replace(epoch=fetched.member_epoch)))
+        try:
+            request.judge_again()
+        except errors.BasaltError:
+            if fetched.claim is not None:
+                live.give_back(live.dispatcher.claims.find(fetched.claim))
+            raise
     return fetched
 
 
@@ -366,7 +376,7 @@ async def acknowledge(request: Request, asked: bodies.AcknowledgeRequest) -> bod
     """Acknowledge messages, at once or when a transaction commits."""
     title, name = _named(request)
     given = asked.transaction
-    transaction_id = None if given is None else request.transaction_of(given, "transaction")
+    transaction_id = None if given is None else await request.transaction_of(given, "transaction")
     return await request.services.groups.acknowledge(title, name, asked, transaction_id)
 
 
@@ -477,7 +487,9 @@ async def messages(request: Request) -> bodies.GroupMessages:
     """The messages that a group has not acknowledged, in the topic's order; neighbours in one state are one entry."""
     services, limit = request.services, request.integer("limit") or MESSAGES_DEFAULT
     live = await services.groups.find(*_named(request))
-    return bodies.GroupMessages(await services.group_inspection.messages(live, request.text("state"), limit))
+    return bodies.GroupMessages(
+        await services.group_inspection.messages(live, request.text("state"), limit, request.sees)
+    )
 
 
 @route("GET", GROUP_PATH + "/messages/{message}", needs("inspect", GROUP), errors=_GROUP, tag="inspection")
@@ -485,7 +497,7 @@ async def message(request: Request) -> bodies.GroupMessage:
     """One message in a group: its state, why nobody works on it or who does, what frees it, and when."""
     services, message_id = request.services, parse_message_id(request.path["message"])
     live = await services.groups.find(*_named(request))
-    return await services.group_inspection.message(live, message_id)
+    return await services.group_inspection.message(live, message_id, request.sees)
 
 
 @route("POST", GROUP_PATH + "/position", WORKS, errors=(*_GROUP, errors.ConflictError))

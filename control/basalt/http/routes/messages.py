@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from basalt.access.needs import needs
+from basalt.access.quotas import PUBLISH_BYTES
 from basalt.api.bodies.messages import (
     LONG_MAX,
     Buffer,
@@ -65,8 +66,8 @@ _ARROW_QUERY = (integer(POINTER, 1, LONG_MAX, "of an Arrow stream, which has no 
 _LINES_QUERY = (integer(POINTER, 1, LONG_MAX, "of JSON lines, which have no room for it"),)
 _RECORDS_BODY: schemas.Content = {**schemas.in_both(schemas.RECORDS_REQUEST), schemas.JSON_LINES: schemas.LINES}
 WRITES = needs(
-    "write", TOPIC, in_body=("transact transactions",)
-)  # the transaction of the write pointer, if there is one
+    "write", TOPIC, in_body=("transact transactions", "transact topic")
+)  # the transaction of the write pointer, if there is one; where transactions are managed elsewhere, the topic
 _WRITER = (*EXISTING, TopicEndedError, TransactionEndedError, SessionFencedError, TransactionConflictError)
 
 route = RouteTable("messages")
@@ -112,12 +113,17 @@ async def read_written(
             field=POINTER,
             hint=f"Put it into the body; the query is for {others}.",
         )
+    named = request.integer(POINTER)
+    if named is not None:  # before anything of the body is read
+        await request.must_write_under(named, request.topic)
     if media_type == ARROW:
         await load_arrow()
     body = written.decode(await request.body())
-    pointer = request.integer(POINTER) if written.pointer_in_query else body.write_pointer
+    if written.pointer_in_query:
+        return written, body, named
+    pointer: int | None = body.write_pointer
     if pointer is not None:
-        request.must_transact()
+        await request.must_write_under(pointer, request.topic)
     return written, body, pointer
 
 
@@ -174,7 +180,7 @@ async def _publish(
     if key is not None:
         carried = [RecordIn(payload, *more) for payload, more in zip(messages, extras or (), strict=extras is not None)]
         work = Work(publish=[WorkPublish(*title, () if carried else messages, carried)])
-        await request.services.transactions.one_shot(work, "", key)
+        await request.services.transactions.one_shot(work, "", request.own(key), None, request.principal)
     elif numbers is not None:
         return _published_once(await messaging.publish_numbered(title, messages, numbers, extras))
     else:
@@ -193,6 +199,7 @@ async def _publish(
     errors=(*_WRITER, *NUMBERED_ERRORS),
     headers=NUMBERING_HEADERS,
     submit=submit_publish,
+    meters=(PUBLISH_BYTES,),
 )
 async def publish(request: Request) -> Response:
     """Publish messages.
@@ -214,6 +221,7 @@ async def publish(request: Request) -> Response:
     body_required=True,
     errors=(*_WRITER, SequenceGapError),
     headers=STORED_HEADERS,
+    meters=(PUBLISH_BYTES,),
 )
 async def store(request: Request) -> Response:
     """Store messages aside, for a transaction's commit to publish.
@@ -238,7 +246,8 @@ async def roll_back(request: Request) -> None:
     title = request.topic
     decode = _ROLL_BACK[request.required_type(_ROLL_BACK)]
     placed = decode(await request.body())
-    request.must_transact()
+    assert placed.write_pointer is not None, "the codecs refuse a roll back without one"
+    await request.must_write_under(placed.write_pointer, title)
     await request.services.messaging.roll_back(title, placed)
 
 
@@ -254,6 +263,7 @@ async def roll_back(request: Request) -> None:
     tag="records",
     headers=NUMBERING_HEADERS,
     submit=submit_records,
+    meters=(PUBLISH_BYTES,),
 )
 async def publish_records(request: Request) -> Response:
     """Publish records.
@@ -276,6 +286,7 @@ async def publish_records(request: Request) -> Response:
     errors=(*_WRITER, SequenceGapError),
     tag="records",
     headers=STORED_HEADERS,
+    meters=(PUBLISH_BYTES,),
 )
 async def store_records(request: Request) -> Response:
     """Store records aside, for a transaction's commit to publish."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from basalt.access import resources
+from basalt.access import ownership, resources
 from basalt.access.authentication import Authentication, Identified
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
-from basalt.access.principal import ANONYMOUS
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES, Account, Quota, Quotas
 from basalt.api.bodies.messages import Work
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
@@ -29,6 +30,7 @@ from basalt.errors import (
     MethodNotAllowedError,
     RouteNotFoundError,
     TopicNotFoundError,
+    TransactionNotFoundError,
 )
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.inside import InsideCall, Reply
@@ -51,6 +53,7 @@ from basalt.http.services import Services
 from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, is_line
 from basalt.runtime.group_commit import Waiter
 from basalt.transactions.codec import SnapshotBytes
+from basalt.transactions.rules.transaction import Belonging
 
 EMBEDDED = "embedded"  # the address of calls that come over no socket
 MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
@@ -61,13 +64,14 @@ RECORDS_PATH = TOPIC_PATH + "/records"
 TOPIC = "topic:{namespace}:{topic}"  # the resource of calls below `TOPIC_PATH`
 CLUSTER = "cluster"
 WORK_NEEDS = ("write topic", "read group", "read topic")  # for what a Work names: `Request.must_do`
-# Whose each transaction is: nobody proves who they are, so nobody's in particular.
-TRANSACTIONS = resources.transactions(ANONYMOUS)
 EXISTING = (InvalidNameError, TopicNotFoundError)  # errors of calls on a topic that must be there
 NOT_ASKED = (0, "")
+NOT_SCOPED = ("", "")
 KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, they are found anew
 PREFLIGHT_SECONDS = 600  # that a browser need not ask again whether another origin's page may call
 KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
+
+UNMETERED = frozenset(("/livez", "/readyz"))  # who asks whether a server lives must not be told to wait
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -97,9 +101,12 @@ Ask: TypeAlias = Callable[[Caller, InsideCall], Awaitable[Reply]]
 
 
 class Request(RequestHead):
-    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what."""
+    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what.
 
-    __slots__ = ("ask", "asked_id", "caller", "metrics", "services", "snapshots")
+    `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes.
+    """
+
+    __slots__ = ("account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "services", "snapshots")
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
@@ -113,6 +120,33 @@ class Request(RequestHead):
         self.snapshots = snapshots
         # The write pointer of the transaction that is asked for, and its id as the caller wrote it.
         self.asked_id = NOT_ASKED
+        self.own_id = NOT_SCOPED
+        self.account: Account | None = None
+        self.meters: tuple[Quota, ...] = ()
+
+    async def body(self) -> bytes:
+        """The whole body; where its bytes count for a quota they are charged now, before what it asks for is done."""
+        body = await super().body()
+        self.charge_body(len(body))
+        return body
+
+    def charge_body(self, size_bytes: int) -> None:
+        """Charge what the caller publishes."""
+        if self.account is not None and PUBLISH_BYTES in self.meters:
+            self.account.charge(PUBLISH_BYTES, size_bytes, self.services.clock.monotonic_ms())
+
+    def charge_answer(self, now_ms: float) -> None:
+        """Charge what the caller was sent."""
+        if self.account is not None and FETCH_BYTES in self.meters:
+            self.account.charge(FETCH_BYTES, self.sent_bytes, now_ms)
+
+    def limits(self, quota: Quota) -> bool:
+        """Tell whether this quota limits the caller, so that what is there has to be counted."""
+        return self.account is not None and self.account.rulings[quota.place].limit is not None
+
+    def one_more(self, quota: Quota, there: int = 0) -> AbstractContextManager[None]:
+        """Hold a place of what a quota counts, beside those that are there; `ThrottledError`."""
+        return self.services.quotas.one_more(self.account, quota, self.services.clock.monotonic_ms(), there)
 
     @property
     def topic(self) -> TopicName:
@@ -130,16 +164,67 @@ class Request(RequestHead):
         headers = self.headers
         return headers.get(b"content-type") if b"content-encoding" not in headers and not self.query else None
 
+    @property
+    def principal(self) -> str:
+        """The principal to which what this call begins belongs; empty where nobody has to prove who they are."""
+        return "" if self.caller.policy is None else ownership.principal_of(self.caller)
+
+    @property
+    def once_id(self) -> str | None:
+        """The request id that makes a call done once, as the rules below know it: each principal has ids of its own."""
+        return self.client_id if self.caller.policy is None else self.own(self.client_id)
+
+    def own(self, request_id: str | None) -> str | None:
+        """A request id of the client's, as one of its principal's own."""
+        scoped = ownership.own_request_id(self.caller, request_id)
+        if scoped != request_id and scoped is not None and request_id is not None:
+            self.own_id = (scoped, request_id)
+        return scoped
+
     def write_pointer_of(self, text: str, field: str) -> int:
         """The write pointer in a transaction's id; errors as `transaction_id` has them."""
         write_pointer = self.services.ids.parse(text, field)
         self.asked_id = (write_pointer, text)
         return write_pointer
 
-    def transaction_of(self, text: str, field: str) -> int:
+    async def transaction_of(self, text: str, field: str) -> int:
         """The write pointer in the id of a transaction that the query or the body names, for who may act on it."""
-        self.must_transact()
+        if self.caller.policy is not None:
+            await self.services.transactions.manager.ensure_known()
+            self.must_act("transact", text, field)
         return self.write_pointer_of(text, field)
+
+    def must_act(self, verb: str, text: str, field: str) -> None:
+        """Refuse with `ForbiddenError` who may not act on the transaction of this id, whether there is one or not.
+
+        `UnavailableError` while the log is being read: whose transactions are, that tells.
+        """
+        if self.caller.policy is None:
+            return
+        try:
+            whose = self.services.transactions.state.belonging(self.services.ids.parse(text, field))
+        except TransactionNotFoundError:  # an id of another installation
+            whose = None
+        ownership.must_act(self.caller, verb, whose, text)
+
+    async def must_write_under(self, write_pointer: int, title: TopicName) -> None:
+        """Refuse with `ForbiddenError` who may not write to the topic under this pointer.
+
+        Where transactions are managed elsewhere nobody knows whose it is, so that takes a right on the topic.
+        """
+        caller = self.caller
+        if caller.policy is None:
+            return
+        if self.services.settings.transactions.manager == "external":
+            caller.must("transact", resources.topic(*title))
+            return
+        transactions = self.services.transactions
+        await transactions.manager.ensure_known()
+        ownership.must_act(caller, "transact", transactions.state.belonging(write_pointer), str(write_pointer))
+
+    def sees(self, whose: Belonging | None) -> bool:
+        """Tell whether the caller may look at a transaction; otherwise its id is all that it is told."""
+        return ownership.may_act(self.caller, "observe", whose)
 
     def must_do(self, work: Work) -> None:
         """Refuse with `ForbiddenError` who may not do all of this work, whatever there is of what it names."""
@@ -154,15 +239,21 @@ class Request(RequestHead):
             caller.must("read", resources.group(entry.namespace, entry.topic, entry.group))
             caller.must("read", resources.topic(entry.namespace, entry.topic))
 
-    def must_transact(self) -> None:
-        """Refuse with `ForbiddenError` who may not act on the transaction whose id or pointer the query or the body has."""
-        self.caller.must("transact", TRANSACTIONS)
+    def judge_again(self) -> None:
+        """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
+        found: Found = self.head.found
+        found.routes.judge_again(self, found)
 
     def name_as_asked(self, error: BasaltError) -> None:
-        """Name the transaction as the caller did: the rules below know it by its write pointer alone."""
+        """Name the transaction and the request as the caller did, and nothing of transactions at which it may not look."""
+        if error.others:
+            error.message = ownership.message_for(self.caller, self.services.transactions.manager, error)
         write_pointer, text = self.asked_id
         if write_pointer:
             error.message = re.sub(rf"\btransaction {write_pointer}\b", f"transaction {text}", error.message)
+        scoped, client_id = self.own_id
+        if scoped:
+            error.message = error.message.replace(scoped, client_id)
 
     @property
     def act(self) -> By:
@@ -171,7 +262,7 @@ class Request(RequestHead):
         caller = self.caller
         via = "" if caller.via is None else str(caller.via)
         author = Author(
-            self.exchange.client or EMBEDDED,
+            self.services.forwarders.client_of(self) or EMBEDDED,
             agent,
             self.text("as") or "",
             str(caller.principal),
@@ -198,7 +289,8 @@ class Operation:
 
     `needs` are the rights that it takes: there is no default, so that no call can be without.
     `errors` are the classes that this call may answer beside those that every call may (see `openapi`). `takes` is the
-    type of its JSON body, None where the handler reads the body, or takes none.
+    type of its JSON body, None where the handler reads the body, or takes none. `meters` are the quotas that count the bytes of
+    its body and of its answer.
     """
 
     method: str
@@ -215,6 +307,7 @@ class Operation:
     if_match: bool = False  # whether it reads the header If-Match
     headers: tuple[Header, ...] = ()
     submit: Submit | None = None
+    meters: tuple[Quota, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -260,7 +353,7 @@ class RouteTable:
         self, method: str, path: str, needs: Needs, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
-        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None,
+        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None, meters: tuple[Quota, ...] = (),
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
@@ -289,6 +382,7 @@ class RouteTable:
                 if_match=if_match,
                 headers=headers,
                 submit=submit,
+                meters=meters,
             )
             self.operations.append(operation)
             return handler
@@ -386,6 +480,7 @@ class _Method(NamedTuple):
     query: dict[str, Query] | None
     submit: Submit | None
     is_reading: bool
+    meters: tuple[Quota, ...]
 
 
 class Endpoint:
@@ -404,6 +499,7 @@ class Endpoint:
                 {query.name: query for query in operation.query},
                 operation.submit,
                 operation.needs.is_reading,
+                operation.meters,
             )
             for operation in operations
         }
@@ -411,7 +507,7 @@ class Endpoint:
             self._methods.setdefault("HEAD", self._methods["GET"])
         self._allowed = (*sorted(self._methods), "OPTIONS")
         self._methods.setdefault(
-            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False)
+            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False, ())
         )  # whatever the query
 
     def method(self, request: RequestHead) -> _Method:
@@ -439,7 +535,9 @@ class Found:
     `caller` is who was last found to have the rights that it needs: requests that begin alike may be of different ones.
     """
 
-    __slots__ = ("caller", "handler", "is_reading", "kept", "needs", "path", "query", "route", "routes", "submit")
+    __slots__ = (
+        "caller", "handler", "is_reading", "kept", "meters", "needs", "path", "query", "route", "routes", "submit",
+    )  # fmt: skip
 
     def __init__(
         self, routes: Routes, route: str, method: _Method, path: dict[str, str], query: dict[str, Value], caller: Caller
@@ -453,19 +551,22 @@ class Found:
         self.path = path
         self.query = query
         self.submit = method.submit
+        self.meters = method.meters
         self.is_reading = method.is_reading
 
 
 class Routes:
-    """All operations, by their paths, behind the front of the server."""
+    """All operations, by their paths, behind the front of the server and the quotas of who calls."""
 
     def __init__(
-        self, operations: Iterable[Operation], front: Front, authentication: Authentication | None = None,
+        self, operations: Iterable[Operation], front: Front, quotas: Quotas, authentication: Authentication | None = None,
         public: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self._front = front
+        self._quotas = quotas
         self._authentication = authentication
         self._public = frozenset(public)  # paths that the settings open to everybody
+        self._unmetered = UNMETERED | self._public
         by_path: dict[str, list[Operation]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, []).append(operation)
@@ -478,24 +579,29 @@ class Routes:
     def find(self, request: Request) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, what the front does not take up, a credential that does not count, a path that no call has, a
-        method that its route does not have, a caller who lacks a right that the call needs, and query parameters that it does not
-        declare. Of paths and methods only those learn who say who they are.
+        Refuses what no call could mean, what the front does not take up, a credential that does not count, a caller whose quota is used
+        up, a path that no call has, a method that its route does not have, a caller who lacks a right that the call needs, and query
+        parameters that it does not declare. Of paths and methods only those learn who say who they are.
         """
         head = request.head
         found: Found | None = head.found
         if found is not None and found.routes is self:
             request.route = found.route
             if self._authentication is not None:
-                self._identify(request, self._authentication)
+                self._identify(request, self._authentication, request.started_ms)
+            if self._quotas.are_on:
+                self._admit(request)
+                self._meter(request, found.meters)
             if found.caller is not request.caller:
                 self._judge(request, found.needs, found.path)
-                found.caller = request.caller
+                found.caller = request.caller  # for whom it stays as it is: a transaction's owner never changes
             return found
         request.check()
         self._front.admit(request)
         if self._authentication is not None:
-            self._identify(request, self._authentication)
+            self._identify(request, self._authentication, request.started_ms)
+        if self._quotas.are_on:
+            self._admit(request)
         try:
             endpoint, path = self._known.get(head.path) or self._look_up(head.path)
             request.route = endpoint.path
@@ -503,6 +609,7 @@ class Routes:
         except (RouteNotFoundError, MethodNotAllowedError):
             self._must_be_somebody(request)
             raise
+        self._meter(request, method.meters)
         self._judge(request, method.needs, path)
         declared = method.query
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
@@ -513,19 +620,33 @@ class Routes:
         """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
         if self._authentication is not None:
             before = request.caller
-            self._identify(request, self._authentication)
+            self._identify(request, self._authentication, self._authentication.now_ms())
             if request.caller is not before:
                 self._judge(request, found.needs, found.path)
 
-    def _identify(self, request: Request, authentication: Authentication) -> None:
+    def _identify(self, request: Request, authentication: Authentication, now_ms: float) -> None:
         """Find who makes the call. Requests that begin alike have one credential, which is verified once."""
         exchange, head = request.exchange, request.head
         if exchange.internal:
             return
         known: Identified | None = head.identified
-        now_ms = authentication.now_ms()
-        if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
-            known = head.identified = authentication.identify(request.headers, exchange.client, now_ms)
+        certificate = exchange.certificate
+        if certificate is not None and authentication.reads_certificates and b"authorization" not in request.headers:
+            # The head says nothing of the connection: others send the same bytes with another certificate, or without one.
+            request.caller = authentication.identify(request.headers, exchange.client, now_ms, certificate).caller
+            return
+        if (
+            known is None
+            or known.entries is not authentication.directory.entries
+            or now_ms >= known.until_ms
+            or known.networks
+        ):
+            known = authentication.identify(
+                request.headers, exchange.client, now_ms, before=known, end_point=exchange.end_point_hash
+            )
+            head.identified = known
+            if known.answer:
+                head.proving = [(b"www-authenticate", b"Negotiate " + known.answer.encode("ascii"))]
         request.caller = known.caller
 
     def _judge(self, request: Request, needs: Needs, path: dict[str, str]) -> None:
@@ -533,10 +654,28 @@ class Routes:
             return
         self._must_be_somebody(request)
         needs.judge(request.caller, path)
+        if needs.on_transaction is not None:
+            request.must_act(needs.on_transaction, path["transaction"], "id")
 
     def _must_be_somebody(self, request: Request) -> None:
         if self._authentication is not None and self._authentication.is_nobody(request.caller):
-            raise self._authentication.missing()
+            raise self._authentication.missing(request.exchange.client, request.started_ms)
+
+    def _admit(self, request: Request) -> None:
+        """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read."""
+        if request.account is not None or request.exchange.internal or request.head.path in self._unmetered:
+            return  # it is charged, and is looked for again
+        account = self._quotas.account_of(request.caller, request.started_ms)
+        if account is not None:
+            self._quotas.admit(account, request.started_ms)
+            request.account = account
+
+    def _meter(self, request: Request, meters: tuple[Quota, ...]) -> None:
+        """Have the caller wait whose bytes are used up; others are charged when they are known."""
+        if request.account is not None:
+            request.meters = meters
+            for meter in meters:
+                self._quotas.admit_bytes(request.account, meter, request.started_ms)
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:
         given = path.split("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES
 from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
 from basalt.http.asgi.requests import JSON
@@ -49,10 +50,16 @@ def named_table(request: Request) -> TableName:
     return table_name(request.path["namespace"], request.path["table"])
 
 
-@route("POST", TABLE_PATH + "/read", needs("read", TABLE, in_body=("transact transactions",)), errors=_READING)
+@route(
+    "POST",
+    TABLE_PATH + "/read",
+    needs("read", TABLE, in_body=("transact transactions",)),
+    errors=_READING,
+    meters=(FETCH_BYTES,),
+)
 async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     """The cells of some rows."""
-    transaction_id = _transaction(request, asked)
+    transaction_id = await _transaction(request, asked)
     cells = await request.services.tables.read(
         named_table(request), asked.rows, asked.columns, transaction_id, LEVELS[asked.visibility]
     )
@@ -64,6 +71,7 @@ async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     TABLE_PATH + "/write",
     needs("write", TABLE, in_body=("transact transactions",)),
     errors=(*_READING, errors.TransactionConflictError, errors.ConflictError, errors.BusyError),
+    meters=(PUBLISH_BYTES,),
 )
 async def write(request: Request, asked: bodies.WriteRequest) -> None:
     """Change cells under an open transaction."""
@@ -73,11 +81,17 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
         [(cell.row, cell.column) for cell in asked.deletes],
         asked.delete_rows,
     )
-    transaction_id = request.transaction_of(asked.transaction, "transaction")
+    transaction_id = await request.transaction_of(asked.transaction, "transaction")
     await request.services.tables.write(title, transaction_id, writes, asked.generation)
 
 
-@route("POST", TABLE_PATH + "/scan", needs("read", TABLE, in_body=("transact transactions",)), errors=_READING)
+@route(
+    "POST",
+    TABLE_PATH + "/scan",
+    needs("read", TABLE, in_body=("transact transactions",)),
+    errors=_READING,
+    meters=(FETCH_BYTES,),
+)
 async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
     """The cells of a range of rows."""
     title = named_table(request)
@@ -87,7 +101,7 @@ async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
             field="limitCells",
             hint="leave it out for the default",
         )
-    transaction_id = _transaction(request, asked)
+    transaction_id = await _transaction(request, asked)
     page = await request.services.tables.scan(
         title, asked.start, asked.stop, asked.columns, asked.limit_cells, transaction_id, LEVELS[asked.visibility]
     )
@@ -150,8 +164,8 @@ async def all_tables(request: Request) -> bodies.TablePage:
     return bodies.TablePage(found, None)
 
 
-def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
-    return None if asked.transaction is None else request.transaction_of(asked.transaction, "transaction")
+async def _transaction(request: Request, asked: bodies.ReadRequest | bodies.ScanRequest) -> int | None:
+    return None if asked.transaction is None else await request.transaction_of(asked.transaction, "transaction")
 
 
 def _shown(table: HostedTable) -> bodies.TableInfo:

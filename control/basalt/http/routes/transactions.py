@@ -3,18 +3,20 @@ of operators: which transactions there are, what they hold back, what happened; 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 
 from basalt import errors
-from basalt.access import resources
-from basalt.access.needs import needs
+from basalt.access import ownership, resources
+from basalt.access.needs import acting_on_transaction, needs
+from basalt.access.principal import ANONYMOUS
+from basalt.access.quotas import OPEN_TRANSACTIONS, PUBLISH_BYTES, SESSIONS
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.messages import Work
 from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_bodies import parse_json
-from basalt.catalog.tables import table_title_of
-from basalt.catalog.topics import title_of, topic_name
+from basalt.catalog.topics import topic_name
 from basalt.commits.commit_stage import Beginning
 from basalt.commits.coordinator import SessionStanding
 from basalt.http.asgi.requests import AVRO, JSON, convert_json
@@ -27,7 +29,6 @@ from basalt.http.routes.route_table import (
     DRY_RUN,
     MS_MAX,
     REASON,
-    TRANSACTIONS,
     WORK_NEEDS,
     Request,
     RouteTable,
@@ -54,8 +55,8 @@ OPERATORS_ONE = OPERATORS_PATH + "/{transaction}"
 
 SESSION = "session:{session}"
 PAGE_MAX = 10_000  # entries of one page; some 5 MB of JSON
-ACTS = needs("transact", str(TRANSACTIONS))
-LOOKS = needs("observe", str(TRANSACTIONS))
+ACTS = acting_on_transaction("transact")
+LOOKS = acting_on_transaction("observe")
 
 _STATE = choice("state", tuple(STATES), "only those in this state")
 _OWNER = text_query("owner", "only those of this owner")
@@ -90,7 +91,7 @@ def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
     waiter = waiter_of(lambda outcome: json_response(_outcome(request, outcome)))
     work = avro.decode_work(body)
     _judge_one_shot(request, work)
-    return request.services.transactions.submit_one_shot(waiter, work, "", request.client_id)
+    return request.services.transactions.submit_one_shot(waiter, work, "", request.once_id, request.principal)
 
 
 @route(
@@ -112,6 +113,7 @@ def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
         errors.BusyError,
     ),
     submit=submit_one_shot,
+    meters=(PUBLISH_BYTES,),
 )
 async def begin(request: Request) -> Response:
     """Begin a transaction; or, given work, do it as a one-shot transaction."""
@@ -125,17 +127,22 @@ async def begin(request: Request) -> Response:
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
     asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
     wished = Beginning(
-        Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.client_id
-    )
+        Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.once_id,
+        request.principal,
+    )  # fmt: skip
     request.caller.must("transact", resources.CLUSTER if asked.session is None else resources.session(asked.session))
     session, services = _session(asked), request.services
     begun: Transaction | SessionState
-    if session is None:
-        begun = await services.transactions.begin(*wished)
-    elif isinstance(session, WorkVersion):
-        begun = await services.transactions.sessions.begin_named(session, wished)
+    if isinstance(session, WorkVersion):
+        with _one_more_session(request, session.session), _one_more_transaction(request, session.session):
+            begun = await services.transactions.sessions.begin_named(session, wished)
     else:
-        begun = await services.transactions.sessions.begin(session, wished)
+        with _one_more_transaction(request):
+            begun = (
+                await services.transactions.begin(*wished)
+                if session is None
+                else await services.transactions.sessions.begin(session, wished)
+            )
     if isinstance(begun, Transaction):
         return json_response(_open(request, begun, asked.snapshot))
     assert begun.version is not None, "something was committed"
@@ -147,11 +154,34 @@ async def begin(request: Request) -> Response:
     )
 
 
+def _one_more_transaction(request: Request, joins: str | None = None) -> AbstractContextManager[None]:
+    """Hold a place among the caller's open transactions; not for a begin that is sent again, or that joins one of a named session."""
+    if not request.limits(OPEN_TRANSACTIONS):
+        return nullcontext()
+    state = request.services.transactions.state
+    is_known = request.once_id is not None and state.requests.get(request.once_id) is not None
+    if is_known or (joins is not None and state.session_table.open_in(joins)):
+        return nullcontext()
+    return request.one_more(OPEN_TRANSACTIONS, state.open_of[request.principal])
+
+
+def _one_more_session(request: Request, name: str) -> AbstractContextManager[None]:
+    """Hold a place among the caller's sessions; not where it has this one."""
+    if not request.limits(SESSIONS):
+        return nullcontext()
+    table = request.services.transactions.state.session_table
+    known = table.get(name)
+    if known is not None and known.principal == request.principal:
+        return nullcontext()
+    return request.one_more(SESSIONS, table.held[request.principal])
+
+
 @route("GET", TRANSACTIONS_PATH, needs(filters="observe transactions"))
 async def show_all(request: Request) -> bodies.TransactionList:
     """The transactions that have not ended."""
-    listed = await request.services.transactions.list() if request.caller.may("observe", TRANSACTIONS) else []
-    return bodies.TransactionList([_open(request, transaction, False) for transaction in listed])
+    listed = await request.services.transactions.list()
+    seen = (transaction for transaction in listed if request.sees(transaction.belonging))
+    return bodies.TransactionList([_open(request, transaction, False) for transaction in seen])
 
 
 # Before the calls on one transaction, of which "sessions" is no id.
@@ -170,7 +200,9 @@ async def sessions(request: Request) -> SessionList:
 @route("POST", SESSION_PATH, needs("transact", SESSION), errors=(errors.InvalidNameError, errors.BusyError))
 async def open_session(request: Request, asked: OpenSession) -> OpenedSession:
     """Let a run hold a session, and fence every other run."""
-    opened = await request.services.transactions.sessions.open(request.path["session"], asked.run)
+    name = request.path["session"]
+    with _one_more_session(request, name):
+        opened = await request.services.transactions.sessions.open(name, asked.run, request.principal)
     return OpenedSession(opened.name, opened.epoch, opened.version)
 
 
@@ -212,7 +244,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
 @route(
     "POST",
     TRANSACTION_PATH + "/commit",
-    needs("transact", str(TRANSACTIONS), in_body=("write table", *WORK_NEEDS)),
+    acting_on_transaction("transact", in_body=("write table", *WORK_NEEDS)),
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
     errors=(
         *_ENDING,
@@ -222,6 +254,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
         errors.MarkerRefusedError,
         errors.RequestReusedError,
     ),
+    meters=(PUBLISH_BYTES,),
 )
 async def commit(request: Request) -> bodies.TransactionOutcome:
     """Commit, and do the given work in the same moment."""
@@ -229,8 +262,11 @@ async def commit(request: Request) -> bodies.TransactionOutcome:
     media_type = request.content_type((AVRO, JSON))
     body = await request.body()
     work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
-    await _judge_commit(request, transaction_id, work)
-    return _outcome(request, await request.services.transactions.commit(transaction_id, work, request.client_id))
+    if work is not None:
+        request.must_do(work)
+    transactions = request.services.transactions
+    guard = ownership.commit_guard(request.caller, transactions)
+    return _outcome(request, await transactions.commit(transaction_id, work, request.once_id, guard=guard))
 
 
 @route("POST", TRANSACTION_PATH + "/abort", ACTS, errors=_ENDING)
@@ -252,7 +288,7 @@ async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_S
     return _open(request, transaction, asked.snapshot)
 
 
-@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING, meters=(PUBLISH_BYTES,))
 async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions
@@ -262,7 +298,7 @@ async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
 @route(
     "POST",
     TRANSACTION_PATH + "/participants",
-    needs("transact", str(TRANSACTIONS), in_body=("write topic",)),
+    acting_on_transaction("transact", in_body=("write topic",)),
     errors=(*_ENDING, errors.InvalidNameError, errors.TopicNotFoundError),
 )
 async def take_part(
@@ -280,7 +316,7 @@ async def take_part(
 @route("GET", TRANSACTION_PATH + "/timeline", LOOKS, errors=(errors.TransactionNotFoundError,))
 async def timeline(request: Request) -> bodies.Timeline:
     """List the steps of a transaction."""
-    return await request.services.inspection.timeline(request.transaction_id)
+    return await request.services.inspection.timeline(request.transaction_id, request.sees)
 
 
 @operators("GET", OPERATORS_PATH, needs("observe", CLUSTER), query=(_STATE, _OWNER, _OLDER, _TOPIC, _AFTER, _LIMIT))
@@ -288,7 +324,9 @@ async def inspect_all(request: Request) -> bodies.InspectedList:
     """Transactions that have not ended, as operators see them."""
     after = request.text("after")
     behind = 0 if after is None else request.write_pointer_of(after, "after")
-    return await request.services.inspection.list(_filter(request), behind, request.integer("limit"))
+    return await request.services.inspection.list(
+        _filter(request), request.sees, after=behind, limit=request.integer("limit")
+    )
 
 
 @operators(
@@ -297,13 +335,13 @@ async def inspect_all(request: Request) -> bodies.InspectedList:
 async def hanging(request: Request) -> bodies.HangingList:
     """Transactions that hold readers back or take long, worst first."""
     limit, rows = request.integer("limit"), request.integer("rows")
-    return await request.services.inspection.hanging(_filter(request), limit, rows)
+    return await request.services.inspection.hanging(_filter(request), request.sees, limit=limit, rows=rows)
 
 
 @operators("GET", OPERATORS_ONE, needs("observe", CLUSTER), errors=(errors.TransactionNotFoundError,))
 async def describe(request: Request) -> bodies.TransactionDescription | bodies.EndDescription:
     """All there is to know of a transaction."""
-    return await request.services.inspection.describe(request.transaction_id)
+    return await request.services.inspection.describe(request.transaction_id, request.sees)
 
 
 @operators(
@@ -321,7 +359,9 @@ async def describe(request: Request) -> bodies.TransactionDescription | bodies.E
 async def force_abort(request: Request) -> bodies.ForcedEnd:
     """Abort a transaction by hand."""
     force, dry_run = request.flag("force"), request.flag("dryRun")
-    return await request.services.forced_ends.abort(request.transaction_id, request.act, force=force, dry_run=dry_run)
+    return await request.services.forced_ends.abort(
+        request.transaction_id, request.act, request.sees, force=force, dry_run=dry_run
+    )
 
 
 @operators(
@@ -334,7 +374,9 @@ async def force_abort(request: Request) -> bodies.ForcedEnd:
 async def force_invalidate(request: Request) -> bodies.ForcedEnd:
     """Invalidate a transaction by hand."""
     forced_ends = request.services.forced_ends
-    return await forced_ends.invalidate(request.transaction_id, request.act, dry_run=request.flag("dryRun"))
+    return await forced_ends.invalidate(
+        request.transaction_id, request.act, request.sees, dry_run=request.flag("dryRun")
+    )
 
 
 def _filter(request: Request) -> Filter:
@@ -388,33 +430,12 @@ def _judge_one_shot(request: Request, work: Work) -> None:
     request.must_do(work)
 
 
-async def _judge_commit(request: Request, transaction_id: int, work: Work | None) -> None:
-    """Refuse with `ForbiddenError` who may not do the work, or what the transaction has done up to now: that is to become true only here."""
-    if work is not None:
-        request.must_do(work)
-    caller, transactions = request.caller, request.services.transactions
-    if caller.policy is None:
-        return
-    await transactions.manager.ensure_known()
-    state = transactions.state
-    found = state.find(transaction_id)
-    if found is None:
-        return  # it has ended, and this says how
-    for join in found.topics:
-        caller.must("write", resources.topic(*title_of(join.topic)))
-    for table in found.tables:
-        caller.must("write", resources.table(*table_title_of(table.table)))
-    for number in state.groups.pending_of(transaction_id):
-        group = state.groups.by_number[number]
-        title = title_of(group.prefix)
-        caller.must("read", resources.group(*title, group.name))
-        caller.must("read", resources.topic(*title))
-
-
 async def _one_shot(request: Request, work: Work, owner: str) -> Response:
     _judge_one_shot(request, work)
     return json_response(
-        _outcome(request, await request.services.transactions.one_shot(work, owner, request.client_id))
+        _outcome(
+            request, await request.services.transactions.one_shot(work, owner, request.once_id, None, request.principal)
+        )
     )
 
 
@@ -430,4 +451,5 @@ def _session_info(request: Request, standing: SessionStanding) -> SessionInfo:
         transactions=tuple(text(transaction.id) for transaction in standing.transactions),
         counter_owner=session.counter_owner,
         replaced=tuple(session.replaced),
+        principal=session.principal or str(ANONYMOUS),
     )

@@ -407,7 +407,7 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     15: (edits.Led, {"epoch": POINTER}),
     16: (edits.Restored, {"pointers": _LONGS}),
     17: (edits.TableJoined, {"id": POINTER, "join": TABLE_JOIN}),
-    18: (edits.SessionOpened, {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT}),
+    18: (edits.SessionOpened, {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT, "principal": TEXT}),
     19: (edits.SessionBegan, {"id": POINTER, "session": IN_SESSION}),
     20: (edits.TopicsUsed, {"until": POINTER, "topics": many(JOIN)}),
     21: (edits.ChangesUnlogged, {"id": POINTER}),
@@ -421,6 +421,7 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     28: (edits.Acknowledged, {"writer": POINTER, "number": COUNT, "at_ms": LONG, "spans": SPANS}),
     29: (edits.AcknowledgedIn, {"id": POINTER, "number": COUNT, "at_ms": LONG, "spans": SPANS}),
     30: (edits.Returned, {"number": COUNT, "at_ms": LONG, "reason": RETURN_REASON, "not_before_ms": LONG, "spans": SPANS}),
+    31: (edits.Owned, {"id": POINTER, "principal": TEXT}),
 }  # fmt: skip
 _FORMATS = {number: record(kind, fields) for number, (kind, fields) in _EDITS.items()}
 NUMBERS: dict[type[Edit], int] = {kind: number for number, (kind, _) in _EDITS.items()}

@@ -7,10 +7,12 @@ transactions that began one after the other have nearly the same, and share it a
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from basalt.transactions.log.entry_format import (
     ANY_SPANS,
@@ -64,9 +66,9 @@ _FLAGS = {
     "was_invalid": 4,
     "changes_unlogged": 128,
 }  # of a transaction, with those below
-_HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION, _ACKNOWLEDGES = 8, 16, 32, 64, 256
-_ALL_FLAGS = 511
-_LATE, _OF_SESSION = 1, 2  # flags of an outcome
+_HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION, _ACKNOWLEDGES, _OWNED = 8, 16, 32, 64, 256, 512
+_ALL_FLAGS = 1023
+_LATE, _OF_SESSION, _OF_PRINCIPAL = 1, 2, 4  # flags of an outcome
 _JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 
 _STATES = {int(state): state for state in State}
@@ -168,6 +170,7 @@ def _transaction(
         | _OTHER_INVALID * other_invalid
         | _IN_SESSION * (transaction.session is not None)
         | _ACKNOWLEDGES * bool(acknowledging)
+        | _OWNED * bool(transaction.principal)
     )
     fixed = _TRANSACTION.pack(
         transaction.id, transaction.kind, transaction.state, flags, transaction.read_pointer,
@@ -197,6 +200,8 @@ def _transaction(
         parts.append(IN_SESSION.encode(transaction.session))
     if acknowledging:
         parts.append(_PENDING.encode(acknowledging))
+    if transaction.principal:
+        parts.append(TEXT.encode(transaction.principal))
     return b"".join(parts)
 
 
@@ -246,7 +251,14 @@ def _read_transaction(
         if state == State.ABORTING:
             raise reader.failure(f"transaction {key} acknowledges messages, and is being aborted")
         acknowledging.append(PendingSpans(key, _read_pending(reader)))
-    return transaction
+    return replace(transaction, principal=_read_principal(reader)) if flags & _OWNED else transaction
+
+
+def _read_principal(reader: FieldReader) -> str:
+    start, principal = reader.offset, reader.text()
+    if not principal:
+        raise reader.failure("an owner without a name", start)
+    return sys.intern(principal)  # thousands of transactions belong to few
 
 
 def _read_pending(reader: FieldReader) -> tuple[tuple[int, Spans], ...]:
@@ -316,7 +328,11 @@ def _read_other_invalid(reader: FieldReader, invalid: InvalidList) -> InvalidLis
 
 
 def _outcome(outcome: Outcome) -> bytes:
-    flags = _LATE * outcome.timed_out | _OF_SESSION * (outcome.session is not None)
+    flags = (
+        _LATE * outcome.timed_out
+        | _OF_SESSION * (outcome.session is not None)
+        | _OF_PRINCIPAL * bool(outcome.principal)
+    )
     fixed = _OUTCOME.pack(outcome.id, outcome.state, outcome.kind, flags, outcome.at_ms)
     data = fixed + encode_varint(outcome.write_pointer - outcome.id) + TEXT.encode(outcome.owner)
     if outcome.state is State.INVALID:
@@ -324,6 +340,8 @@ def _outcome(outcome: Outcome) -> bytes:
         data += POINTERS.encode(outcome.pointers) + joined
     if outcome.session is not None:
         data += IN_SESSION.encode(outcome.session)
+    if outcome.principal:
+        data += TEXT.encode(outcome.principal)
     return data
 
 
@@ -333,7 +351,7 @@ def _outcome_reader() -> Callable[[FieldReader], Outcome]:
     def read(reader: FieldReader) -> Outcome:
         start = reader.offset
         key, state, kind, flags, at_ms = reader.unpack(_OUTCOME)
-        if key < 0 or state not in _STATES or kind not in _KINDS or flags > _LATE | _OF_SESSION:
+        if key < 0 or state not in _STATES or kind not in _KINDS or flags > _LATE | _OF_SESSION | _OF_PRINCIPAL:
             raise reader.failure("an outcome that no transaction can have", start)
         write_pointer, owner = key + reader.varint(), reader.text()
         invalid = state == State.INVALID
@@ -341,9 +359,12 @@ def _outcome_reader() -> Callable[[FieldReader], Outcome]:
         topics = _JOINS.read(reader) if invalid else ()
         tables = _TABLE_JOINS.read(reader) if invalid else ()
         session = IN_SESSION.read(reader) if flags & _OF_SESSION else None
+        principal = _read_principal(reader) if flags & _OF_PRINCIPAL else ""
         owner = owners.setdefault(owner, owner)
         found, of_kind, late = _STATES[state], _KINDS[kind], bool(flags & _LATE)
-        return Outcome(key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables, session)
+        return Outcome(
+            key, write_pointer, found, of_kind, owner, at_ms, late, pointers, topics, tables, session, principal
+        )
 
     return read
 
@@ -366,7 +387,7 @@ def _session_problem(session: SessionState) -> str | None:
 _COMMITTED = record(CommittedSet, {"id": POINTER, "seen_from": POINTER, "owner": TEXT, "changes": SET})
 _BLOCK = record(
     OutcomeBlock,
-    {"first": LONG, "last": LONG, "newest_ms": LONG, "count": COUNT, "owners": many(TEXT), "data": BYTES},
+    {"first": LONG, "last": LONG, "newest_ms": LONG, "count": COUNT, "owners": many(pair(TEXT, TEXT)), "data": BYTES},
     _block_problem,
 )
 _REQUEST = record(
@@ -375,7 +396,7 @@ _REQUEST = record(
 _SESSION = record(
     SessionState,
     {"epoch": POINTER, "used_ms": LONG, "committed_by": POINTER, "version": VERSION_OF_WORK, "name": TEXT, "run": TEXT,
-     "counter_owner": OPTIONAL_TEXT, "replaced": many(TEXT)},
+     "counter_owner": OPTIONAL_TEXT, "replaced": many(TEXT), "principal": TEXT},
     _session_problem,
 )  # fmt: skip
 _USED = record(UsedTopic, {"until": POINTER, "join": JOIN})

@@ -70,7 +70,7 @@ def _steps_of(edit: Any, entry: LogEntry, pointers: Sequence[int]) -> Iterator[T
         if pointers[0] >= edit.before:
             return
         detail = {}
-    elif _transaction_of(edit) == pointers[0] and kind is not edits.ChangesUnlogged:  # which is no step by itself
+    elif _transaction_of(edit) == pointers[0] and kind not in _NO_STEPS:
         describe = _DETAILS.get(kind)
         detail = {} if describe is None else _without_empty(describe(edit))
     else:
@@ -102,6 +102,7 @@ def key_text(key: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else key.hex()
 
 
+_NO_STEPS = (edits.ChangesUnlogged, edits.Owned)  # they belong to a begin
 _LISTS = (edits.Invalidated, edits.Pruned, edits.Restored)
 _NAMES: dict[type, str] = {  # the others are called as their class
     edits.Began: "begun",

@@ -32,6 +32,13 @@ class Began(Edit, frozen=True):
     request_id: str | None
 
 
+class Owned(Edit, frozen=True):
+    """The transaction that has just begun belongs to this principal. In the entry of its Began or OneShot, after it."""
+
+    id: int
+    principal: str
+
+
 class Checkpointed(Edit, frozen=True):
     """A transaction goes on under a further write pointer."""
 
@@ -155,6 +162,7 @@ class SessionOpened(Edit, frozen=True):
     run: str
     epoch: int
     at_ms: int
+    principal: str = ""
 
 
 class SessionBegan(Edit, frozen=True):

@@ -14,6 +14,7 @@ from itertools import accumulate, islice, pairwise
 import msgspec
 
 from basalt.transactions.rules.transaction import (
+    Belonging,
     Join,
     Kind,
     SessionBinding,
@@ -46,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     `pointers`, `topics` and `tables` are kept for invalid transactions only: an abort that comes late rolls those topics
     back and takes the pointers off the invalid list, unless there are tables: cells are never rolled back. `session` is kept
-    of what did not commit: whoever comes back to it may have been replaced.
+    of what did not commit: whoever comes back to it may have been replaced. `principal` is that of the transaction.
     """
 
     id: int
@@ -60,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     topics: tuple[Join, ...] = ()
     tables: tuple[TableJoin, ...] = ()
     session: SessionBinding | None = None
+    principal: str = ""
 
     @classmethod
     def of(cls, transaction: Transaction, state: State, at_ms: int, timed_out: bool) -> Outcome:
@@ -71,7 +73,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
             transaction.topics if invalid else (),
             transaction.tables if invalid else (),
             transaction.session if state in _NOT_COMMITTED else None,
+            transaction.principal,
         )  # fmt: skip
+
+    @property
+    def belonging(self) -> Belonging:
+        return Belonging(self.principal, None if self.session is None else self.session.name)
 
     @property
     def abort_rolls_back(self) -> bool:
@@ -84,7 +91,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         return Transaction(
             id=self.id, kind=self.kind, read_pointer=0, began_ms=self.at_ms, deadline_ms=self.at_ms, owner=self.owner,
             checkpoints=self.pointers[1:], topics=self.topics, tables=self.tables,
-            state=State.INVALID, timed_out=self.timed_out, was_invalid=True,
+            state=State.INVALID, timed_out=self.timed_out, was_invalid=True, principal=self.principal,
         )  # fmt: skip
 
 
@@ -92,28 +99,31 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
     """Some ended transactions that are not invalid, by id: `first` is the lowest id, `last` the highest one.
 
     `data` are columns: the difference to the id before, when it ended (counted from its id), the newest checkpoint (counted
-    from its id), the index of its owner, and flags.
+    from its id), the index of its owner, and flags. Each of `owners` is a label with the principal of who began.
     """
 
     first: int
     last: int
     newest_ms: int
     count: int
-    owners: tuple[str, ...]
+    owners: tuple[tuple[str, str], ...]
     data: bytes
 
     @classmethod
     def pack(cls, outcomes: Sequence[Outcome]) -> OutcomeBlock:
         """The block of these outcomes, which ascend by id."""
         count, ids = len(outcomes), [outcome.id for outcome in outcomes]
-        owners = {owner: index for index, owner in enumerate(dict.fromkeys(outcome.owner for outcome in outcomes))}
+        named = dict.fromkeys((outcome.owner, outcome.principal) for outcome in outcomes)
+        owners = {owner: index for index, owner in enumerate(named)}
         words = (
             [0, *(later - earlier for earlier, later in pairwise(ids))],
             [(outcome.at_ms - outcome.id // POINTERS_PER_MS) & _WORD for outcome in outcomes],
             [outcome.write_pointer - outcome.id for outcome in outcomes],
         )
         columns = [_by_byte(struct.pack(f">{count}Q", *column), 8) for column in words]
-        columns.append(_by_byte(struct.pack(f">{count}H", *(owners[outcome.owner] for outcome in outcomes)), 2))
+        columns.append(
+            _by_byte(struct.pack(f">{count}H", *(owners[each.owner, each.principal] for each in outcomes)), 2)
+        )
         columns.append(
             bytes([each.state | each.kind << _KIND_SHIFT | _TIMED_OUT * each.timed_out for each in outcomes])
         )
@@ -122,7 +132,7 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        return len(self.data) + sum(len(owner) + 64 for owner in self.owners) + 256
+        return len(self.data) + sum(len(owner) + len(principal) + 176 for owner, principal in self.owners) + 256
 
     def get(self, transaction_id: int) -> Outcome | None:
         ids, columns = self.unpack_columns()
@@ -155,14 +165,16 @@ class OutcomeBlock(msgspec.Struct, frozen=True):
     def _outcome(self, transaction_id: int, index: int, columns: Sequence[Sequence[int]]) -> Outcome:
         _, ages_ms, checkpoints, owners, flags = (column[index] for column in columns)
         at_ms = (transaction_id // POINTERS_PER_MS + ages_ms) & _WORD
+        owner, principal = self.owners[owners]
         return Outcome(
             transaction_id,
             transaction_id + checkpoints,
             State(flags & _STATE_BITS),
             Kind(flags >> _KIND_SHIFT & _KIND_BITS),
-            self.owners[owners],
+            owner,
             at_ms - (1 << 64) if at_ms >> 63 else at_ms,
             flags >= _TIMED_OUT,
+            principal=principal,
         )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from basalt.errors import (
     AcknowledgeConflictError,
+    BasaltError,
     BusyError,
     ChangesLostError,
     ConflictError,
@@ -22,6 +25,8 @@ from basalt.transactions.rules.transaction import Loss, State, Transaction
 from basalt_engine.cells.names import change_text
 from basalt_engine.errors import FencedError
 from basalt_engine.snapshot import POINTERS_PER_MS
+
+T = TypeVar("T", bound=BasaltError)
 
 
 def not_found(transaction_id: int) -> TransactionNotFoundError:
@@ -58,16 +63,29 @@ def timed_out(transaction: Transaction, now_ms: int) -> TransactionEndedError:
     )
 
 
+def naming(error: T, others: Iterable[int], without_names: str) -> T:
+    """The error, which names transactions that may be another's than the caller's; `without_names` is what it says to who may not see them."""
+    error.others, error.without_names = tuple(others), without_names
+    return error
+
+
 def lost(transaction: Transaction, loss: Loss) -> TransactionConflictError:
     if loss.winner == 0:
         return TransactionConflictError(
             f"{_named(transaction.id, transaction.owner)} lost {_key(loss.key)} to an acknowledgement or a seek outside"
             " transactions, which came first; abort it, and drop what it read"
         )
-    return TransactionConflictError(
-        f"{_named(transaction.id, transaction.owner)} lost a write conflict on {_key(loss.key)} to"
-        f" {_named(loss.winner, loss.winner_owner)}, which {'came' if loss.is_acknowledgement else 'committed'} first; abort it (or invalidate it, if its writes"
+    loser = _named(transaction.id, transaction.owner)
+    advice = (
+        f"which {'came' if loss.is_acknowledgement else 'committed'} first; abort it (or invalidate it, if its writes"
         " cannot be undone) and begin again"
+    )
+    return naming(
+        TransactionConflictError(
+            f"{loser} lost a write conflict on {_key(loss.key)} to {_named(loss.winner, loss.winner_owner)}, {advice}"
+        ),
+        (loss.winner,),
+        f"{loser} lost a write conflict to transaction {loss.winner}, {advice}",
     )
 
 
@@ -83,8 +101,11 @@ def too_many(in_progress: int, limit: int, oldest: Transaction | None) -> BusyEr
     blame = ""
     if oldest is not None:
         blame = f" (the oldest is {_named(oldest.id, oldest.owner)}, deadline {time_text(oldest.deadline_ms)})"
-    return BusyError(
-        f"{in_progress} write pointers are in progress{blame}, the limit is {limit}; try again when some have ended"
+    told = "{} write pointers are in progress{}, the limit is {}; try again when some have ended"
+    return naming(
+        BusyError(told.format(in_progress, blame, limit)),
+        () if oldest is None else (oldest.id,),
+        told.format(in_progress, "", limit),
     )
 
 
@@ -95,10 +116,12 @@ def too_many_changes(held_bytes: int, added_bytes: int, limit: int, oldest: Tran
             f"; those of committed transactions are kept for {_named(oldest.id, oldest.owner)}, the oldest short one, until"
             f" it ends, at {time_text(oldest.deadline_ms)} at the latest"
         )
-    return BusyError(
+    told = (
         f"all change sets together take {held_bytes} bytes of memory, this one {added_bytes} more, the limit is"
-        f" {limit}{blame}; try again when it has ended, or detect conflicts by table instead of by row"
+        f" {limit}{{}}; try again when it has ended, or detect conflicts by table instead of by row"
     )
+    named = "" if oldest is None else f"; those of committed transactions are kept for transaction {oldest.id}"
+    return naming(BusyError(told.format(blame)), () if oldest is None else (oldest.id,), told.format(named))
 
 
 def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
@@ -109,9 +132,12 @@ def too_much(transaction: Transaction, limit: int, parts: str) -> TooLargeError:
 
 
 def in_the_way(before_ms: int, oldest: Transaction) -> ConflictError:
-    return ConflictError(
-        f"the invalid list cannot be truncated before {time_text(before_ms)}: {_named(oldest.id, oldest.owner)} is older and"
+    told = (
+        f"the invalid list cannot be truncated before {time_text(before_ms)}: {{}} is older and"
         f" in progress, deadline {time_text(oldest.deadline_ms)}; choose a time up to {time_text(oldest.id // POINTERS_PER_MS)}"
+    )
+    return naming(
+        ConflictError(told.format(_named(oldest.id, oldest.owner))), (oldest.id,), told.format(_named(oldest.id, ""))
     )
 
 
@@ -144,12 +170,16 @@ def no_group(which: str) -> GroupNotFoundError:
 
 def acknowledges(transaction: Transaction, group: str) -> ConflictError:
     """The refusal of what would take a pending acknowledgement away from its transaction."""
-    return ConflictError(
-        f"{_named(transaction.id, transaction.owner)} has acknowledged messages of group {group} and not committed yet;"
-        f" it has time until {time_text(transaction.deadline_ms)}",
+    told = (
+        f"{{}} has acknowledged messages of group {group} and not committed yet;"
+        f" it has time until {time_text(transaction.deadline_ms)}"
+    )
+    error = ConflictError(
+        told.format(_named(transaction.id, transaction.owner)),
         field="group",
         hint="Wait until it has ended, abort it, or force the call.",
     )
+    return naming(error, (transaction.id,), told.format(_named(transaction.id, "")))
 
 
 def acknowledged_by(
@@ -157,11 +187,15 @@ def acknowledged_by(
 ) -> TransactionConflictError | AcknowledgeConflictError:
     """The refusal to acknowledge or release what is pending in a transaction."""
     kind = TransactionConflictError if one_shot else AcknowledgeConflictError
-    return kind(
-        f"message {message_id.hex()} of group {group} is acknowledged by {_named(holder.id, holder.owner)}, which has time to"
-        f" commit until {time_text(holder.deadline_ms)}",
+    told = (
+        f"message {message_id.hex()} of group {group} is acknowledged by {{}}, which has time to"
+        f" commit until {time_text(holder.deadline_ms)}"
+    )
+    error = kind(
+        told.format(_named(holder.id, holder.owner)),
         hint="Drop the message: if that transaction does not commit, it is dealt again.",
     )
+    return naming(error, (holder.id,), told.format(_named(holder.id, "")))
 
 
 def acknowledged_before(message_id: bytes, group: str) -> TransactionConflictError:

@@ -63,7 +63,7 @@ class SessionRules:
         """The session's transactions that have not ended, oldest first."""
         return tuple(self._table.by_id[key] for key in self._table.session_table.open_in(name))
 
-    def open(self, name: str, run: str, now_ms: int) -> Proposal:
+    def open(self, name: str, run: str, now_ms: int, principal: str = "") -> Proposal:
         """The run holds the session from now on, at its present epoch if it did before, at the next one otherwise.
 
         `BusyError` when there are too many sessions. Sessions that nobody has used for long are forgotten on the way.
@@ -71,9 +71,9 @@ class SessionRules:
         """
         check_session_name(name)
         check_run(run)
-        return Proposal(self.taking(name, run, now_ms).edits)
+        return Proposal(self.taking(name, run, now_ms, principal).edits)
 
-    def taking(self, name: str, run: str, now_ms: int) -> Taking:
+    def taking(self, name: str, run: str, now_ms: int, principal: str = "") -> Taking:
         """The edits by which this run takes the session, from whichever run holds it, and its epoch then."""
         idle = self._idle(name, now_ms)
         sessions = self._table.session_table
@@ -90,7 +90,7 @@ class SessionRules:
         else:
             epoch = session_now.epoch + 1
             new_edits += self._ends(name, now_ms)
-        return Taking(epoch, (*new_edits, edits.SessionOpened(name, run, epoch, now_ms)))
+        return Taking(epoch, (*new_edits, edits.SessionOpened(name, run, epoch, now_ms, principal)))
 
     def delete(self, name: str, now_ms: int) -> Proposal:
         """End the session's open transactions and forget it. `SessionNotFoundError` when there is none of the name."""
@@ -162,6 +162,7 @@ class SessionRules:
         timeout_ms: int | None = None,
         owner: str = "",
         external_writes: bool = False,
+        principal: str = "",
     ) -> Proposal:
         """The run's transaction for this version: the open one, without edits, or a new one. Ask `done_before` first.
 
@@ -178,9 +179,9 @@ class SessionRules:
         else:
             ending = self.transactions(name.session)
             self._table.check_room(sum(len(transaction.pointers) for transaction in ending))
-            epoch, taking = self.taking(name.session, name.run, now_ms)
+            epoch, taking = self.taking(name.session, name.run, now_ms, principal)
         session = SessionBinding(name.session, epoch, name.version)
-        made = self._table.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, None, session)
+        made = self._table.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, None, session, principal)
         return Proposal((*taking, *self._claim(name), *made.edits), made.transaction_id)
 
     def _joinable(self, name: WorkVersion, now_ms: int) -> Transaction | None:

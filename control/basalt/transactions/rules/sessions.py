@@ -6,7 +6,7 @@ zombie) can begin nothing. `session_rules` decides; bytes: docs/formats/transact
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class SessionState(msgspec.Struct, frozen=True):
     """The state of one session. `committed_by` is the transaction that committed `version`; 0 while there is none.
 
     `counter_owner` says whose count the versions are (the id of a query, say), if anybody said so. `replaced` are the runs that held the session before,
-    the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them.
+    the newest last, at most `REPLACED_RUNS_MAX` of them; the present one is not among them. `principal` opened it for the run.
     """
 
     name: str
@@ -33,13 +33,14 @@ class SessionState(msgspec.Struct, frozen=True):
     committed_by: int = 0
     counter_owner: str | None = None
     replaced: tuple[str, ...] = ()
+    principal: str = ""
 
-    def held_by(self, run: str, epoch: int, at_ms: int) -> SessionState:
+    def held_by(self, run: str, epoch: int, at_ms: int, principal: str = "") -> SessionState:
         """The session as it is once this run holds it."""
         if run == self.run:
-            return replace(self, epoch=epoch, used_ms=at_ms)
+            return replace(self, epoch=epoch, used_ms=at_ms, principal=principal)
         replaced = (*(known for known in self.replaced if known != run), self.run)[-REPLACED_RUNS_MAX:]
-        return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced)
+        return replace(self, run=run, epoch=epoch, used_ms=at_ms, replaced=replaced, principal=principal)
 
     @property
     def counts_for_somebody(self) -> bool:
@@ -51,6 +52,19 @@ class SessionState(msgspec.Struct, frozen=True):
         return version is not None and self.version is not None and version <= self.version
 
 
+class PrincipalCounts(Counter[str]):
+    """Numbers of things by whose they are; of a principal that has none there is no entry."""
+
+    def move(self, before: str | None, after: str | None) -> None:
+        """One belongs to `after` from now on, and no more to `before`; None: to nobody, for it is not there."""
+        if after is not None:
+            self[after] += 1
+        if before is not None:
+            self[before] -= 1
+            if not self[before]:
+                del self[before]
+
+
 class SessionTable:
     """All sessions, the one that was used longest ago first. Every call costs the same however many there are.
 
@@ -60,6 +74,7 @@ class SessionTable:
 
     def __init__(self, sessions: Iterable[SessionState] = (), epoch_over: int = 0) -> None:
         self._sessions = OrderedDict((session.name, session) for session in sessions)
+        self.held = PrincipalCounts(session.principal for session in self._sessions.values())
         self._open: dict[str, set[int]] = {}
         self.epoch_over = epoch_over
 
@@ -88,9 +103,9 @@ class SessionTable:
                 f"session {edit.name!r} is opened at epoch {edit.epoch}, while another one is not over"
             )
         if session is None:
-            self._put(SessionState(edit.name, edit.run, edit.epoch, edit.at_ms))
+            self._put(SessionState(edit.name, edit.run, edit.epoch, edit.at_ms, principal=edit.principal))
         else:
-            self._put(session.held_by(edit.run, edit.epoch, edit.at_ms))
+            self._put(session.held_by(edit.run, edit.epoch, edit.at_ms, edit.principal))
 
     def claimed(self, edit: edits.CounterOwnerClaimed) -> None:
         """A session's versions are counted by this owner."""
@@ -115,7 +130,9 @@ class SessionTable:
                 raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
         for name in edit.names:
             # What of it is being committed or rolled back is still found by its name.
-            self.epoch_over = max(self.epoch_over, self._sessions.pop(name).epoch)
+            session = self._sessions.pop(name)
+            self.epoch_over = max(self.epoch_over, session.epoch)
+            self.held.move(session.principal, None)
 
     def entered(self, name: str, transaction_id: int) -> None:
         """A transaction of the session is in progress."""
@@ -141,6 +158,9 @@ class SessionTable:
 
     def _put(self, session: SessionState) -> None:
         """Keep what is known of a session now, as the one used last."""
+        before = self._sessions.get(session.name)
+        if before is None or before.principal != session.principal:
+            self.held.move(None if before is None else before.principal, session.principal)
         self._sessions[session.name] = session
         self._sessions.move_to_end(session.name)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -313,6 +313,28 @@ class SessionBinding(NamedTuple):
     version: int | None = None
 
 
+class Belonging(NamedTuple):
+    """Whose a transaction is: its principal's (empty: anonymous), and that of who may act in its session, if it is known to be in one."""
+
+    principal: str
+    session: str | None
+
+    @property
+    def shown(self) -> str:
+        """The principal, for people."""
+        return self.principal or "anonymous"
+
+
+Sees = Callable[
+    [Belonging | None], bool
+]  # tells whether who asks may look at a transaction; of others it learns the id alone
+
+
+def sees_all(_: Belonging | None) -> bool:
+    """For who may look at every transaction."""
+    return True
+
+
 class Loss(NamedTuple):
     """The lost conflict that dooms a transaction: another one changed `key` and committed first.
 
@@ -335,7 +357,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `read_pointer`, `concurrent`, `invalid` and `first_short` are its snapshot: what was true when it began.
     `external_writes` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
-    is gone. `changes_unlogged`: its change set is deferred, and comes with the commit.
+    is gone. `changes_unlogged`: its change set is deferred, and comes with the commit. `principal` began it, and is empty where
+    nobody had to prove who they are; `owner` is a label, and proves nothing.
     """
 
     id: int
@@ -360,6 +383,11 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     doomed: Loss | None = None
     timed_out: bool = False
     was_invalid: bool = False
+    principal: str = ""
+
+    @property
+    def belonging(self) -> Belonging:
+        return Belonging(self.principal, None if self.session is None else self.session.name)
 
     @property
     def write_pointer(self) -> int:

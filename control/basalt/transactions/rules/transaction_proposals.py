@@ -101,6 +101,7 @@ class TransactionProposals(TransactionTable):
         owner: str = "",
         external_writes: bool = False,
         request_id: str | None = None,
+        principal: str = "",
         session: SessionBinding | None = None,
         *,
         changes_deferred: bool = False,
@@ -116,13 +117,15 @@ class TransactionProposals(TransactionTable):
         if session is not None:
             self.sessions.admit(session)
         self.check_room()
-        proposal = self.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, request_id, session)
+        proposal = self.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, request_id, session, principal)
         if not changes_deferred or kind is Kind.LONG or not external_writes:
             return proposal
         marked = (*proposal.edits, edits.ChangesUnlogged(proposal.transaction_id))
         return Proposal(marked, proposal.transaction_id)
 
-    def begin_committed(self, now_ms: int, owner: str = "", request_id: str | None = None) -> Proposal:
+    def begin_committed(
+        self, now_ms: int, owner: str = "", request_id: str | None = None, principal: str = ""
+    ) -> Proposal:
         """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
         if request_id is not None:
             answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
@@ -131,7 +134,8 @@ class TransactionProposals(TransactionTable):
         if owner:
             check_owner(owner)
         pointer = next_pointer(self.last_pointer, now_ms)
-        return Proposal((edits.OneShot(pointer, now_ms, owner, request_id),), pointer)
+        done = edits.OneShot(pointer, now_ms, owner, request_id)
+        return Proposal((done, edits.Owned(pointer, principal)) if principal else (done,), pointer)
 
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")

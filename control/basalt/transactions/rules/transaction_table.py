@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,9 +24,10 @@ from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpan
 from basalt.transactions.rules.history import History, Items
 from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
-from basalt.transactions.rules.sessions import SessionState, SessionTable
+from basalt.transactions.rules.sessions import PrincipalCounts, SessionState, SessionTable
 from basalt.transactions.rules.transaction import (
     NO_SHORT,
+    Belonging,
     Event,
     Join,
     Kind,
@@ -228,6 +230,7 @@ class TransactionTable:
         self.leader_epoch = image.leader_epoch
         self.invalid = image.invalid
         self.by_id = {transaction.id: transaction for transaction in image.transactions}
+        self.open_of = PrincipalCounts(transaction.principal for transaction in image.transactions)  # those in `by_id`
         self.conflicts = CommittedChanges()
         self.deadlines = Deadlines()
         self.outcomes = OutcomeMemory(self.limits, image.outcomes)
@@ -235,7 +238,8 @@ class TransactionTable:
         self.in_progress = PointerSet()
         self._shorts: deque[int] = deque()  # ids of short transactions as they began; the first is still in progress
         self._checkpoints: dict[int, int] = {}  # the transaction of each checkpoint pointer
-        # The same of sessions' transactions that ended uncommitted, the newest of them, since this process began.
+        # The same of transactions that ended, the newest of them, since this process began: those that belong to somebody, for that
+        # may be asked for again, and those of sessions that did not commit.
         self._ended_checkpoints: dict[int, int] = {}
         self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
         self._change_bytes: dict[int, int] = {}  # what the change set of each transaction in progress takes
@@ -253,6 +257,7 @@ class TransactionTable:
         groups = self.groups
         return {
             edits.Began: self._began,
+            edits.Owned: self._owned,
             edits.Checkpointed: self._checkpointed,
             edits.Joined: self._joined,
             edits.Changed: self._changed,
@@ -378,7 +383,7 @@ class TransactionTable:
 
     def propose_begin(
         self, now_ms: int, kind: Kind, timeout_ms: int | None, owner: str, external_writes: bool, request_id: str | None,
-        session: SessionBinding | None,
+        session: SessionBinding | None, principal: str = "",
     ) -> Proposal:  # fmt: skip
         """A new transaction, for a client, or a run by the name of its session. Check for room first.
 
@@ -388,7 +393,16 @@ class TransactionTable:
         timeout_ms = checked_timeout_ms(self.limits, kind, timeout_ms)
         pointer = next_pointer(self.last_pointer, now_ms)
         began = edits.Began(pointer, kind, external_writes, now_ms, now_ms + timeout_ms, owner, request_id)
-        return Proposal((began,) if session is None else (began, edits.SessionBegan(pointer, session)), pointer)
+        made: tuple[Edit, ...] = (began, edits.Owned(pointer, principal)) if principal else (began,)
+        return Proposal(made if session is None else (*made, edits.SessionBegan(pointer, session)), pointer)
+
+    def belonging(self, write_pointer: int) -> Belonging | None:
+        """Whose the transaction with this write pointer is, or was; None where nothing is known of it."""
+        transaction = self.by_id.get(self._checkpoints.get(write_pointer, write_pointer))
+        if transaction is not None:
+            return transaction.belonging
+        outcome = self.outcomes.get(self._ended_checkpoints.get(write_pointer, write_pointer))
+        return None if outcome is None else outcome.belonging
 
     @property
     def oldest(self) -> Transaction | None:
@@ -425,12 +439,25 @@ class TransactionTable:
             deadline_ms=edit.deadline_ms, owner=edit.owner, external_writes=edit.external_writes, request_id=edit.request_id,
             concurrent=self.in_progress, invalid=self.invalid, first_short=self.first_short,
         )  # fmt: skip
+        self.open_of.move(None, "")
         self.in_progress = self.in_progress.with_added(edit.id)
         self.deadlines.add(edit.id, edit.deadline_ms)
         if edit.kind is Kind.SHORT:
             self._shorts.append(edit.id)
         self._remember(edit.request_id, RequestCall.BEGIN, edit.id, edit.began_ms)
         self._view = None
+
+    def _owned(self, edit: edits.Owned) -> None:
+        transaction = self.by_id.get(edit.id)
+        began: Transaction | Outcome | None = self.outcomes.get(edit.id) if transaction is None else transaction
+        if began is None or began.principal or not edit.principal or edit.id != self.last_pointer:
+            raise CorruptionError(f"transaction {edit.id} gets an owner, and did not just begin, or has one")
+        principal = sys.intern(edit.principal)  # of a hundred thousand transactions few differ
+        if isinstance(began, Transaction):
+            self.by_id[edit.id] = replace(began, principal=principal)
+            self.open_of.move("", principal)
+        else:
+            self.outcomes.put(replace(began, principal=principal))
 
     def _checkpointed(self, edit: edits.Checkpointed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHECKPOINT)
@@ -502,9 +529,10 @@ class TransactionTable:
         if transaction.state is State.COMMITTING and transaction.changes:
             self.conflicts.release(edit.id, transaction.changes)
         self.groups.dropped(edit.id)
-        self.by_id[edit.id] = replace(
-            transaction, state=State.ABORTING, timed_out=edit.timed_out or transaction.timed_out
-        )
+        if edit.id not in self.by_id:
+            self.open_of.move(None, transaction.principal)  # it was invalid
+        timed_out = edit.timed_out or transaction.timed_out
+        self.by_id[edit.id] = replace(transaction, state=State.ABORTING, timed_out=timed_out)
         self._unfinished.add(edit.id)
         self.deadlines.remove(edit.id)
 
@@ -591,9 +619,7 @@ class TransactionTable:
 
     def _advance(self, pointer: int) -> None:
         if pointer <= self.last_pointer:
-            raise CorruptionError(
-                f"write pointer {pointer} does not follow {self.last_pointer}: write pointers only rise"
-            )
+            raise CorruptionError(f"write pointer {pointer} does not follow {self.last_pointer}: they only rise")
         self.last_pointer = pointer
 
     def _moved(self, transaction_id: int, becomes: State, *events: Event) -> Transaction:
@@ -624,7 +650,8 @@ class TransactionTable:
         return None if outcome is None or outcome.state is not State.INVALID else outcome.revived()
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
-        self.by_id.pop(transaction.id, None)
+        if self.by_id.pop(transaction.id, None) is not None:
+            self.open_of.move(transaction.principal, None)
         self.groups.dropped(transaction.id)
         self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)
@@ -635,7 +662,7 @@ class TransactionTable:
             self.in_progress = self.in_progress.without(pointer)
         for pointer in transaction.checkpoints:
             self._checkpoints.pop(pointer, None)
-            if transaction.session is not None and state is not State.COMMITTED:
+            if transaction.principal or (transaction.session is not None and state is not State.COMMITTED):
                 self._ended_checkpoints[pointer] = transaction.id
         while len(self._ended_checkpoints) > ENDED_CHECKPOINTS_MAX:
             del self._ended_checkpoints[next(iter(self._ended_checkpoints))]

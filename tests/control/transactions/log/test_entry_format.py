@@ -53,6 +53,7 @@ pointers = st.integers(0, 2**63 - 1)
 times_ms = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=8)
 request_ids = st.none() | st.text(min_size=1, max_size=8)
+principals = st.sampled_from(["", "token:etl", "jwt:alice@example.org"])
 joins = st.builds(Join, st.binary(max_size=8), st.integers(0, 2**31 - 1), times_ms)
 table_joins = st.builds(TableJoin, st.binary(max_size=8), st.integers(0, 2**31 - 1))
 versions = st.none() | pointers
@@ -87,7 +88,8 @@ EDITS = (
     st.builds(edits.Restored, sorted_pointers),
     st.builds(edits.Reset, times_ms),
     st.builds(edits.TableJoined, pointers, table_joins),
-    st.builds(edits.SessionOpened, texts, texts, pointers, times_ms),
+    st.builds(edits.SessionOpened, texts, texts, pointers, times_ms, texts),
+    st.builds(edits.Owned, pointers, texts),
     st.builds(edits.SessionBegan, pointers, in_sessions),
     st.builds(edits.TopicsUsed, pointers, st.lists(joins, max_size=3).map(tuple)),
     st.builds(edits.ChangesUnlogged, pointers),
@@ -153,7 +155,9 @@ def test_the_numbers_of_the_edits_are_those_of_the_page():
     assert rows == {str(NUMBERS[edit]): edit.__name__ for edit in edits.Edit.__subclasses__()}
 
 
-@pytest.mark.parametrize("name", ["entry_began", "entry_session_began", "entry_acknowledged_in", "snapshot_new"])
+@pytest.mark.parametrize(
+    "name", ["entry_began", "entry_session_began", "entry_acknowledged_in", "entry_owned", "snapshot_new"]
+)
 def test_the_worked_examples_of_the_page_are_the_vectors(name):
     page = (ROOT / "docs/formats/transaction-log.md").read_text()
     example = page.split(f"Vector `{name}`", 1)[1].split("\n\n")[1]
@@ -321,6 +325,7 @@ BAD_EDITS = {
     "a name twice": (22, b"\0\0\0\2" + b"\0\1a\0\1a"),
     "four billion names": (22, b"\xff\xff\xff\xff"),
     "numbers of groups out of order": (27, b"\0\0\0\2" + b"\0\0\0\2" + b"\0\0\0\1"),
+    "an owner without an id": (31, b"\0\1a"),
     "an acknowledgement of nothing": (28, ID + b"\0\0\0\1" + bytes(8) + b"\0"),
     "an acknowledgement by a negative writer": (28, b"\xff" * 8 + b"\0\0\0\1" + bytes(8) + b"\1\0\0\0\1\1"),
     "a span that is empty": (29, ID + b"\0\0\0\1" + bytes(8) + b"\1\0\0\0\0"),
@@ -422,13 +427,14 @@ def images(draw: st.DrawFn) -> StateImage:
             changes=draw(st.none() | sets),
             changes_unlogged=draw(st.booleans()),
             doomed=draw(st.none() | losses),
+            principal=draw(principals),
         )
         for key in ids
     )
     seen_from = draw(st.lists(pointers, max_size=3).map(sorted))
     committed = tuple(CommittedSet(draw(pointers), draw(texts), key, draw(sets)) for key in seen_from)
     outcome = st.builds(
-        lambda key, step, state, kind, owner, at_ms, late, hidden, topics, tables, session: Outcome(
+        lambda key, step, state, kind, owner, at_ms, late, hidden, topics, tables, session, principal: Outcome(
             key,
             key + step,
             state,
@@ -440,6 +446,7 @@ def images(draw: st.DrawFn) -> StateImage:
             tuple(topics) if state is State.INVALID else (),
             tuple(tables) if state is State.INVALID else (),
             session,
+            principal,
         ),
         st.integers(0, 2**62),
         st.integers(0, 2**62),
@@ -452,10 +459,20 @@ def images(draw: st.DrawFn) -> StateImage:
         st.lists(joins, max_size=2),
         st.lists(table_joins, max_size=2),
         st.none() | in_sessions,
+        principals,
     )
     replaced = st.lists(st.text(min_size=9, max_size=9), unique=True, max_size=3).map(tuple)  # no text is as long
     session = st.builds(
-        SessionState, texts, texts, st.integers(1, 2**63 - 1), times_ms, versions, pointers, request_ids, replaced
+        SessionState,
+        texts,
+        texts,
+        st.integers(1, 2**63 - 1),
+        times_ms,
+        versions,
+        pointers,
+        request_ids,
+        replaced,
+        principals,
     )
     request = st.builds(RequestUse, texts, st.sampled_from(RequestCall), pointers, times_ms)
     groups = tuple(

@@ -126,6 +126,20 @@ async def test_a_delayed_append_of_the_leader_itself_is_read_and_does_not_stop_i
     assert [tx.owner for tx in await services.transactions.list()] == ["late", "after"]
 
 
+async def test_the_next_leader_knows_whose_each_transaction_is(store):
+    first = await leader(store, 1)
+    await first.topics.create(A, {})
+    opened, ended = [await first.transactions.begin(principal="token:etl") for _ in range(2)]
+    await first.transactions.abort(ended.id)
+    shot = await first.transactions.one_shot(shop_work(orders=["a"]), principal="jwt:alice")
+    await first.transactions.sessions.open("billing", "monday", "token:etl")
+    second = await leader(store.another(), 2)
+    state = second.transactions.state
+    owners = [state.belonging(each.id).principal for each in (opened, ended, shot)]
+    assert owners == ["token:etl", "token:etl", "jwt:alice"]
+    assert state.sessions.get("billing").principal == "token:etl"
+
+
 async def test_a_log_snapshot_of_a_former_leader_changes_nothing(store):
     first = await leader(store, 1)
     await first.topics.create(A, {})

@@ -1,0 +1,125 @@
+"""`basalt grant`: rights given, listed and taken back; by verbs, or by the shape of what somebody does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from basalt.access.resources import EVERYTHING, KINDS, parse_resource, shape
+from basalt.cli.failures import Usage
+from basalt.cli.options import Invocation, Name, author_options, confirm, dry_run_option, yes_option
+from basalt.cli.output import columns, counted, row, time_text
+from basalt.cli.root import group
+from basalt.errors import InputError
+
+grant = group("grant", "Give rights, list them and take them back.")
+
+# What somebody does, and the verbs that it takes; the first is the one without which the shape means nothing.
+SHAPES: dict[str, tuple[str, ...]] = {
+    "reader": ("read", "observe"),
+    "writer": ("write", "observe", "transact"),
+    "owner": ("manage", "observe", "read", "write", "inspect"),
+    "operator": ("operate", "observe", "inspect"),
+    "auditor": ("inspect", "observe"),
+}
+DAYS_MAX = 3_660
+
+GRANT = Name(lambda client: ((each.id, f"{each.subject} {each.resource}") for each in client.grants.list()))
+_LIST = columns("id subject verbs resource used_ms made_by", used_ms="used", made_by="made by")
+
+
+@grant.call("add")
+@click.argument("subject")
+@click.argument("verbs")
+@click.argument("resource")
+@author_options
+@dry_run_option
+def add(invocation: Invocation, subject: str, verbs: str, resource: str, dry_run: bool, **author: Any) -> None:
+    """Give SUBJECT (a principal, a group, role:NAME or everyone) VERBS on RESOURCE.
+
+    VERBS are verbs with commas between them, or one word for what somebody does: reader (observe, read), writer (observe, write),
+    owner (all but grant), operator (observe, inspect, operate), auditor (observe, inspect). Of a word the verbs are kept that the
+    resource takes. Whoever gives rights must have them, and `grant` on the resource.
+
+    \b
+    basalt grant add token:etl writer namespace:shop
+    basalt grant add token:etl transact cluster
+    basalt grant add jwt-group:data reader 'topic:shop:pay*'
+    """
+    given = verbs_on(verbs, resource)
+    with invocation.client() as client:
+        found = client.grants.add(subject, given, resource, dry_run=dry_run, **author)
+    what = f"{', '.join(found.verbs)} on {found.resource} to {found.subject}"
+    invocation.out.done(f"would grant {what}" if dry_run else f"granted {what}", {**row(found), "dry_run": dry_run})
+    if "transact" in SHAPES.get(verbs, ()) and "transact" not in given:
+        click.echo(
+            f"basalt: to begin transactions it needs another right: basalt grant add {subject} transact cluster",
+            err=True,
+        )
+
+
+@grant.call("list")
+@click.option("--subject", metavar="SUBJECT", help="Only those to this subject itself.")
+@click.option("--resource", metavar="RESOURCE", help="Only those on this resource, as it was granted.")
+def list_grants(invocation: Invocation, subject: str | None, resource: str | None) -> None:
+    """List grants: those to you, or all if you may give rights on the cluster or inspect it."""
+    _show(invocation, subject, resource)
+
+
+@grant.call("unused")
+@click.option(
+    "--days",
+    type=click.IntRange(1, DAYS_MAX),
+    default=30,
+    show_default=True,
+    help="Which nobody needed for so many days.",
+)
+def unused(invocation: Invocation, days: int) -> None:
+    """List grants that nobody needed for long; younger ones are left out."""
+    _show(invocation, None, None, days)
+
+
+@grant.call("remove")
+@click.argument("grant_id", metavar="ID", type=GRANT)
+@author_options
+@yes_option
+@dry_run_option
+def remove(invocation: Invocation, grant_id: str, yes: bool, dry_run: bool, **author: Any) -> None:
+    """Take a grant back. --dry-run tells who used it last, and when."""
+    if not dry_run:
+        confirm(f"Take grant {grant_id} back?", yes=yes)
+    with invocation.client() as client:
+        found = client.grants.remove(grant_id, dry_run=dry_run, **author)
+    what = f"{', '.join(found.verbs)} on {found.resource} from {found.subject}"
+    users = f" by {', '.join(found.used_by)}" if found.used_by else ""
+    used = "nobody has used it" if found.used_ms is None else f"last used {time_text(found.used_ms)}{users}"
+    sentence = f"would take {what}; {used}" if dry_run else f"took {what}"
+    invocation.out.done(sentence, {**row(found), "dry_run": dry_run})
+
+
+def verbs_on(words: str, resource: str) -> tuple[str, ...]:
+    """The verbs of these words on a resource: of a shape, those that the resource takes. `Usage` where that makes no sense."""
+    if words not in SHAPES:
+        return tuple(words.split(","))
+    try:
+        kind = parse_resource(resource).kind
+    except InputError as error:
+        raise Usage(error.message, hint=error.hint) from None
+    # On messages `transact` is about pointers of another manager, whose owners nobody knows: that is said in its own word.
+    meant = set(KINDS[kind].verbs) - ({"transact"} if kind in ("namespace", "topic") else set())
+    found = tuple(verb for verb in SHAPES[words] if verb in meant)
+    if SHAPES[words][0] not in found:
+        fitting = [shape(each) for each in KINDS if SHAPES[words][0] in KINDS[each].verbs and each != EVERYTHING]
+        raise Usage(f"{words} means nothing on {shape(kind)}", hint=f"it is for {', '.join(fitting)}")
+    return tuple(sorted(found))
+
+
+def _show(invocation: Invocation, subject: str | None, resource: str | None, unused_days: int | None = None) -> None:
+    with invocation.client() as client:
+        found = client.grants.list(unused_days=unused_days)
+    shown = [each for each in found if subject in (None, each.subject) and resource in (None, each.resource)]
+    shown.sort(key=lambda each: (each.subject, each.resource))
+    invocation.out.rows(_LIST, [row(each) for each in shown])
+    if invocation.out.for_people and not shown:
+        click.echo(f"basalt: {counted(len(found), 'grant')} in all, and none of these", err=True)

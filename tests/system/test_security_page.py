@@ -1,0 +1,53 @@
+"""The commands of docs/operations/security.md that lead to callers by certificate, run as they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.system.command_line import CommandLine
+
+pytestmark = pytest.mark.system
+
+PAGE = Path(__file__).parents[2] / "docs/operations/security.md"
+
+
+def blocks(heading: str) -> list[str]:
+    """The shell's blocks below a heading."""
+    section = PAGE.read_text().partition(f"\n### {heading}\n")[2]
+    return re.findall(
+        r"^```sh\n(.*?)^```$", re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0], re.MULTILINE | re.DOTALL
+    )
+
+
+def test_from_openssl_to_callers_by_certificate(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    commands = CommandLine(tmp_path)
+    make, ask, by_command_line = (
+        block.replace("localhost:4780", f"localhost:{port}").replace('data = "data"', f'data = "data"\nport = {port}')
+        for block in blocks("Client certificates")
+    )
+    try:
+        made = commands.shell(f"set -e; {make}")
+        assert made.code == 0, made.err
+        assert f"https://127.0.0.1:{port}" in made.out
+        asked = commands.shell(f"set -e; {ask}")
+        assert asked.code == 0, asked.err
+        assert '"principal":"cert:CN=admin"' in asked.out
+        assert '"code"' not in asked.out, asked.out
+        refused = commands.shell(re.sub(r" --cert \S+ --key \S+", "", ask))
+        assert refused.out.count('"code":"unauthenticated"') == 4
+        called = commands.shell(f"set -e; {by_command_line}")
+        assert called.code == 0, called.err
+        assert "cert:CN=admin" in called.out
+        assert "one armchair" in called.out
+    finally:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((tmp_path / "data" / "LOCK").read_text()), signal.SIGKILL)
