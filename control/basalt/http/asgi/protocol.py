@@ -264,9 +264,8 @@ class HttpConnection(asyncio.Protocol):
         app: Any = config.app  # to uvicorn it is only an ASGI application
         self.app: Application = app
         self.heads = self.app.heads
-        self.is_counted = (
-            False  # among the connections that the server has; one too many never is. A handshake has counted it before
-        )
+        # Among the connections that the server has: by its handshake, or else when it begins. One too many never is.
+        self.is_counted = False
         self.has_begun = False
         self.loop = _loop or asyncio.get_running_loop()
         self.server_state = server_state
