@@ -397,3 +397,33 @@ def test_a_quota_whose_version_was_not_written_is_found_within_a_minute(clock):
         assert first.quotas.are_on
 
     asyncio.run(story())
+
+
+def test_a_superuser_gets_a_token_where_there_are_too_many(clock, monkeypatch):
+    monkeypatch.setattr(module, "TOKENS_MAX", 1)
+
+    async def story():
+        first = Directory(MemoryStore(), clock, ("token:root",))
+        await first.add_token("t1", token())
+        with pytest.raises(BusyError):
+            await first.add_token("t2", token())
+        await first.add_token("t3", token(principal="token:root"))
+        assert set(first.entries.tokens) == {"t1", "t3"}
+
+    asyncio.run(story())
+
+
+def test_a_revocation_at_one_server_is_not_undone_by_a_rotation_at_another(clock):
+    async def story():
+        first, second = await two(Remote(), clock)
+        await first.add_token("t1", token())
+        await second._refresh()
+        row = second.token("t1")
+        await first.change_token("t1", token(revoked_ms=1))
+        with pytest.raises(ConflictError, match="revoked in the meantime"):
+            await second.rotate_token("t1", replace(row, expire_ms=clock.now_ms() + 1), "t2", token())
+        with pytest.raises(ConflictError, match="revoked in the meantime"):
+            await second.change_token("t1", replace(row, note="x"))
+        assert set(second.entries.tokens) == {"t1"}
+
+    asyncio.run(story())

@@ -120,6 +120,10 @@ class Machine(RuleBasedStateMachine):
         except ConflictError:
             assert any(row is not None and row[1] for row in self.may_be[name]), f"{name} was never revoked"
         else:
+            was_revoked = name[0] == "token" and all(
+                row is not None and row[1] for row in self.may_be.get(name, {None})
+            )
+            assert not was_revoked or value[1], "a token counts that was revoked"
             self.may_be[name] = {value}
             assert self.seen(server.directory, name) == value, "what is acknowledged is not in force"
         finally:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from basalt.access.directory import LOGINS_MAX
+from basalt.http.asgi.front import FORWARDED_BYTES_MAX
 from basalt.http.routes.access import LOGIN_MS_MAX, NETWORKS_MAX, ONLY_MAX, REFUSALS_MAX, TTL_MS_MAX, TTL_MS_MIN
 from basalt.settings import Settings
 from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made
@@ -463,3 +464,38 @@ def test_metrics_count_who_was_let_in_and_what_was_refused(client, root):
 
 def test_where_nobody_is_asked_there_are_no_such_series(connect):
     assert "basalt_authentications" not in connect(Settings()).call("GET", "/metrics").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("203.0.113.9, 198.51.100.7", "198.51.100.7"),  # the client's own part is in front, and means nothing
+        ("198.51.100.7, 192.0.2.8", "198.51.100.7"),  # through two of the proxies
+        ("nonsense", "192.0.2.7"),
+        ("", "192.0.2.7"),
+        ("x" * FORWARDED_BYTES_MAX + ", 2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_a_listed_proxy_says_in_logs_and_audit_where_a_request_came_from(connect, caplog, sent, shown):
+    http = replace(ASKED.http, forwarders=("192.0.2.0/24",))
+    client = connect(replace(ASKED, http=http, log=replace(ASKED.log, access="all")))
+    with caplog.at_level("INFO", "basalt.access"):
+        client.call(
+            "PUT", "/v1/admin/roles/r", {"members": []}, Authorization=f"Bearer {BOOTSTRAP}", X_Forwarded_For=sent
+        )
+    assert caplog.records[-1].fields["client"] == shown
+    assert Asker(client, BOOTSTRAP)("GET", "/v1/admin/audit").json()[0]["address"] == shown
+
+
+def test_nobody_else_says_where_a_request_came_from_and_no_network_of_a_token_goes_by_it(connect):
+    client = connect(replace(ASKED, http=replace(ASKED.http, forwarders=("10.0.0.0/8",))))
+    headers = {"Authorization": f"Bearer {BOOTSTRAP}", "X_Forwarded_For": "198.51.100.7"}
+    assert client.call("PUT", "/v1/admin/roles/r", {"members": []}, **headers).status == 200
+    assert Asker(client, BOOTSTRAP)("GET", "/v1/admin/audit").json()[0]["address"] == "192.0.2.7"
+    trusted = connect(replace(ASKED, http=replace(ASKED.http, forwarders=("192.0.2.0/24",))))
+    inside = made(Asker(trusted, BOOTSTRAP), "etl", networks=["198.51.100.0/24"])
+    reply = trusted.call(
+        "GET", "/v1/auth/whoami", Authorization=f"Bearer {inside.token}", X_Forwarded_For="198.51.100.7"
+    )
+    assert reply.status == 401

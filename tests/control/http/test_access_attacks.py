@@ -13,6 +13,8 @@ from basalt.access.authentication import KEY_BYTES_MAX
 from basalt.access.policy import KEPT_CHARS_MAX, Caller, Policy
 from basalt.access.principal import Principal, parse_principal
 from basalt.access.refusals import LINE_MS, LINES_MAX, RESOURCE_CHARS_MAX
+from basalt.api.bodies.messages import Work, WorkPublish
+from basalt.api.codecs.avro import encode_work
 from basalt.errors import InputError, UnauthenticatedError
 from basalt.http.app import build_app
 from basalt.http.asgi.requests import Head
@@ -290,17 +292,27 @@ def test_a_token_that_is_sent_from_elsewhere_is_told_the_same_each_time(connect)
     assert client.services.authentication.counts["token", "refused"] == 3
 
 
-def test_a_refusal_of_a_whole_request_is_counted_once(client, root):
+WORK = encode_work(Work([WorkPublish("shop", "orders", [b"a"])]))
 
-    etl = made(root, "etl")
-    head = Head(
-        "POST", f"{ORDERS}/publish", f"{ORDERS}/publish".encode(), b"",
-        {b"host": b"localhost", b"content-type": b"avro/binary", b"authorization": f"Bearer {etl.token}".encode()},
-    )  # fmt: skip
+
+@pytest.mark.parametrize(
+    ("path", "body", "given"),
+    [(f"{ORDERS}/publish", b"x", ["observe"]), ("/v1/transactions", WORK, ["observe", "transact"])],
+    ids=["by what the path names", "by what the body names"],
+)
+def test_a_refusal_of_a_whole_request_is_noted_once(client, root, path, body, given):
+    root("PUT", ORDERS)
+    root(
+        "POST", f"{ORDERS}/publish", {"messages": ["a"]}
+    )  # so that the topic is in memory, and nothing must be waited for
+    etl = made(root, "etl", (given, "cluster"))
+    headers = {b"host": b"localhost", b"content-type": b"avro/binary", b"authorization": f"Bearer {etl.token}".encode()}
+    head = Head("POST", path, path.encode(), b"", headers)
 
     async def story() -> list[int]:
         exchange = Prompt()
-        answering = client.app.begin_whole(head, exchange, None, b"x")
+        exchange.receive = lambda: asyncio.sleep(0, (body, False))
+        answering = client.app.begin_whole(head, exchange, None, body)
         assert answering is not None
         await answering
         return exchange.statuses

@@ -257,7 +257,7 @@ class Request(RequestHead):
         caller = self.caller
         via = "" if caller.via is None else str(caller.via)
         author = Author(
-            self.exchange.client or EMBEDDED,
+            self.services.forwarders.client_of(self) or EMBEDDED,
             agent,
             self.text("as") or "",
             str(caller.principal),
