@@ -139,11 +139,10 @@ class Authentication:
                 kind = "kerberos"
                 accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
-            proof = (
-                self._prove(scheme.lower(), value, address)
-                if certificate is None
-                else self._prove_certificate(certificate)
-            )
+            if certificate is None:
+                proof = self._prove(scheme.lower(), value, address)
+            else:
+                proof = certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
@@ -246,9 +245,6 @@ class Authentication:
             user, groups = headers.get(rules.user_header), headers.get(rules.groups_header)
             given = repr((given, user, groups)).encode()
         return given if len(given) <= KEY_BYTES_MAX else hashlib.sha256(given).digest()
-
-    def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
-        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
