@@ -30,6 +30,7 @@ from bench import (
     spark,
     tables,
     tephra,
+    ticketing,
     transacting,
     waiting,
 )
@@ -69,6 +70,7 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "pending": consuming.held,
     "start-groups": consuming.start_with_groups,
     "hbase-groups": on_hbase.groups,
+    "hbase-kerberos": ticketing.kerberos,
     "compaction": compacting.compaction,
     "secured": securing.secured,
     "spark-read": spark.read,

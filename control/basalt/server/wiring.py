@@ -165,6 +165,7 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
 
 def _open_hbase(settings: HBaseSettings) -> Store:
     try:
+        from basalt.hbase_admin.gateway import kerberos_login
         from basalt_engine.stores.hbase.gateway import NoTableError
         from basalt_engine.stores.hbase.store import HBaseStore
     except ImportError as error:
@@ -180,7 +181,7 @@ def _open_hbase(settings: HBaseSettings) -> Store:
             hint="start one with `hbase thrift2 start` and name it as host:port",
         )
     try:
-        return HBaseStore.open(settings.thrift2, settings.prefix)
+        return HBaseStore.open(settings.thrift2, settings.prefix, login=kerberos_login(settings))
     except NoTableError as error:
         raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 
@@ -318,10 +319,11 @@ def _pruner(
 
 
 def _hbase_cluster(settings: HBaseSettings) -> HBaseCluster:
+    from basalt.hbase_admin.gateway import kerberos_login
     from basalt_engine.stores.hbase.store import HBaseCluster
 
     assert settings.thrift2 is not None, "the store was opened through it"
-    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift)
+    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift, kerberos_login(settings))
 
 
 def transaction_limits(settings: Settings) -> TransactionLimits:

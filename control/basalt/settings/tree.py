@@ -30,6 +30,7 @@ from basalt.settings.kinds import (
     HeaderName,
     Host,
     HostNames,
+    KerberosPrincipal,
     KeySource,
     Limit,
     Moment,
@@ -37,10 +38,12 @@ from basalt.settings.kinds import (
     Networks,
     Origins,
     Port,
+    PrincipalPart,
     Principals,
     Realms,
     RequiredTerm,
     Secret,
+    ServiceHost,
     ServiceName,
     SettingKind,
     Size,
@@ -52,6 +55,7 @@ from basalt.settings.kinds import (
     Window,
     Words,
 )
+from basalt_engine.stores.hbase.kerberos import Kerberos
 
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
 QUOTA_MAX = 1 << 40  # of anything, a second or at a time: more is no limit
@@ -237,6 +241,32 @@ class HBaseSettings:
     prune_compactions: Annotated[
         int, Whole("most regions that one run of the job prune has compacted; 0: none", 0, 1_000)
     ] = 2
+    sasl: Annotated[
+        Literal["off", "auth", "auth-int", "auth-conf"],
+        Choice(
+            "Kerberos towards the gateways: who is there is proved (auth), each byte signed (auth-int) or encrypted too (auth-conf)",
+            ("off", "auth", "auth-int", "auth-conf"),
+        ),
+    ] = "off"
+    principal: Annotated[
+        str | None, KerberosPrincipal("Kerberos principal that Basalt is for HBase; off: whose the ticket cache is")
+    ] = None
+    keytab: Annotated[
+        str | None, FilePath("file with the principal's key; off: tickets come from the ticket cache (KRB5CCNAME)")
+    ] = None
+    service: Annotated[str, PrincipalPart("first part of the gateways' own principal, hbase in hbase/host@REALM")] = (
+        "hbase"
+    )
+    gateway_host: Annotated[
+        str | None, ServiceHost("host in the gateways' own principal; off: the host of their addresses")
+    ] = None
+
+    @property
+    def kerberos(self) -> Kerberos | None:
+        """Basalt's identity for the gateways; None where they ask for none."""
+        if self.sasl == "off":
+            return None
+        return Kerberos(self.sasl, self.principal, self.keytab, self.service, self.gateway_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

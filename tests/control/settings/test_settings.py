@@ -323,6 +323,11 @@ def test_a_key_given_twice_with_flags_is_refused():
         ["transactions.long_timeout_ms=26h"],
         ["http.body_bytes_max=65MiB"],
         ["store.kind=hbase"],
+        ["store.hbase.principal=basalt@EXAMPLE.TEST"],
+        ["store.hbase.keytab=/etc/basalt.keytab"],
+        ["store.hbase.gateway_host=gateway.example.test"],
+        ["store.hbase.sasl=auth-conf", "store.hbase.keytab=/etc/basalt.keytab"],
+        ["store.hbase.sasl=auth", "store.hbase.keytab=/nowhere", "store.hbase.principal=basalt@EXAMPLE.TEST"],
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(flags):
@@ -450,3 +455,35 @@ def test_a_quota_is_a_number_or_off_and_none_is_the_default():
     for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
         with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
             load_settings([f"quota.sessions={wrong}"])
+
+
+def test_kerberos_towards_hbase_goes_by_a_private_keytab_or_by_the_ticket_cache(tmp_path):
+    file = _secret_file(tmp_path / "basalt.keytab")
+    given = ["store.hbase.sasl=auth-conf", "store.hbase.principal=basalt/host@EXAMPLE.TEST"]
+    settings = load_settings([*given, f"store.hbase.keytab={file}"]).store.hbase
+    assert (settings.sasl, settings.principal, settings.keytab) == ("auth-conf", "basalt/host@EXAMPLE.TEST", str(file))
+    assert load_settings(given).store.hbase.keytab is None
+    assert load_settings(given[:1]).store.hbase.service == "hbase"
+    file.chmod(0o644)
+    with pytest.raises(InvalidSettingError, match="can be read by every user of this machine") as caught:
+        load_settings([*given, f"store.hbase.keytab={file}"])
+    assert caught.value.field == "store.hbase.keytab"
+    with pytest.raises(InvalidSettingError, match="/nowhere cannot be read: No such file"):
+        load_settings([*given, "store.hbase.keytab=/nowhere"])
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "principal=",
+        "principal=a b@R",
+        "principal=a@b@c",
+        "principal=/host",
+        "service=h b",
+        "service=hbase/host",
+        "gateway_host=a/b",
+    ],
+)
+def test_names_of_kerberos_have_their_form(flag):
+    with pytest.raises(InvalidSettingError, match="is not"):
+        load_settings(["store.hbase.sasl=auth", f"store.hbase.{flag}"])
