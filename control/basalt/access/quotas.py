@@ -1,7 +1,8 @@
 """Quotas: how much of a server one principal may use, and the accounts of what each has used. For operators: docs/operations/security.md.
 
 A rate is kept by a bucket of two seconds, which is charged after the fact: a call may overdraw it by the size of its body, and the calls
-behind it wait until that is paid back. So a large message passes, nothing of a body is read in vain, and over time the rate holds. A
+behind it wait until that is paid back. So a large message passes, nothing of a body is read in vain, and over time the rate holds. Who
+does not wait is refused late: docs/decisions/0049-refusals-are-kept-back.md. A
 count is compared with what there is. For each quota the closest rule says how much: that of the principal itself, else the most generous
 of its groups and roles, else that of everyone, else the settings. Time is an argument, in milliseconds of a clock that need not
 be steady.
