@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import (
+    access,
     arrow,
     compacting,
     consuming,
@@ -54,6 +55,8 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "tephra": tephra.transactions,
     "tephra-5000": partial(tephra.transactions, invalid=5_000),
     "tephra-100000": partial(tephra.transactions, invalid=100_000),
+    "tokens": access.tokens,
+    "grants": access.grants,
     "memory": publishing.memory,
     "topics": publishing.topics,
     "invalid": publishing.invalid,

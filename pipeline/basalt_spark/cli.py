@@ -318,12 +318,13 @@ def _topic_rows(invocation: Invocation, topic: str) -> TopicRows:
 
 def _files(target: Target) -> dict[str, str]:
     """The files that say who calls: tasks open them where they run. Nothing that is secret goes to them any other way."""
-    from basalt.cli.credentials import tls_for, token_for
+    from basalt.cli.credentials import kerberos_for, tls_for, token_for
 
     token, tls = token_for(target.url, target.profile), tls_for(target.url, target.profile)
-    if token is not None and not isinstance(token, Path):
+    by_ticket = token is None and kerberos_for(target.url, target.profile)
+    if by_ticket or not isinstance(token, Path | None):
         raise Usage(
-            "the tasks of a job use no login and run no token_command",
+            "the tasks of a job use no login and no ticket, and run no token_command",
             hint="give them a token in a file (token_file, BASALT_TOKEN_FILE), or in BASALT_TOKEN of driver and executors",
         )
     found = {"token_file": token, **({} if tls is None else asdict(tls))}

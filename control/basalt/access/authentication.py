@@ -6,6 +6,7 @@ A server without authentication has no object of this class.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 CALLERS_MAX = 10_000  # credentials that are not verified again; when they are full, all are forgotten
 PASSED_MS = 1_000.0  # a bad credential that is let through is verified again after this time
 FOREVER_MS = float("inf")
+KEY_BYTES_MAX = 128  # of a credential as it is kept; a longer one (a JWT) is known by its hash
 
 BEARER, NEGOTIATE = b"bearer", b"negotiate"
 
@@ -80,23 +82,18 @@ class Authentication:
     ) -> None:  # fmt: skip
         self._rules = rules
         self._kerberos = kerberos
-        self._directory = directory
+        self.directory = directory  # whatever was found under other entries than its present ones is to be found again
         self._refusals = refusals
         self._clock = clock
         self.jwts = jwts
-        self._callers: dict[bytes | tuple[bytes, ...], Identified] = {}
+        self._callers: dict[bytes, Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
-        self._nobody = Caller(ANONYMOUS, Policy())
+        self.nobody = Caller(ANONYMOUS, Policy())  # who sends no credential, where rights are enforced
         # Credentials that were good when they were verified last, under whichever entries.
-        self._proved: set[bytes | tuple[bytes, ...]] = set()
+        self._proved: set[bytes] = set()
         self.failed = FailedProofs()
         self._nameless = FailedProofs()  # calls without a credential that needed one: they keep no good one waiting
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
-
-    @property
-    def entries(self) -> object:
-        """The entries in force. Whatever was found under others is to be found again."""
-        return self._directory.entries
 
     @property
     def reads_certificates(self) -> bool:
@@ -117,32 +114,36 @@ class Authentication:
         """
         if before is not None and before.proof is not None:
             return self._once_more(before.proof, before.answer, now_ms)
-        if self._callers_of is not self._directory.entries:
+        if self._callers_of is not self.directory.entries:
             self._callers.clear()
-            self._callers_of = self._directory.entries
+            self._callers_of = self.directory.entries
         given = headers.get(b"authorization")
         if given is not None or not self.reads_certificates:
             certificate = None
-        key = self._key(headers, certificate)
-        known = self._callers.get(key)
-        if known is not None and now_ms < known.until_ms:
-            tokens.check_network(known.networks, address)
-            return known
         if given is None and certificate is None:
             self._refuse_vouching(headers)
-            return self._keep(key, Identified(self._without_credential(), self._directory.entries, FOREVER_MS))
-        self._must_be_fresh()
-        if certificate is None and key not in self._proved and not self.failed.may_verify(address, now_ms):
-            return self._unverified(address, now_ms)
+            return self._without_credential(FOREVER_MS)
+        key = self._key(given or b"", headers, certificate)
+        known = self._callers.get(key)
         scheme, _, credential = (given or b"").partition(b" ")
         value = credential.strip().decode("latin-1")
         kind = certificates.CERT if certificate is not None else "jwt" if self._is_jwt(value) else "token"
         try:
+            if known is not None and now_ms < known.until_ms:
+                tokens.check_network(known.networks, address)
+                return known
+            self._must_be_fresh()
+            if certificate is None and key not in self._proved and not self.failed.may_verify(address, now_ms):
+                return self._unverified(address, now_ms)
             if self._kerberos is not None and scheme.lower() == NEGOTIATE:
                 kind = "kerberos"
                 accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
-            proof = self._proved_by(scheme.lower(), value, address, certificate)
+            proof = (
+                self._prove(scheme.lower(), value, address)
+                if certificate is None
+                else self._prove_certificate(certificate)
+            )
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
@@ -150,19 +151,6 @@ class Authentication:
                 self._proved.discard(key)
                 self.failed.failed(address, now_ms)
             return self._refused(error, kind, now_ms)
-
-    def _proved_by(
-        self, scheme: bytes, value: str, address: str | None, certificate: ClientCertificate | None
-    ) -> Proof:
-        return self._prove(scheme, value, address) if certificate is None else self._prove_certificate(certificate)
-
-    def _must_be_fresh(self) -> None:
-        """Refuse to let anybody in who is not known yet, where tokens and grants could not be read for long."""
-        if self._directory.is_stale:
-            raise AuthenticationUnavailableError(
-                f"the server could not read tokens and grants for {self._directory.age_ms / 1_000:.0f} s",
-                hint="Send the call again.",
-            )
 
     def _refused(
         self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float
@@ -172,8 +160,17 @@ class Authentication:
             if isinstance(error, UnauthenticatedError):
                 error.challenges = self.challenges
             raise error
-        self._refusals.note("anonymous", "authenticate", error.message)
-        return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+        is_bad = isinstance(error, UnauthenticatedError)
+        self._refusals.note("anonymous", "authenticate", error.message if is_bad else "it cannot be checked")
+        return self._without_credential(now_ms + PASSED_MS)
+
+    def _must_be_fresh(self) -> None:
+        """Refuse to let anybody in who is not known yet, where tokens and grants could not be read for long."""
+        if self.directory.is_stale:
+            raise AuthenticationUnavailableError(
+                f"the server could not read tokens and grants for {self.directory.age_ms / 1_000:.0f} s",
+                hint="Send the call again.",
+            )
 
     def _once_more(self, proof: Proof, answer: str, now_ms: float) -> Identified:
         """The caller by the rights of now, for a request whose token counted when it came."""
@@ -187,7 +184,7 @@ class Authentication:
         refusal = self.failed.refusal(address, now_ms)
         if self._refusals.enforced:
             raise refusal
-        return Identified(self._without_credential(), self._directory.entries, now_ms + PASSED_MS)
+        return self._without_credential(now_ms + PASSED_MS)
 
     def start(self) -> None:
         """Keep what credentials are proved by fresh, until `close`."""
@@ -220,7 +217,7 @@ class Authentication:
 
     def is_nobody(self, caller: Caller) -> bool:
         """Tell the caller of a request without a credential."""
-        return caller is self._nobody
+        return caller is self.nobody
 
     @property
     def _ways(self) -> str:
@@ -240,13 +237,15 @@ class Authentication:
         found = ['Bearer realm="basalt"'] if kinds & {"token", "jwt"} else []
         return (*found, "Negotiate") if "kerberos" in kinds else tuple(found)
 
-    def _key(self, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None) -> bytes | tuple[bytes, ...]:
+    def _key(self, given: bytes, headers: Mapping[bytes, bytes], certificate: ClientCertificate | None) -> bytes:
+        """The few bytes that a credential is known by: all that its proof depends on, or the hash of that."""
         rules = self._rules
-        if certificate is not None:  # no bytes, so that no header can be the same
-            return certificate.digest, headers.get(rules.user_header, b""), headers.get(rules.groups_header, b"")
-        given = headers.get(b"authorization", b"")
-        user = headers.get(rules.user_header)
-        return given if user is None else b"\n".join((given, user, headers.get(rules.groups_header, b"")))
+        if certificate is not None:  # no header has such bytes
+            given = b"\0" + certificate.digest
+        if "proxy" in rules.kinds and (rules.user_header in headers or rules.groups_header in headers):
+            user, groups = headers.get(rules.user_header), headers.get(rules.groups_header)
+            given = repr((given, user, groups)).encode()
+        return given if len(given) <= KEY_BYTES_MAX else hashlib.sha256(given).digest()
 
     def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
         return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
@@ -255,8 +254,9 @@ class Authentication:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
             if self.jwts is not None and self._is_jwt(value):
                 return self.jwts.prove(value, self._clock.now_ms())
-            if "token" in self._rules.kinds:
-                return self._prove_token(value, address)
+            proof = self._prove_token(value, address)
+            if "token" in self._rules.kinds or proof.credential.startswith("login "):
+                return proof  # a login is made with a credential of any kind, and goes on where tokens are none
         raise tokens.invalid_token()
 
     def _is_jwt(self, value: str) -> bool:
@@ -271,12 +271,12 @@ class Authentication:
         if self._is_bootstrap(value):
             return Proof(parse_principal(tokens.BOOTSTRAP), "token bootstrap")
         return tokens.prove_token(
-            tokens.read_token(value), self._directory.entries.tokens, now_ms=self._clock.now_ms(),
+            tokens.read_token(value), self.directory.entries.tokens, now_ms=self._clock.now_ms(),
             not_before_ms=self._rules.not_before_ms, address=address,
         )  # fmt: skip
 
     def _identified(self, proof: Proof, now_ms: float, answer: str = "") -> Identified:
-        entries = self._directory.entries
+        entries = self.directory.entries
         caller = Caller(
             proof.principal, entries.policy, credential=proof.credential, until_ms=proof.until_ms, only=proof.only,
             via=proof.via, refusals=self._refusals,
@@ -290,7 +290,7 @@ class Authentication:
         return Identified(caller, entries, until_ms, networks, proof if answer else None, answer)
 
     def _networks(self, networks: tuple[str, ...], parent: str) -> tuple[str, ...]:
-        row = self._directory.entries.tokens.get(parent)
+        row = self.directory.entries.tokens.get(parent)
         return networks or (() if row is None else row.networks)
 
     def _vouched(self, proof: Proof, headers: Mapping[bytes, bytes]) -> Proof:
@@ -322,12 +322,14 @@ class Authentication:
                         hint="Leave it out; or have the setting auth.proxy.principals list the proxy's principal.",
                     )
 
-    def _without_credential(self) -> Caller:
-        if self._refusals.enforced:
-            return self._nobody
-        return Caller(ANONYMOUS, self._directory.entries.policy, refusals=self._refusals)
+    def _without_credential(self, until_ms: float) -> Identified:
+        entries = self.directory.entries
+        caller = self.nobody
+        if not self._refusals.enforced:
+            caller = Caller(ANONYMOUS, entries.policy, refusals=self._refusals)
+        return Identified(caller, entries, until_ms)
 
-    def _keep(self, key: bytes | tuple[bytes, ...], found: Identified) -> Identified:
+    def _keep(self, key: bytes, found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         if len(self._proved) >= CALLERS_MAX:

@@ -44,8 +44,12 @@ ROLES_MAX = 1_000
 QUOTAS_MAX = 10_000  # subjects that have one of their own
 MEMBERS_MAX = 10_000  # of one role
 LOGINS_MAX = 100  # of one principal: with more, its oldest one ends
+OF_ONE_MAX = 100  # tokens that count, of a principal that rotates: with overlaps it could else make them without end
+ENDED_MAX = 10_000  # tokens and logins that are over, and still kept: beyond, those that were made first go
+ENDED_DROPPED = 100  # of them at once
 CHECK_MS = 1_000  # from one look at the version to the next, where others may change it
 READ_MS = 60_000  # from one reading of all rows to the next
+REFRESH_SECONDS_MAX = 30  # for one look, which may have to wait behind a change that a slow store holds up
 STALE_MS = 60_000  # without a look at the rows: who is not known yet is not let in
 LOST_MS = 600_000  # and then nobody is: rights that were taken away must not hold for ever
 KEPT_MS = 30 * 86_400_000  # how long a token that is over stays in lists
@@ -88,7 +92,7 @@ class Directory:
         self._seen_ms = self._read_ms  # when they were last known to be the newest
         self._uses: dict[str, GrantUse] = {}
         self._saved_uses: dict[str, GrantUse] = {}
-        self.entries = _entries(0, {}, {}, {}, {}, {}, self._superusers)
+        self.entries = Entries(0, {}, {}, {}, {}, Policy((), {}, self._superusers), {})
 
     # Reading.
 
@@ -133,9 +137,10 @@ class Directory:
         while True:
             await asyncio.sleep(CHECK_MS / 1_000)
             try:
-                await self._refresh()
-            except BasaltError as error:
-                log.warning("the rows of tokens and grants cannot be read: %s", error.message)
+                async with asyncio.timeout(REFRESH_SECONDS_MAX):
+                    await self._refresh()
+            except Exception as error:  # noqa: BLE001  # whatever it is: who looks no more never learns of a revocation
+                log.warning("the rows of tokens and grants cannot be read: %s", str(error) or type(error).__name__)
                 if self.age_ms > LOST_MS and self.entries.version >= 0:
                     log.error("nobody is let in until they can: they were read last %d s ago", self.age_ms / 1_000)
                     self._put_in_force(-1, {}, {}, {}, {})
@@ -147,12 +152,20 @@ class Directory:
                 await self.read()
                 await self._forget_old()
                 await self._save_uses()
-            elif self._is_shared:
-                stored = await self._call(VERSION.get, self._system)
-                if (0 if stored is None else stored.version) != self.entries.version:
-                    await self.read()
-                else:
-                    self._seen_ms = now_ms
+            else:
+                await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Read what others have changed, if they have."""
+        now_ms = self._clock.monotonic_ms()
+        if self._must_read:
+            await self.read()
+        elif self._is_shared:
+            stored = await self._call(VERSION.get, self._system)
+            if (0 if stored is None else stored.version) != self.entries.version:
+                await self.read()
+            else:
+                self._seen_ms = now_ms
 
     def _rows(
         self,
@@ -169,16 +182,18 @@ class Directory:
         self, version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
         quotas: Mapping[str, QuotaRow],
     ) -> None:  # fmt: skip
-        self.entries = _entries(version, tokens, grants, roles, quotas, self.entries.parsed, self._superusers)
+        self.entries = _entries(version, tokens, grants, roles, quotas, self.entries, self._superusers)
         self.quotas.use({subject: row.limits for subject, row in quotas.items()})
 
     # Changing.
 
     async def add_token(self, token_id: str, row: TokenRow) -> None:
-        """Keep a new token. `BusyError` where there are too many."""
+        """Keep a new token. `BusyError` where there are too many; a superuser, who is to mend that, gets one all the same."""
         async with self._changing:
+            await self._catch_up()
             now_ms = self._clock.now_ms()
-            if sum(not each.is_over(now_ms) for each in self.entries.tokens.values()) >= TOKENS_MAX:
+            count = sum(not each.is_over(now_ms) for each in self.entries.tokens.values())
+            if count >= TOKENS_MAX and not self.entries.policy.is_superuser_name(row.principal):
                 raise BusyError(
                     f"there are {TOKENS_MAX} tokens and logins that count, which is the limit",
                     hint="revoke some, or wait until some expire",
@@ -191,13 +206,23 @@ class Directory:
     async def change_token(self, token_id: str, row: TokenRow) -> None:
         """Keep a token in its new state."""
         async with self._changing:
-            self.token(token_id)
+            await self._catch_up()
+            self._must_not_return(token_id, row)
             await self._write_tokens({token_id: row})
 
     async def rotate_token(self, token_id: str, ending: TokenRow, new_id: str, new: TokenRow) -> None:
         """Keep a token that ends, and the one that takes its place: both, or none is in force."""
         async with self._changing:
-            self.token(token_id)
+            await self._catch_up()
+            self._must_not_return(token_id, ending)
+            now_ms = self._clock.now_ms()
+            others = (row for name, row in self.entries.tokens.items() if name != token_id and not row.parent)
+            count = sum(row.principal == new.principal and not row.is_over(now_ms) for row in others)
+            if count + 1 + (not ending.is_over(now_ms)) > OF_ONE_MAX:
+                raise BusyError(
+                    f"{new.principal} has {OF_ONE_MAX} tokens that count, which is the limit for one that rotates",
+                    hint="revoke some, or wait until some expire",
+                )
             await self._write_tokens({new_id: new, token_id: ending})
 
     async def add_grant(self, grant: Grant, made_by: str) -> str:
@@ -205,7 +230,8 @@ class Directory:
         verbs = tuple(sorted(grant.verbs))
         name = grant_id(grant.subject, verbs, str(grant.resource))
         async with self._changing:
-            if name in self.entries.grants:
+            await self._catch_up()
+            if name in self.entries.grants and await self._call(GRANTS.get, self._system, name) is not None:
                 return name
             if len(self.entries.grants) >= GRANTS_MAX:
                 raise ConflictError(
@@ -219,6 +245,7 @@ class Directory:
     async def remove_grant(self, name: str) -> None:
         """Take a grant back."""
         async with self._changing:
+            await self._catch_up()
             self.grant(name)
             kept = {each: row for each, row in self.entries.grants.items() if each != name}
             await self._write([GRANTS.delete(name), GRANT_USES.delete(name)], grants=kept)
@@ -230,6 +257,7 @@ class Directory:
         if len(members) > MEMBERS_MAX:
             raise ConflictError(f"a role has {MEMBERS_MAX} members at most, and {len(members)} were given")
         async with self._changing:
+            await self._catch_up()
             if name not in self.entries.roles and len(self.entries.roles) >= ROLES_MAX:
                 raise ConflictError(f"there are {ROLES_MAX} roles, which is the limit", hint="remove one")
             row = RoleRow(members, self._clock.now_ms(), made_by)
@@ -238,6 +266,7 @@ class Directory:
     async def remove_role(self, name: str) -> None:
         """Remove a role. Its grants stay, and are nobody's until there is one of its name again."""
         async with self._changing:
+            await self._catch_up()
             self.role(name)
             kept = {each: row for each, row in self.entries.roles.items() if each != name}
             await self._write([ROLES.delete(name)], roles=kept)
@@ -290,10 +319,25 @@ class Directory:
         ended = sorted(mine, key=lambda each: each[:2])[: max(0, len(mine) + 1 - LOGINS_MAX)]
         return {name: msgspec.structs.replace(row, revoked_ms=now_ms) for _, name, row in ended}
 
+    def _must_not_return(self, token_id: str, row: TokenRow) -> None:
+        """Refuse to write a row that was made of what was known before the token was revoked."""
+        if self.token(token_id).revoked_ms is not None and row.revoked_ms is None:
+            raise ConflictError(f"token {token_id} was revoked in the meantime", hint="make a new one")
+
     async def _write_tokens(self, changed: Mapping[str, TokenRow]) -> None:
-        await self._write(
-            [TOKENS.put(row, name) for name, row in changed.items()], tokens={**self.entries.tokens, **changed}
-        )
+        tokens = {**self.entries.tokens, **changed}
+        mutations: list[Mutation] = [TOKENS.put(row, name) for name, row in changed.items()]
+        for name in self._too_many_ended(tokens):
+            del tokens[name]
+            mutations.append(TOKENS.delete(name))
+        await self._write(mutations, tokens=tokens)
+
+    def _too_many_ended(self, tokens: Mapping[str, TokenRow]) -> list[str]:
+        if len(tokens) <= ENDED_MAX:
+            return []
+        now_ms = self._clock.now_ms()
+        ended = sorted((row.created_ms, name) for name, row in tokens.items() if row.is_over(now_ms))
+        return [name for _, name in ended[: ENDED_DROPPED if len(ended) > ENDED_MAX else 0]]
 
     async def _write(
         self, mutations: list[Mutation], *, tokens: Mapping[str, TokenRow] | None = None,
@@ -371,9 +415,15 @@ class Directory:
 
 def _entries(
     version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
-    quotas: Mapping[str, QuotaRow], known: Mapping[str, Grant], superusers: frozenset[str],
+    quotas: Mapping[str, QuotaRow], before: Entries, superusers: frozenset[str],
 ) -> Entries:  # fmt: skip
-    """The entries of these rows. A grant that was parsed before is not parsed again: there may be ten thousand."""
+    """The entries of these rows. What was parsed before is not parsed again: there may be ten thousand grants.
+
+    Where tokens alone have changed, as with each login, the policy stays, and what it has found.
+    """
+    if grants is before.grants and roles is before.roles:
+        return Entries(version, tokens, grants, roles, quotas, before.policy, before.parsed)
+    known = before.parsed
     parsed = {
         name: known.get(name) or parse_grant(row.subject, row.verbs, row.resource) for name, row in grants.items()
     }

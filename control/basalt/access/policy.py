@@ -17,6 +17,7 @@ from basalt.access.resources import KINDS, Resource, check_verbs, covers, parse_
 from basalt.errors import ForbiddenError
 
 VERDICTS_MAX = 100_000  # that are kept; when they are full, all are forgotten
+KEPT_CHARS_MAX = 800  # of the names of what a kept verdict is about: no thing has longer ones, but a path may
 
 _OF_OWN = frozenset(("observe", "transact"))
 
@@ -81,6 +82,8 @@ class Policy:
             verdict = found.allowed
             for grant in found.grants:
                 self.uses.setdefault(grant, set()).add(str(principal))
+            if sum(map(len, resource.parts)) > KEPT_CHARS_MAX:
+                return verdict
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
             self._verdicts[asked] = verdict
@@ -119,6 +122,13 @@ class Policy:
         names = (str(principal), *sorted(principal.groups))
         return (*names, *self.roles_of(principal), EVERYONE)
 
+    def may_give_somewhere(self, principal: Principal) -> bool:
+        """Tell whether it has the verb `grant` on anything."""
+        given = (grant for each in self.subjects_of(principal) for grant in self._by_subject.get(each, ()))
+        return (
+            principal.kind == INTERNAL or self.is_superuser(principal) or any("grant" in each.verbs for each in given)
+        )
+
     def roles_of(self, principal: Principal) -> tuple[str, ...]:
         """The roles that have the principal, or a group that it is in, as a member."""
         names = (str(principal), *sorted(principal.groups))
@@ -150,9 +160,7 @@ class Caller:
         """Tell whether it has a right, enforced or not."""
         if self.policy is None:
             return True
-        if not self.policy.allows(self.principal, verb, resource):
-            return False
-        return self.only is None or any(grant.allows(verb, resource) for grant in self.only)
+        return self.policy.allows(self.principal, verb, resource) and self._is_within(verb, resource)
 
     def may(self, verb: str, resource: Resource) -> bool:
         """Tell whether it has a right; where rights are not enforced, it has all."""
@@ -163,7 +171,7 @@ class Caller:
         if self.policy is None:
             return Verdict(True, "nobody has to prove who they are, and everybody may do everything")
         verdict = self.policy.why(self.principal, verb, resource)
-        if verdict.allowed and not self.has(verb, resource):
+        if verdict.allowed and not self._is_within(verb, resource):
             return Verdict(False, f"the {self.credential.partition(' ')[0]} is limited to other rights")
         return verdict
 
@@ -183,12 +191,25 @@ class Caller:
         return all(self.has(verb, resource) for verb in verbs)
 
     def may_act_as(self, subject: str) -> bool:
-        """Tell whether it has every right that the subject has: for whoever holds a credential of it acts as it."""
+        """Tell whether it has every right that the subject has: for whoever holds a credential of it acts as it.
+
+        What everyone has, and what every principal has on transactions of its own, a caller has too; one that is limited may not.
+        """
         if self.policy is None:
             return True
         if self.policy.is_superuser_name(subject):
             return self.only is None and self.policy.is_superuser(self.principal)
-        return all(self.may_give(grant.verbs, grant.resource) for grant in self.policy.grants_of(subject))
+        grants = self.policy.grants_of(subject)
+        if self.only is not None and subject.partition(":")[0] != ROLE:
+            own = Grant(subject, _OF_OWN, Resource("transactions", (subject,)))
+            if not all(self._is_within(verb, own.resource) for verb in own.verbs):
+                return False
+            grants += self.policy.grants_of(EVERYONE)
+        return all(self.may_give(grant.verbs, grant.resource) for grant in grants)
+
+    def _is_within(self, verb: str, resource: Resource) -> bool:
+        """Tell whether a right is one of those that the credential is limited to."""
+        return self.only is None or any(grant.allows(verb, resource) for grant in self.only)
 
     def _is_let_through(self, verb: str, resource: Resource) -> bool:
         if self.refusals is None or self.refusals.enforced:

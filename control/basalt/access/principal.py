@@ -82,12 +82,13 @@ def check_member(text: str) -> str:
 
 def check_subject_name(name: str) -> str:
     """The part behind the kind. `InputError`."""
-    # Not printable are, among others, the controls that change the direction of a text.
-    if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable() or name != name.strip(" "):
+    # Not printable are, among others, the controls that change the direction of a text. With a star at its end, the name of a
+    # principal's own transactions would be that of everybody's whose name begins so.
+    if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable() or name != name.strip(" ") or name.endswith("*"):
         raise InputError(
             f"{_shown(name)} is no name of a principal, group or role",
             field="principal",
-            hint=f"use 1 to {NAME_CHARS_MAX} printable characters, with no space before or behind them",
+            hint=f"use 1 to {NAME_CHARS_MAX} printable characters, with no space before or behind them, and no * behind",
         )
     return name
 

@@ -14,6 +14,8 @@ from basalt_engine.clock import Clock
 
 NOTED_MAX = 10_000  # different refusals that are kept; beyond, the longest unseen goes
 LINE_MS = 60_000  # one line of the log for all like refusals of this time
+LINES_MAX = 100  # of the log in such a time: whoever asks for ever other things must not fill it
+RESOURCE_CHARS_MAX = 300  # of what is kept: a path may name anything, in thousands of characters
 
 log = logging.getLogger("basalt.access")
 
@@ -40,10 +42,14 @@ class Refusals:
         self.enforced = enforced
         self._found: dict[tuple[str, str, str], Refusal] = {}  # the longest unseen first
         self.counts: Counter[tuple[str, str]] = Counter()  # by verb and kind of resource, for the metrics
+        self._lines = 0  # of the log, since then
+        self._lines_ms = float("-inf")
 
     def note(self, principal: str, verb: str, resource: str) -> None:
         """Something was refused, or would be."""
         now_ms = self._clock.now_ms()
+        if len(resource) > RESOURCE_CHARS_MAX:
+            resource = resource[:RESOURCE_CHARS_MAX] + "…"
         asked = principal, verb, resource
         found = self._found.pop(asked, None)
         if found is None:
@@ -53,14 +59,29 @@ class Refusals:
         self._found[asked] = found
         found.count += 1
         found.last_ms = now_ms
-        self.counts[verb, resource.partition(":")[0]] += 1
+        kind = resource.partition(":")[0]
+        self.counts[verb, "credential" if " " in kind else kind] += 1
         if found.told_count and now_ms - found.told_ms < LINE_MS:
+            return
+        if not self._may_tell():
             return
         times = found.count - found.told_count
         found.told_ms, found.told_count = now_ms, found.count
         word = "was refused" if self.enforced else "would be refused"
         fields = {"principal": principal, "verb": verb, "resource": resource, "count": times}
         log.warning("%s %s %s on %s, %d times", principal, word, verb, resource, times, extra={"fields": fields})
+
+    def _may_tell(self) -> bool:
+        """Tell whether the log may have another line in this minute, by the clock that never steps."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._lines_ms >= LINE_MS:
+            self._lines, self._lines_ms = 0, now_ms
+        self._lines += 1
+        if self._lines == LINES_MAX + 1:
+            log.warning(
+                "more than %d rights were missing within a minute; the list of refusals has the others", LINES_MAX
+            )
+        return self._lines <= LINES_MAX
 
     def newest(self, limit: int) -> list[Refusal]:
         """The refusals that were seen last, newest first."""

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, ThrottledError, UnauthenticatedError, UnavailableError
+from basalt.errors import BasaltError, ForbiddenError, ThrottledError, UnauthenticatedError, UnavailableError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -97,6 +97,8 @@ class Frame:
         self._internal = caller.principal.kind == INTERNAL
         self._services = services
         self._caller = caller
+        if services.authentication is not None and caller is ANYBODY:
+            self._caller = services.authentication.nobody  # until it is known who asks
         self._clock = services.clock
         self._routes = routes
         self._snapshots = SnapshotBytes()
@@ -129,6 +131,8 @@ class Frame:
         try:
             if self._submit(request, exchange, body, found):
                 return None
+        except ForbiddenError as error:  # which is noted once, too
+            return self._respond(request, error)
         except Exception:  # noqa: BLE001, S110  # as well
             pass
         return self._respond(request)
@@ -199,7 +203,7 @@ class Frame:
         request.path, request.query = found.path, found.query
         answer = await found.handler(request)
         if found.is_reading:
-            self._routes.judge_again(request, found)
+            request.judge_again()
         if isinstance(answer, Response):
             return answer
         return Response() if answer is None else json_response(answer)
@@ -214,8 +218,15 @@ class Frame:
         duration_ms = now_ms - request.started_ms
         request.charge_answer(now_ms)
         self.metrics.answered(request, duration_ms)
-        principal = "" if self._services.authentication is None else str(request.caller.principal)
-        log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)
+        principal = "" if self._services.authentication is None else request.caller.principal
+        log_access(
+            request,
+            duration_ms,
+            self._clock.now_ms(),
+            self._services.settings.log.access,
+            principal,
+            self._services.forwarders.client_of(request),
+        )
 
 
 class _StageAnswer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
@@ -19,9 +20,13 @@ from basalt_engine.clock import Clock
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Store
 
-ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go
+ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go of whoever has most
+LOGINS_PART = 10  # of these, logins may be one of so many: everybody logs in, every day
+LOGIN_ACTS = frozenset(("log in", "log out"))
 AGE_MS_MAX = 366 * 86_400_000  # "what did we do at this time last year"
 TEXT_CHARS_MAX = 300  # of a reason or a name: both fit into a request's line however they are written
+
+_LOGINS = "log in"  # no principal has this name
 
 T = TypeVar("T")
 log = logging.getLogger("basalt.audit")
@@ -75,7 +80,7 @@ class Audit:
         self._clock = clock
         self._entries_max = entries_max
         self._age_ms_max = age_ms_max
-        self._count: int | None = None
+        self._counts: Counter[str] | None = None  # lines, by principal; those of logins together
         self._numbers = itertools.count()  # lines of one millisecond keep their order
         self._run = secrets.token_hex(4)  # and those of a server whose clock was set back replace none
 
@@ -124,15 +129,26 @@ class Audit:
         if not new:
             return
         oldest = number_name(max(line.at_ms - self._age_ms_max, 0))
-        if self._count is None:
-            self._count = sum(1 for _ in self._system.scan(LINES.kind))
+        if self._counts is None:
+            self._counts = Counter(_share(each) for _, each in LINES.scan(self._system))
         else:
-            self._count += 1
-        for old, _ in self._system.scan(LINES.kind, rows_max=self._entries_max):
-            if self._count <= self._entries_max and old >= oldest:
+            self._counts[_share(line)] += 1
+        for old, each in LINES.scan(self._system, rows_max=self._entries_max):
+            if old >= oldest:
                 break
-            LINES.remove(self._system, old)
-            self._count -= 1
+            self._remove(old, each, self._counts)
+        if self._counts.total() > self._entries_max:
+            # Else who may do one thing, such as to log in, could push out what there is about all others.
+            most = max(self._counts, key=self._counts.__getitem__)
+            if self._counts[_LOGINS] > self._entries_max // LOGINS_PART:
+                most = _LOGINS
+            of_most = ((old, each) for old, each in LINES.scan(self._system) if _share(each) == most)
+            for old, each in itertools.islice(of_most, self._counts.total() - self._entries_max):
+                self._remove(old, each, self._counts)
+
+    def _remove(self, name: str, line: Line, counts: Counter[str]) -> None:
+        LINES.remove(self._system, name)
+        counts[_share(line)] -= 1
 
     def _read(self, limit: int, what: str) -> list[Line]:
         found: list[Line] = []
@@ -142,6 +158,11 @@ class Audit:
             if not what or line.what == what:
                 found.append(line)
         return found
+
+
+def _share(line: Line) -> str:
+    """Whose share of all lines it counts for: its principal's, or that of all logins."""
+    return _LOGINS if line.act in LOGIN_ACTS else line.principal
 
 
 def is_line(text: str) -> bool:

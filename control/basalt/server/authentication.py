@@ -28,6 +28,7 @@ _PROVED_BY = {
     "token": "token", "jwt": "jwt", "jwt-group": "jwt", "cert": "cert", "krb": "kerberos", "proxy": "proxy", "proxy-group": "proxy",
 }  # fmt: skip
 _VOUCHED = ("proxy", "proxy-group")
+_INTERNAL = "internal"  # parts of the server, which may do everything anyway
 
 
 def is_asked(settings: Settings) -> bool:
@@ -48,6 +49,8 @@ def check_authentication(settings: Settings) -> None:
     _check_names("auth.superusers", auth.superusers)
     _check_names("auth.proxy.principals", auth.proxy.principals)
     for name in auth.superusers:
+        if name.partition(":")[0] == _INTERNAL:
+            raise _wrong("auth.superusers", f"lists {name}, which nobody can prove to be", "leave it out")
         if name.partition(":")[0] in _VOUCHED:
             raise _wrong(
                 "auth.superusers", f"lists {name}: a proxy's word is not enough for that",
@@ -89,7 +92,7 @@ def _check_proxies(auth: AuthSettings) -> None:
             "auth.proxy.principals", "lists proxies, and auth.kinds does not say proxy", "add proxy to auth.kinds"
         )
     for name in principals:
-        if _PROVED_BY[name.partition(":")[0]] not in auth.kinds or name.partition(":")[0] in _VOUCHED:
+        if _PROVED_BY.get(name.partition(":")[0]) not in auth.kinds or name.partition(":")[0] in _VOUCHED:
             raise _wrong(
                 "auth.proxy.principals", f"lists {name}, who cannot prove that with auth.kinds = {', '.join(auth.kinds)}",
                 "add the kind by which the proxy proves who it is",
@@ -169,11 +172,14 @@ def _has_superuser(auth: AuthSettings, directory: Directory, now_ms: int) -> boo
     if auth.bootstrap_token is not None and "token" in auth.kinds:
         return True
     others = {name for name in auth.superusers if name.partition(":")[0] != "token"}
-    if any(_PROVED_BY[name.partition(":")[0]] in auth.kinds for name in others):
+    if any(_PROVED_BY.get(name.partition(":")[0]) in auth.kinds for name in others):
         return True
     policy = directory.entries.policy
     return "token" in auth.kinds and any(
-        policy.is_superuser(parse_principal(row.principal)) and not row.is_over(now_ms) and row.only is None
+        policy.is_superuser(parse_principal(row.principal))
+        and not row.is_over(now_ms)
+        and row.only is None
+        and row.created_ms >= (auth.not_before or 0)
         for row in directory.entries.tokens.values()
     )
 

@@ -19,6 +19,7 @@ from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
 from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.front import Forwarders
 from basalt.http.metrics import StoreMetrics
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
@@ -80,6 +81,7 @@ class RunningServices(services.Services):
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
+        self.forwarders = Forwarders(self.settings.http.forwarders)
         self.connections = Connections.of(self.settings.http)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):

@@ -317,6 +317,10 @@ class HttpSettings:
     tls_elsewhere: Annotated[
         bool, Flag("a proxy or a mesh before this server speaks TLS: tokens and tickets come to it without")
     ] = False
+    forwarders: Annotated[
+        tuple[str, ...],
+        Networks("proxies whose X-Forwarded-For says, in logs and the audit, where a request came from"),
+    ] = ()
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from basalt.access import authentication as module
@@ -125,6 +127,12 @@ def test_a_token_is_no_credential_where_tokens_are_not_a_kind():
             world.ask(each)
 
 
+def test_a_login_counts_whatever_kind_it_was_made_with():
+    world = World(kinds=frozenset({"cert"}))
+    login = world.token(principal="cert:CN=etl", parent="serial 1")
+    assert str(world.ask(login).caller.principal) == "cert:CN=etl"
+
+
 def test_two_names_that_are_no_utf_8_do_not_become_one():
     world = World(kinds=frozenset({"token", "proxy"}), proxies=frozenset({"token:bootstrap"}))
     from basalt.errors import InputError
@@ -132,6 +140,31 @@ def test_two_names_that_are_no_utf_8_do_not_become_one():
     headers = {b"authorization": f"Bearer {ROOT}".encode(), b"x-forwarded-user": b"al\xffice"}
     with pytest.raises(InputError, match="no UTF-8"):
         world.authentication.identify(headers, None, 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200) | st.binary(max_size=120).map(lambda secret: b"Bearer " + secret))
+def test_whatever_is_sent_as_a_credential_is_refused_in_the_same_words(sent):
+    world = World()
+    with pytest.raises(UnauthenticatedError, match=r"^the credential is invalid$"):
+        world.authentication.identify({b"authorization": sent}, None, 0)
+    assert world.authentication._callers == {}
+
+
+def test_a_secret_that_shares_all_but_its_end_with_the_right_one_is_invalid(world):
+    from crc32c import crc32c
+
+    token = world.token()
+    for cut in (1, 10, 40):
+        body = token.rpartition("_")[0]
+        changed = body[:-cut] + "".join("A" if each != "A" else "B" for each in body[-cut:])
+        with pytest.raises(UnauthenticatedError, match="invalid"):
+            world.ask(f"{changed}_{crc32c(changed.encode()):08x}")
+    for cut in (1, 20, 39):
+        with pytest.raises(UnauthenticatedError, match="invalid"):
+            world.ask(ROOT[:-cut] + "x" * cut)
+        with pytest.raises(UnauthenticatedError, match="invalid"):
+            world.ask(ROOT[:-cut])
 
 
 # Bad credentials.

@@ -305,6 +305,52 @@ def test_the_kinds_of_rows_are_these():
     assert GRANTS.kind == "grant"
 
 
+def test_a_look_that_fails_in_any_way_is_not_the_last_one(clock, monkeypatch):
+    monkeypatch.setattr(module, "CHECK_MS", 1)
+    monkeypatch.setattr(module, "REFRESH_SECONDS_MAX", 0.01)
+    looks = []
+
+    async def story():
+        first, _ = await two(Remote(), clock)
+
+        async def look():
+            looks.append(True)
+            if len(looks) == 1:
+                raise RuntimeError("no thread is left")
+            if len(looks) == 2:
+                await asyncio.Event().wait()  # behind a change that a stuck region holds up
+            enough.set()
+
+        enough = asyncio.Event()
+        first._refresh = look
+        await first.start()
+        async with asyncio.timeout(10):
+            await enough.wait()
+        await first.close()
+
+    asyncio.run(story())
+    assert len(looks) >= 3
+
+
+def test_a_change_that_is_held_up_keeps_nobody_in_for_ever(clock, monkeypatch):
+    monkeypatch.setattr(module, "CHECK_MS", 1)
+    monkeypatch.setattr(module, "REFRESH_SECONDS_MAX", 0.001)
+
+    async def story():
+        first, _ = await two(Remote(), clock)
+        await first.add_grant(READ_ORDERS, "a")
+        await first.start()
+        assert may(first)
+        async with first._changing, asyncio.timeout(10):
+            clock.advance(module.LOST_MS + 1)
+            while may(first):
+                await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not may(first):
+                await asyncio.sleep(0)
+        await first.close()
+
+
 def test_a_quota_that_one_server_sets_counts_at_another_when_it_looks(clock):
     async def story():
         first, second = await two(Remote(), clock)
@@ -322,6 +368,18 @@ def test_a_quota_that_one_server_sets_counts_at_another_when_it_looks(clock):
     asyncio.run(story())
 
 
+def test_a_change_of_tokens_alone_keeps_the_policy_and_what_it_has_found(clock):
+    async def story():
+        first, _ = await two(MemoryStore(), clock)
+        await first.add_grant(READ_ORDERS, "a")
+        policy = first.entries.policy
+        await first.add_token("t1", token())
+        assert first.entries.policy is policy
+        assert "t1" in first.entries.tokens
+        await first.put_role("r", ("token:a",), "a")
+        assert first.entries.policy is not policy
+
+
 def test_a_quota_whose_version_was_not_written_is_found_within_a_minute(clock):
     async def story():
         store = Remote()
@@ -337,5 +395,35 @@ def test_a_quota_whose_version_was_not_written_is_found_within_a_minute(clock):
         assert second.quotas.are_on
         await first._refresh()
         assert first.quotas.are_on
+
+    asyncio.run(story())
+
+
+def test_a_superuser_gets_a_token_where_there_are_too_many(clock, monkeypatch):
+    monkeypatch.setattr(module, "TOKENS_MAX", 1)
+
+    async def story():
+        first = Directory(MemoryStore(), clock, ("token:root",))
+        await first.add_token("t1", token())
+        with pytest.raises(BusyError):
+            await first.add_token("t2", token())
+        await first.add_token("t3", token(principal="token:root"))
+        assert set(first.entries.tokens) == {"t1", "t3"}
+
+    asyncio.run(story())
+
+
+def test_a_revocation_at_one_server_is_not_undone_by_a_rotation_at_another(clock):
+    async def story():
+        first, second = await two(Remote(), clock)
+        await first.add_token("t1", token())
+        await second._refresh()
+        row = second.token("t1")
+        await first.change_token("t1", token(revoked_ms=1))
+        with pytest.raises(ConflictError, match="revoked in the meantime"):
+            await second.rotate_token("t1", replace(row, expire_ms=clock.now_ms() + 1), "t2", token())
+        with pytest.raises(ConflictError, match="revoked in the meantime"):
+            await second.change_token("t1", replace(row, note="x"))
+        assert set(second.entries.tokens) == {"t1"}
 
     asyncio.run(story())

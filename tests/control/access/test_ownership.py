@@ -101,7 +101,9 @@ def test_nothing_is_noted_of_what_a_session_allows():
     assert refusals.newest(9) == []
 
 
-request_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
+request_ids = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"), min_size=1, max_size=20
+)
 proved = st.builds(Principal, st.sampled_from(["token", "jwt"]), request_ids)
 
 

@@ -178,3 +178,67 @@ def test_a_resource_of_a_grant_is_granted_where_all_of_it_is():
     policy = Policy([parse_grant("token:etl", ["read"], "topic:shop:ord*")])
     assert policy.allows(ETL, "read", parse_resource("topic:shop:orders*"))
     assert not policy.allows(ETL, "read", parse_resource("topic:shop:*"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    grants=st.lists(GRANTS, max_size=6),
+    roles=st.dictionaries(st.sampled_from(["r", "s"]), st.lists(MEMBERS, max_size=2)),
+    superusers=st.lists(MEMBERS, max_size=1),
+    only=st.one_of(st.none(), st.lists(GRANTS, max_size=3).map(tuple)),
+    who=PRINCIPALS,
+    questions=st.lists(st.tuples(st.sampled_from(sorted(VERBS)), resource_of(NAMES)), min_size=1, max_size=8),
+)
+def test_a_caller_has_what_its_principal_has_and_its_credential_is_limited_to(
+    grants, roles, superusers, only, who, questions
+):
+    caller = Caller(who, Policy(grants, roles, superusers), only=only)
+    for verb, resource in (*questions, *questions):
+        within = only is None or naively(
+            [Grant("everyone", verbs, of) for _, verbs, of in only],
+            {},
+            [],
+            parse_principal("token:nobody"),
+            verb,
+            resource,
+        )
+        expected = within and naively(grants, roles, superusers, who, verb, resource)
+        assert caller.has(verb, resource) is caller.may(verb, resource) is expected
+        assert caller.why(verb, resource).allowed is expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    grants=st.lists(GRANTS, max_size=5),
+    only=st.one_of(st.none(), st.lists(GRANTS, max_size=3).map(tuple)),
+    given_away=GRANTS,
+    asked=resource_of(NAMES),
+)
+def test_who_may_give_something_has_all_that_it_covers(grants, only, given_away, asked):
+    caller = Caller(ETL, Policy([each._replace(subject=str(ETL)) for each in grants], {}, []), only=only)
+    if caller.may_give(given_away.verbs, given_away.resource):
+        for verb in VERBS:
+            assert caller.has(verb, asked) or not given_away.allows(verb, asked), (verb, asked)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    grants=st.lists(GRANTS, max_size=6),
+    roles=st.dictionaries(st.sampled_from(["r", "s"]), st.lists(MEMBERS, max_size=2)),
+    superusers=st.lists(MEMBERS, max_size=1),
+    only=st.one_of(st.none(), st.lists(GRANTS, max_size=3).map(tuple)),
+    who=st.sampled_from(["token:a", "token:b"]),
+    other=st.sampled_from(["token:a", "token:b", "token:ab"]),
+    asked=st.lists(st.tuples(st.sampled_from(sorted(VERBS)), resource_of(NAMES)), min_size=1, max_size=20),
+)
+def test_who_may_act_as_somebody_has_all_of_their_rights(grants, roles, superusers, only, who, other, asked):
+    policy = Policy(grants, roles, superusers)
+    caller, principal = Caller(parse_principal(who), policy, only=only), parse_principal(other)
+    if caller.may_act_as(other):
+        for verb, resource in asked:
+            # Those come with the credential, to who is limited as far as the limits go.
+            is_own = resource == resources.transactions(principal) and caller._is_within(verb, resource)
+            assert is_own or caller.has(verb, resource) or not policy.allows(principal, verb, resource), (
+                verb,
+                resource,
+            )

@@ -93,6 +93,7 @@ class Client:
         cut: bool = False,
         raw_headers: Iterable[tuple[bytes, bytes]] = (),
         gone: asyncio.Event | None = None,
+        address: tuple[str, int] | None = ("192.0.2.7", 40_000),
     ) -> Reply:
         """One request whose body comes in these chunks; `cut` ends it before its last one, `gone` after it."""
         parts = list(chunks)
@@ -109,7 +110,7 @@ class Client:
             "raw_path": raw_path,
             "query_string": query,
             "headers": [*pairs, *raw_headers],
-            "client": ("192.0.2.7", 40_000),
+            "client": address,
             "http_version": "1.1",
         }
         messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]

@@ -8,26 +8,13 @@ from dataclasses import replace
 import pytest
 
 from basalt.access.directory import LOGINS_MAX
+from basalt.http.asgi.front import FORWARDED_BYTES_MAX
 from basalt.http.routes.access import LOGIN_MS_MAX, NETWORKS_MAX, ONLY_MAX, REFUSALS_MAX, TTL_MS_MAX, TTL_MS_MIN
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
-from tests.control.http.conftest import Client, Reply
+from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made
+from tests.control.http.conftest import Reply
 
-BOOTSTRAP = "b" * 40
-ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token=BOOTSTRAP))
 DAY_MS = 86_400_000
-
-
-class Asker:
-    """A caller with a credential."""
-
-    def __init__(self, client: Client, token: str | None) -> None:
-        self.client = client
-        self.token = token
-
-    def __call__(self, method: str, target: str, body: object = b"") -> Reply:
-        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
-        return self.client.call(method, target, body, **headers)
 
 
 @pytest.fixture
@@ -38,20 +25,6 @@ def client(connect):
 @pytest.fixture
 def root(client) -> Asker:
     return Asker(client, BOOTSTRAP)
-
-
-def made(root: Asker, name: str, *grants: tuple[list[str], str], **more: object) -> Asker:
-    """Somebody with a token of this name, to whom this is granted."""
-    for verbs, resource in grants:
-        given = root("POST", "/v1/admin/grants", {"subject": f"token:{name}", "verbs": verbs, "resource": resource})
-        assert given.status == 200, given.body
-    new = root("POST", "/v1/admin/tokens", {"name": name, **more})
-    assert new.status == 200, new.body
-    return Asker(root.client, new.json()["token"])
-
-
-def id_of(asker: Asker) -> str:
-    return asker.token.split("_")[1]
 
 
 def refused(reply: Reply) -> tuple[int, str]:
@@ -234,8 +207,8 @@ def test_who_gives_a_right_must_have_it_and_may_give_there(root):
         (["grant"], "cluster", "grant"),
     ):
         assert refused(give("token:admin", verbs, resource)) == (403, f"token:admin may not {missing} {resource}")
-    mine = admin("GET", "/v1/admin/grants").json()
-    assert {each["subject"] for each in mine} == {"token:admin"}
+    shown = admin("GET", "/v1/admin/grants").json()
+    assert {each["subject"] for each in shown} == {"token:admin", "token:a", "role:readers"}
 
 
 def test_who_makes_a_token_must_have_every_right_that_comes_with_it(root):
@@ -491,3 +464,38 @@ def test_metrics_count_who_was_let_in_and_what_was_refused(client, root):
 
 def test_where_nobody_is_asked_there_are_no_such_series(connect):
     assert "basalt_authentications" not in connect(Settings()).call("GET", "/metrics").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("203.0.113.9, 198.51.100.7", "198.51.100.7"),  # the client's own part is in front, and means nothing
+        ("198.51.100.7, 192.0.2.8", "198.51.100.7"),  # through two of the proxies
+        ("nonsense", "192.0.2.7"),
+        ("", "192.0.2.7"),
+        ("x" * FORWARDED_BYTES_MAX + ", 2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_a_listed_proxy_says_in_logs_and_audit_where_a_request_came_from(connect, caplog, sent, shown):
+    http = replace(ASKED.http, forwarders=("192.0.2.0/24",))
+    client = connect(replace(ASKED, http=http, log=replace(ASKED.log, access="all")))
+    with caplog.at_level("INFO", "basalt.access"):
+        client.call(
+            "PUT", "/v1/admin/roles/r", {"members": []}, Authorization=f"Bearer {BOOTSTRAP}", X_Forwarded_For=sent
+        )
+    assert caplog.records[-1].fields["client"] == shown
+    assert Asker(client, BOOTSTRAP)("GET", "/v1/admin/audit").json()[0]["address"] == shown
+
+
+def test_nobody_else_says_where_a_request_came_from_and_no_network_of_a_token_goes_by_it(connect):
+    client = connect(replace(ASKED, http=replace(ASKED.http, forwarders=("10.0.0.0/8",))))
+    headers = {"Authorization": f"Bearer {BOOTSTRAP}", "X_Forwarded_For": "198.51.100.7"}
+    assert client.call("PUT", "/v1/admin/roles/r", {"members": []}, **headers).status == 200
+    assert Asker(client, BOOTSTRAP)("GET", "/v1/admin/audit").json()[0]["address"] == "192.0.2.7"
+    trusted = connect(replace(ASKED, http=replace(ASKED.http, forwarders=("192.0.2.0/24",))))
+    inside = made(Asker(trusted, BOOTSTRAP), "etl", networks=["198.51.100.0/24"])
+    reply = trusted.call(
+        "GET", "/v1/auth/whoami", Authorization=f"Bearer {inside.token}", X_Forwarded_For="198.51.100.7"
+    )
+    assert reply.status == 401

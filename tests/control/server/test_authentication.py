@@ -25,6 +25,8 @@ BAD = [
     (["auth.kinds=token", "auth.superusers=proxy:alice"], "auth.superusers", "a proxy's word is not enough"),
     (["auth.kinds=token", "auth.superusers=role:admins"], "auth.superusers", "has a wrong name in it"),
     (["auth.kinds=token", "auth.superusers=mail:a@b"], "auth.superusers", "has a wrong name in it"),
+    (["auth.kinds=token", "auth.superusers=internal:jobs"], "auth.superusers", "nobody can prove"),
+    (["auth.kinds=token,proxy", "auth.proxy.principals=thrift:default"], "auth.proxy.principals", "cannot prove that"),
     (["auth.kinds=token,proxy"], "auth.proxy.principals", "is empty"),
     (["auth.kinds=token", "auth.proxy.principals=token:gateway"], "auth.proxy.principals", "does not say proxy"),
     (["auth.kinds=token,proxy", "auth.proxy.principals=cert:CN=gateway"], "auth.proxy.principals", "cannot prove that"),
@@ -99,3 +101,15 @@ def test_a_superusers_token_in_the_store_is_a_way_in():
     TOKENS.write(system, TokenRow("token:root", "0" * 64, 0, None, revoked_ms=1), "0" * 16)
     with pytest.raises(InvalidSettingError):
         opened(flags, store)
+
+
+def test_a_principal_of_the_thrift_face_may_be_a_superuser_and_is_no_way_to_come_in():
+    with pytest.raises(InvalidSettingError, match="no superuser has a way to come in"):
+        opened(["auth.kinds=token", "auth.superusers=thrift:default"])
+
+
+def test_a_superusers_token_from_before_all_that_may_count_is_no_way_in():
+    store = MemoryStore()
+    TOKENS.write(SystemTable(store.table("system")), TokenRow("token:root", "0" * 64, 0, None), "0" * 16)
+    with pytest.raises(InvalidSettingError, match="no superuser has a way to come in"):
+        opened(["auth.kinds=token", "auth.superusers=token:root", "auth.not_before=2026-01-01T00:00:00Z"], store)

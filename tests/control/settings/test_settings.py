@@ -448,15 +448,6 @@ def test_a_file_of_two_lines_holds_no_secret_and_its_text_is_not_shown(tmp_path)
     assert "hunter" not in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_a_quota_is_a_number_or_off_and_none_is_the_default():
-    settings = load_settings(["quota.requests_per_s=100", "quota.publish_bytes_per_s=4MiB", "quota.topics=off"]).quota
-    assert (settings.requests_per_s, settings.publish_bytes_per_s, settings.topics) == (100, 4 << 20, None)
-    assert load_settings([]).quota.requests_per_s is None
-    for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
-        with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
-            load_settings([f"quota.sessions={wrong}"])
-
-
 def test_kerberos_towards_hbase_goes_by_a_private_keytab_or_by_the_ticket_cache(tmp_path):
     file = _secret_file(tmp_path / "basalt.keytab")
     given = ["store.hbase.sasl=auth-conf", "store.hbase.principal=basalt/host@EXAMPLE.TEST"]
@@ -487,3 +478,12 @@ def test_kerberos_towards_hbase_goes_by_a_private_keytab_or_by_the_ticket_cache(
 def test_names_of_kerberos_have_their_form(flag):
     with pytest.raises(InvalidSettingError, match="is not"):
         load_settings(["store.hbase.sasl=auth", f"store.hbase.{flag}"])
+
+
+def test_a_quota_is_a_number_or_off_and_none_is_the_default():
+    settings = load_settings(["quota.requests_per_s=100", "quota.publish_bytes_per_s=4MiB", "quota.topics=off"]).quota
+    assert (settings.requests_per_s, settings.publish_bytes_per_s, settings.topics) == (100, 4 << 20, None)
+    assert load_settings([]).quota.requests_per_s is None
+    for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
+        with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
+            load_settings([f"quota.sessions={wrong}"])

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from basalt.errors import CrossOriginError, InputError, WrongHostError
-from basalt.http.asgi.requests import Headers, RequestHead
+from basalt.http.asgi.requests import Headers, RequestHead, there_twice
 from basalt.redaction import address_without_password
 from basalt.settings import Settings
 
@@ -27,6 +27,7 @@ OWN_SITES = frozenset(
     {b"same-origin", b"none"}
 )  # of Sec-Fetch-Site: a page of this server, or the person at the browser
 OLD_VERSIONS = frozenset({"0.9", "1.0"})  # of HTTP: no browser speaks them, and they need no Host
+FORWARDED_BYTES_MAX = 1_024  # of X-Forwarded-For that are looked at: the last proxies of many
 AUTHORITIES_KEPT_MAX = 256  # clients go by a handful of names; when there are more, all are read again
 SHOWN_CHARS_MAX = 100  # of what was asked for, in an error
 
@@ -50,18 +51,21 @@ class Authority(NamedTuple):
 class Front:
     """The names that a server goes by, and the origins whose pages may call it."""
 
-    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = (), vouching: Iterable[str] = ()) -> None:
         self._hosts = frozenset(_whole(host) for host in ("localhost", *hosts))
         self._origins = frozenset(filter(None, (_read_origin(origin.encode()) for origin in origins)))
+        # In which a proxy names its user: of two, one may be the client's own.
+        self._vouching = frozenset(name.lower().encode("latin-1") for name in vouching)
         self._known: dict[bytes, Authority] = {}  # those that were accepted, by what the header said
 
     @classmethod
     def of(cls, settings: Settings) -> Front:
         """The front that these settings ask for, on this machine."""
         leader = urlsplit(settings.leader.url or "").hostname or "localhost"
-        return cls(
-            (socket.gethostname(), settings.server.host, leader, *settings.http.hosts), settings.http.cors_origins
-        )
+        proxy = settings.auth.proxy
+        vouching = (proxy.header, proxy.groups_header) if "proxy" in settings.auth.kinds else ()
+        hosts = socket.gethostname(), settings.server.host, leader, *settings.http.hosts
+        return cls(hosts, settings.http.cors_origins, vouching)
 
     def admit(self, request: RequestHead) -> None:
         """Refuse a request that names another server, or that another origin's page sends to change something.
@@ -71,6 +75,9 @@ class Front:
         """
         if request.exchange.internal:
             return
+        for name in request.head.repeated:
+            if name in self._vouching:
+                raise there_twice(name)
         authority = self._authority(request)
         origin = request.headers.get(b"origin")
         if self._origins:
@@ -122,6 +129,41 @@ class Front:
         if origin is None or _read_origin(origin) not in self._origins:
             return _VARY
         return [*_VARY, (b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*")]
+
+
+class Forwarders:
+    """The proxies whose word counts for the address that a request comes from: in logs and the audit, and nowhere else.
+
+    An address proves nothing, so limits, and the networks of a token, go by the connection's own.
+    """
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = tuple(map(ip_network, networks))
+
+    def client_of(self, request: RequestHead) -> str | None:
+        """The address to show: what the last proxy of these was connected to, or else who the connection is from."""
+        shown = request.exchange.client
+        if not self._networks or shown is None or not self._has(shown):
+            return shown
+        hops = request.headers.get(b"x-forwarded-for", b"")[-FORWARDED_BYTES_MAX:].decode("latin-1").split(",")
+        for hop in reversed(hops):  # the client's own part stands first, and may say anything
+            address = hop.strip()
+            try:
+                ip_address(address)
+            except ValueError:
+                break
+            shown = address
+            if not self._has(address):
+                break
+        return shown
+
+    def _has(self, text: str) -> bool:
+        try:
+            found = ip_address(text)
+        except ValueError:
+            return False
+        mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+        return any((mapped or found) in network for network in self._networks)
 
 
 def _read_authority(text: str) -> Authority | None:

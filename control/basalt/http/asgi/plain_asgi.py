@@ -14,9 +14,9 @@ from basalt.http.asgi.responses import EVERY_ANSWER
 def head_of(scope: Scope) -> Head:
     """The head of a request of type `http`. ASGI does not tell the host of an absolute target."""
     headers: dict[bytes, bytes] = {}
-    repeated: bytes | None = None
+    repeated: tuple[bytes, ...] = ()
     for name, value in scope["headers"]:
-        repeated = add_header(headers, name, value) or repeated
+        repeated += add_header(headers, name, value)
     return Head(
         scope["method"], scope["path"], scope.get("raw_path") or b"", scope["query_string"], headers,
         scope.get("http_version", "1.1"), repeated=repeated,

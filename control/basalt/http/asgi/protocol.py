@@ -288,7 +288,7 @@ class HttpConnection(asyncio.Protocol):
         self._begun = 0  # heads
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._repeated: bytes | None = None
+        self._repeated: tuple[bytes, ...] = ()
         self._wants_continue = False
         self._parsed: Head | None = None  # the head of the last request, while the bytes at hand are parsed
         self._newest: Call | None = None  # whose body comes, or came last
@@ -399,7 +399,7 @@ class HttpConnection(asyncio.Protocol):
         self._begun += 1
         self._url = b""
         self._headers = {}
-        self._repeated = None
+        self._repeated = ()
         self._wants_continue = False
 
     def on_url(self, url: bytes) -> None:
@@ -411,7 +411,7 @@ class HttpConnection(asyncio.Protocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._wants_continue = True
-        self._repeated = add_header(self._headers, name, value) or self._repeated
+        self._repeated += add_header(self._headers, name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False

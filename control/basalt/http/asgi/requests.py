@@ -110,7 +110,7 @@ class Head:
 
     def __init__(
         self, method: str, path: str, raw_path: bytes, query_string: bytes, headers: dict[bytes, bytes],
-        version: str = "1.1", authority: bytes | None = None, repeated: bytes | None = None,
+        version: str = "1.1", authority: bytes | None = None, repeated: tuple[bytes, ...] = (),
     ) -> None:  # fmt: skip
         self.method = method
         self.path = path  # decoded
@@ -119,7 +119,7 @@ class Head:
         self.headers = headers
         self.version = version  # of HTTP
         self.authority = authority  # that an absolute target names
-        self.repeated = repeated  # a header that is there twice and must not be
+        self.repeated = repeated  # headers that are there twice and are no lists
         self.cors: Headers = NO_HEADERS
         self.proving: Headers = NO_HEADERS
         self.found: Any = None
@@ -203,10 +203,9 @@ class RequestHead:
 
     def check(self) -> None:
         """Refuse what no call could mean: a header that is there twice, an over-long or ambiguous target, a bad request id."""
-        repeated = self.head.repeated
-        if repeated is not None:
-            name = repeated[:_FIELD_CHARS_MAX].decode("latin-1").title()
-            raise errors.InputError(f"the header {name} is there twice", field=name, hint="Send it once.")
+        for repeated in self.head.repeated:
+            if repeated in _SINGLE or repeated.startswith(_OUR_HEADERS):
+                raise there_twice(repeated)
         raw_path = self.head.raw_path
         length = len(raw_path) + len(self.head.query_string)
         if length > URI_BYTES_MAX:
@@ -361,15 +360,22 @@ def _weight(parameters: bytes) -> float:
     return 1.0
 
 
-def add_header(headers: dict[bytes, bytes], name: bytes, value: bytes) -> bytes | None:
-    """Add a header to those of a head; its name, if it is there already and must not be. A list goes on with its items."""
+def add_header(headers: dict[bytes, bytes], name: bytes, value: bytes) -> tuple[bytes, ...]:
+    """Add a header to those of a head; its name, if it is there already. A list goes on with its items instead."""
+    repeated: tuple[bytes, ...] = ()
     if name in headers:
-        if name in _SINGLE or name.startswith(_OUR_HEADERS):
-            return name
         if name in _LISTS:
             value = headers[name] + b", " + value
+        else:
+            repeated = (name,)
     headers[name] = value
-    return None
+    return repeated
+
+
+def there_twice(header: bytes) -> errors.InputError:
+    """The refusal of a header that says one thing, and is there twice."""
+    name = header[:_FIELD_CHARS_MAX].decode("latin-1").title()
+    return errors.InputError(f"the header {name} is there twice", field=name, hint="Send it once.")
 
 
 def without_secrets(target: str) -> str:

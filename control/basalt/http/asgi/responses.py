@@ -180,7 +180,14 @@ def method_not_allowed(request: RequestHead, allowed: Sequence[str]) -> errors.M
     return error
 
 
-def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: str, principal: str = "") -> None:
+def log_access(
+    request: RequestHead,
+    duration_ms: float,
+    now_ms: int,
+    wanted: str,
+    principal: object = "",
+    client: str | None = None,
+) -> None:
     """Log one request that was answered (or given up: status 499), never a payload, if `log.access` wants it.
 
     That a server is not ready is an answer to who asks for it, and no error.
@@ -194,8 +201,8 @@ def log_access(request: RequestHead, duration_ms: float, now_ms: int, wanted: st
         return
     head = request.head
     fields = {
-        "client": request.exchange.client or "-",
-        "principal": _visible(principal.encode()) or "-",
+        "client": client or request.exchange.client or "-",
+        "principal": _visible(str(principal).encode()) or "-",
         "method": head.method,
         "target": _target(head.raw_path, head.query_string),
         "route": request.route,

@@ -127,7 +127,7 @@ async def log_in(request: Request, asked: bodies.LoginRequest = bodies.LoginRequ
     row = TokenRow(
         str(caller.principal), new.digest, now_ms, until_ms, groups=tuple(sorted(caller.principal.groups)),
         only=None if caller.only is None else tuple(StoredRights(tuple(sorted(each.verbs)), str(each.resource)) for each in caller.only),
-        made_by=str(caller.principal), parent=credential_id, parent_is_token=kind == "token" and credential_id != "bootstrap",
+        made_by=str(caller.principal), parent=credential_id or kind, parent_is_token=kind == "token" and credential_id != "bootstrap",
     )  # fmt: skip
     await _audited(request, "log in", f"login {new.id}", lambda: directory.add_token(new.id, row))
     return bodies.NewToken(new.text, _token_info(new.id, row, now_ms))
@@ -217,7 +217,8 @@ async def rotate_token(
 ) -> bodies.NewToken:
     """Make a token that takes another one's place, with the same rights and for as long.
 
-    The old one ends after `overlapMs`, within which those who have it take the new one.
+    The old one ends after `overlapMs`, within which those who have it take the new one. A token may be sent to rotate itself; for any
+    other the caller must have each right of its principal.
     """
     _must_be_asked(request)
     directory, now_ms, old_id = request.services.directory, request.services.clock.now_ms(), request.path["token"]
@@ -227,7 +228,8 @@ async def rotate_token(
         raise ConflictError(f"token {old_id} {reason}, and is not rotated", hint="make a new one")
     if request.caller.credential.startswith("login "):
         raise ForbiddenError("a login rotates no token: it would outlive itself", hint="Send the token itself.")
-    _must_act_as(request, row.principal)
+    if request.caller.credential != f"token {old_id}":
+        _must_act_as(request, row.principal)
     if not 0 <= asked.overlap_ms <= TTL_MS_MAX:
         raise InputError(f"overlapMs must be from 0 to {TTL_MS_MAX}", field="overlapMs")
     lasts_ms = None if row.expire_ms is None else row.expire_ms - row.created_ms
@@ -253,16 +255,18 @@ async def rotate_token(
 
 @route("GET", _GRANTS, SELF, query=(integer("unusedDays", 1, 3_660, "only grants that nobody needed for so long"),))
 async def grants(request: Request) -> list[bodies.GrantInfo]:
-    """List grants: those to the caller, or all, for who may give rights on the cluster or inspect it."""
-    sees_all = _sees_all(request)
-    policy, principal = request.caller.policy, request.caller.principal
-    mine = frozenset() if policy is None else frozenset(policy.subjects_of(principal))
+    """List grants: those to the caller, and those that it may take back; all, for who may inspect the cluster."""
+    caller, directory, sees_all = request.caller, request.services.directory, _sees_all(request)
+    mine = frozenset() if caller.policy is None else frozenset(caller.policy.subjects_of(caller.principal))
+    gives = caller.policy is not None and caller.policy.may_give_somewhere(caller.principal)
     days = request.integer("unusedDays")
     before_ms = None if days is None else request.services.clock.now_ms() - days * _DAY_MS
     found = [
         _grant_info(request, grant_id, row)
-        for grant_id, row in request.services.directory.entries.grants.items()
-        if sees_all or row.subject in mine
+        for grant_id, row in directory.entries.grants.items()
+        if sees_all
+        or row.subject in mine
+        or (gives and caller.has("grant", directory.entries.parsed[grant_id].resource))
     ]
     return [
         each for each in found if before_ms is None or (each.created_ms < before_ms and (each.used_ms or 0) < before_ms)
@@ -290,11 +294,11 @@ async def give(request: Request, asked: bodies.GrantRequest) -> bodies.GrantInfo
 
 @route("DELETE", _GRANTS + "/{grant}", SELF, query=_CHANGE, errors=(NotFoundError, ForbiddenError, ConflictError))
 async def take_back(request: Request) -> bodies.GrantInfo:
-    """Take a grant back. The caller must have `grant` on its resource."""
+    """Take a grant back. The caller must have `grant` on its resource, or on the cluster."""
     _must_be_asked(request)
     directory, grant_id = request.services.directory, request.path["grant"]
     row = directory.entries.grants.get(grant_id)
-    if row is None or not request.caller.has("grant", parse_resource(row.resource)):
+    if row is None or not request.caller.has("grant", directory.entries.parsed[grant_id].resource):
         _must_hold(request)  # who may give no rights does not learn which there are
         row = directory.grant(grant_id)
     info = _grant_info(request, grant_id, row)
@@ -457,6 +461,7 @@ def _must_give(request: Request, grant: Grant) -> None:
 def _must_act_as(request: Request, subject: str) -> None:
     """Refuse who has not every right of the subject: whoever has a token of it, or is in the role, acts as it."""
     if not request.caller.may_act_as(subject):
+        request.services.refusals.note(str(request.caller.principal), "act as", subject)
         raise ForbiddenError(
             f"{request.caller.principal} has not every right of {subject}, and may not give them",
             hint="Ask somebody who has them, or a superuser.",

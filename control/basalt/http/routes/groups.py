@@ -198,7 +198,7 @@ async def fetch(request: Request) -> Response:
     ask = _asked(request, shape)
     headers: Headers = []
     if work is None:
-        fetched = await _fetch(request, title, name, ask)
+        fetched = await _fetch(request, live, name, ask)
     else:
         fetched = await _carry_out_and_fetch(request, work, headers, live, name, ask)
     headers += _fetch_headers(request, fetched)
@@ -299,7 +299,7 @@ async def _carry_out_and_fetch(
             return fetched
         ask = ask._replace(epoch=fetched.member_epoch)  # the Work may have made something to fetch
     try:
-        return await _fetch(request, title, name, ask)
+        return await _fetch(request, live, name, ask)
     except errors.BasaltError as error:
         if not done:
             raise
@@ -326,12 +326,19 @@ async def _carry_out(
     return True
 
 
-async def _fetch(request: Request, title: TopicName, name: str, ask: FetchAsk) -> GroupFetch:
-    """Fetch, and wait as long as is asked for or until the client has gone."""
+async def _fetch(request: Request, live: LiveGroup, name: str, ask: FetchAsk) -> GroupFetch:
+    """Fetch, and wait as long as is asked for or until the client has gone; who has no right to it by then gets nothing."""
+    title = live.title
     groups = request.services.groups
     fetched = await groups.fetch(title, name, ask._replace(wait_ms=0) if ask.wait_ms else ask)
     if fetched.claim is None and ask.wait_ms:
         fetched = await unless_gone(request, groups.fetch(title, name, ask._replace(epoch=fetched.member_epoch)))
+        try:
+            request.judge_again()
+        except errors.BasaltError:
+            if fetched.claim is not None:
+                live.give_back(live.dispatcher.claims.find(fetched.claim))
+            raise
     return fetched
 
 

@@ -234,12 +234,15 @@ class Request(RequestHead):
             caller.must("read", resources.group(entry.namespace, entry.topic, entry.group))
             caller.must("read", resources.topic(entry.namespace, entry.topic))
 
+    def judge_again(self) -> None:
+        """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
+        found: Found = self.head.found
+        found.routes.judge_again(self, found)
+
     def name_as_asked(self, error: BasaltError) -> None:
         """Name the transaction and the request as the caller did, and nothing of transactions at which it may not look."""
-        if error.others and self.caller.policy is not None:
-            manager = self.services.transactions.manager
-            if not manager.is_known or not all(self.sees(manager.state.belonging(other)) for other in error.others):
-                error.message = error.without_names
+        if error.others:
+            error.message = ownership.message_for(self.caller, self.services.transactions.manager, error)
         write_pointer, text = self.asked_id
         if write_pointer:
             error.message = re.sub(rf"\btransaction {write_pointer}\b", f"transaction {text}", error.message)
@@ -254,7 +257,7 @@ class Request(RequestHead):
         caller = self.caller
         via = "" if caller.via is None else str(caller.via)
         author = Author(
-            self.exchange.client or EMBEDDED,
+            self.services.forwarders.client_of(self) or EMBEDDED,
             agent,
             self.text("as") or "",
             str(caller.principal),
@@ -580,7 +583,7 @@ class Routes:
         if found is not None and found.routes is self:
             request.route = found.route
             if self._authentication is not None:
-                self._identify(request, self._authentication)
+                self._identify(request, self._authentication, request.started_ms)
             if self._quotas.are_on:
                 self._admit(request)
                 self._meter(request, found.meters)
@@ -591,7 +594,7 @@ class Routes:
         request.check()
         self._front.admit(request)
         if self._authentication is not None:
-            self._identify(request, self._authentication)
+            self._identify(request, self._authentication, request.started_ms)
         if self._quotas.are_on:
             self._admit(request)
         try:
@@ -612,23 +615,27 @@ class Routes:
         """Refuse an answer that was made over a time, where the caller's credential or rights are gone by now."""
         if self._authentication is not None:
             before = request.caller
-            self._identify(request, self._authentication)
+            self._identify(request, self._authentication, self._authentication.now_ms())
             if request.caller is not before:
                 self._judge(request, found.needs, found.path)
 
-    def _identify(self, request: Request, authentication: Authentication) -> None:
+    def _identify(self, request: Request, authentication: Authentication, now_ms: float) -> None:
         """Find who makes the call. Requests that begin alike have one credential, which is verified once."""
         exchange, head = request.exchange, request.head
         if exchange.internal:
             return
         known: Identified | None = head.identified
-        now_ms = authentication.now_ms()
         certificate = exchange.certificate
         if certificate is not None and authentication.reads_certificates and b"authorization" not in request.headers:
             # The head says nothing of the connection: others send the same bytes with another certificate, or without one.
             request.caller = authentication.identify(request.headers, exchange.client, now_ms, certificate).caller
             return
-        if known is None or known.entries is not authentication.entries or now_ms >= known.until_ms or known.networks:
+        if (
+            known is None
+            or known.entries is not authentication.directory.entries
+            or now_ms >= known.until_ms
+            or known.networks
+        ):
             known = authentication.identify(
                 request.headers, exchange.client, now_ms, before=known, end_point=exchange.end_point_hash
             )

@@ -149,3 +149,25 @@ def test_the_token_of_the_settings_has_any_form():
     digest = bootstrap_digest("b" * 40)
     assert is_bootstrap("b" * 40, digest)
     assert not is_bootstrap("b" * 41, digest)
+
+
+@pytest.mark.parametrize("same", [8, 32, 63])
+def test_a_secret_whose_hash_only_begins_like_the_right_one_is_invalid(same):
+    digest = TOKEN.digest[:same] + "".join("0" if each != "0" else "1" for each in TOKEN.digest[same:])
+    assert refused(rows={TOKEN.id: replace(ROW, digest=digest)}) == "the credential is invalid"
+    assert not is_bootstrap("x" * 40, bootstrap_digest("x" * 40)[:same] + "!" * (64 - same))
+
+
+def test_a_secret_is_compared_in_the_same_time_whether_there_is_such_a_token_or_not(monkeypatch):
+    compared = []
+
+    def compare(given, right):
+        compared.append((len(given), len(right)))
+        return given == right
+
+    monkeypatch.setattr("basalt.access.proofs.token.hmac.compare_digest", compare)
+    refused(rows={TOKEN.id: replace(ROW, digest="0" * 64)})
+    with pytest.raises(UnauthenticatedError):
+        prove_token(read_token(TOKEN.text), {}, now_ms=0, not_before_ms=0, address=None)
+    assert not is_bootstrap("x", "0" * 64)
+    assert compared == [(64, 64)] * 3
