@@ -139,11 +139,7 @@ class Authentication:
                 kind = "kerberos"
                 accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
-            proof = (
-                self._prove(scheme.lower(), value, address)
-                if certificate is None
-                else self._prove_certificate(certificate)
-            )
+            proof = self._proved_by(scheme.lower(), value, address, certificate)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
@@ -151,6 +147,11 @@ class Authentication:
                 self._proved.discard(key)
                 self.failed.failed(address, now_ms)
             return self._refused(error, kind, now_ms)
+
+    def _proved_by(
+        self, scheme: bytes, value: str, address: str | None, certificate: ClientCertificate | None
+    ) -> Proof:
+        return self._prove(scheme, value, address) if certificate is None else self._prove_certificate(certificate)
 
     def _refused(
         self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float
