@@ -139,10 +139,7 @@ class Authentication:
                 kind = "kerberos"
                 accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
-            if certificate is None:
-                proof = self._prove(scheme.lower(), value, address)
-            else:
-                proof = certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
+            proof = self._proved_by(scheme.lower(), value, address, certificate)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
@@ -150,6 +147,13 @@ class Authentication:
                 self._proved.discard(key)
                 self.failed.failed(address, now_ms)
             return self._refused(error, kind, now_ms)
+
+    def _proved_by(
+        self, scheme: bytes, value: str, address: str | None, certificate: ClientCertificate | None
+    ) -> Proof:
+        if certificate is None:
+            return self._prove(scheme, value, address)
+        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
     def _refused(
         self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -51,6 +52,9 @@ from basalt.http.routes.route_table import Found, Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
+HELD_SPREAD = (
+    1.5  # refusals that are kept back go out over so long: those of many connections must not come in one heap
+)
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
 
@@ -174,7 +178,7 @@ class Frame:
                 answer = await self._answer(request)
             except BasaltError as error:
                 if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
-                    await asyncio.sleep(error.held_ms / 1_000)
+                    await asyncio.sleep(error.held_ms / 1_000 * random.uniform(1, HELD_SPREAD))  # noqa: S311
                 answer = self._problem(request, error)
             await send_response(request, answer)
         except ClientGoneError:
