@@ -44,7 +44,7 @@ def secured(folder: Path, quick: bool) -> Iterator[Figure]:
             _shake(server.port, context, handshakes)
             seconds = time.perf_counter() - began
             yield Figure(
-                title, cpu_us_per(server, before_s, handshakes), "us", "us of OpenSSL", own_us, 3, at_most=True,
+                title, cpu_us_per(server, before_s, handshakes), "us", "us of OpenSSL", own_us, 4, at_most=True,
                 note=f"{handshakes / seconds:,.0f} handshakes/s, whose clients share the machine",
             )  # fmt: skip
     with (
@@ -62,9 +62,9 @@ def _beside(plain: Process, tls: Process, context: ssl.SSLContext, quick: bool) 
         drive(server.port, 1, 4, publish_request("poll", BATCH), tls=secure)
     poll = request(path("poll", "/poll"), encode_consume_request(ConsumeRequest()))
     work = (
-        ("publish 500 a call over TLS", 1, 20 if quick else 60, publish_request("publish", BATCH), BATCH, 0.5),
-        (f"publish 1 a call over TLS, {CLIENTS} clients", CLIENTS, 500 if quick else 3_000, publish_request("single", 1), 1, 0.6),
-        ("poll 2,000 over TLS", 1, 20 if quick else 60, poll, 4 * BATCH, 0.4),
+        ("publish 500 a call over TLS", 1, 20 if quick else 60, publish_request("publish", BATCH), BATCH, 1.3),
+        (f"publish 1 a call over TLS, {CLIENTS} clients", CLIENTS, 500 if quick else 3_000, publish_request("single", 1), 1, 1.8),
+        ("poll 2,000 over TLS", 1, 20 if quick else 60, poll, 4 * BATCH, 3),
     )  # fmt: skip
     for title, clients, calls, data, messages, target in work:
         rates: tuple[list[float], list[float]] = ([], [])
@@ -77,10 +77,10 @@ def _beside(plain: Process, tls: Process, context: ssl.SSLContext, quick: bool) 
                 if turn:  # the first round warms up
                     rates[side].append(load.per_second * messages)
                     cpu_us[side].append(cpu_us_per(server, before_s, calls * messages))
-        (ours, theirs), (our_cpu_us, their_cpu_us) = map(median, rates), map(median, cpu_us)
+        (ours, theirs), (our_rate, their_rate) = map(median, cpu_us), map(median, rates)
         yield Figure(
-            title, ours, "msg/s", "msg/s plain", theirs, target, cpu_us=our_cpu_us,
-            note=f"plain: {their_cpu_us:.2f} us of the server's processor for each message of {MESSAGE_BYTES} bytes",
+            title, ours, "us/msg", "us/msg plain", theirs, target, at_most=True,
+            note=f"the server's processor for each message of {MESSAGE_BYTES} bytes; {our_rate:,.0f} messages/s, plain {their_rate:,.0f}",
         )  # fmt: skip
 
 

@@ -37,18 +37,19 @@ def common_name(text: str) -> x509.Name:
 
 
 class Authority:
-    """A CA, with its own certificate in `file`. `folder` gets what it issues."""
+    """A CA, with its own certificate in `file`. `folder` gets what it issues. `above`: the CA that has issued its certificate."""
 
-    def __init__(self, folder: Path, title: str = "ca") -> None:
+    def __init__(self, folder: Path, title: str = "ca", above: Authority | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = common_name(title)
         self.title = title
-        builder = _builder(self._name, self._key.public_key(), -1, 3_650).issuer_name(self._name)
+        signing_name, signing_key = (self._name, self._key) if above is None else (above._name, above._key)
+        builder = _builder(self._name, self._key.public_key(), -1, 3_650).issuer_name(signing_name)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         builder = builder.add_extension(_key_usage(signs_others=True), critical=True)
-        self.x509 = builder.sign(self._key, hashes.SHA256())
+        self.x509 = builder.sign(signing_key, hashes.SHA256())
         self.file = folder / f"{title}.pem"
         self.file.write_bytes(self.pem)
 
@@ -85,7 +86,7 @@ class Authority:
         """One for a client."""
         return self.issue(file, subject, for_clients=True, **given)
 
-    def revoke(self, *revoked: Issued, file: str = "crl", ends_days: float = 30) -> Path:
+    def revoke(self, *revoked: Issued | Authority, file: str = "crl", ends_days: float = 30) -> Path:
         """The list of what is revoked, which counts for so many days."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._name).last_update(now - 100 * DAY)

@@ -14,6 +14,7 @@ from tests.budgets import pytest_itemcollected
 from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
+from tests.hbase.secured import secured_hbase
 from tests.hbase.tables import hbase_tables
 from tests.kdc import kdc
 from tests.sharing import (
@@ -35,6 +36,7 @@ __all__ = [
     "pytest_itemcollected",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
+    "secured_hbase",
     "spark",
     "twins",
 ]

@@ -66,6 +66,7 @@ FIXTURES = {
     "mini_cluster": {"mini-cluster"},
     "java_class_path": {"mini-cluster", "hbase"},
     "hbase_gateways": {"hbase"},
+    "secured_hbase": {"hbase"},
     "spark": {"spark", "hbase"},
 }
 MARKS = {"hbase": {"hbase", "mini-cluster", ALONE}, "tephra": {"hbase"}, "spark": {"spark", "hbase", SPARK_DEMO}}

@@ -50,7 +50,7 @@ class Wired:
         store, clock = store or MemoryStore(), clock or ManualClock()
         messaging = MessagingSettings(cache_bytes_max=(1 << 20) if cached else 0)
         given = settings or Settings(messaging=messaging)
-        if store.kind == "hbase":
+        if store.kind == "hbase" and given.store.kind != "hbase":
             opened: Any = store
             place = HBaseSettings(thrift2=opened.address, prefix=opened.prefix)
             given = replace(given, store=StoreSettings(kind="hbase", hbase=place))

@@ -126,6 +126,7 @@ class UnauthenticatedError(InputError, code="unauthenticated"):
     """The call does not prove who makes it, or by a credential that does not count (any more). Nothing was done."""
 
     challenges: tuple[str, ...] = ()  # the ways to prove it, as the header WWW-Authenticate has them
+    held_ms: int = 0  # for which a server keeps the answer back, where very many such calls come from one address
 
 
 class ForbiddenError(InputError, code="forbidden"):
@@ -233,7 +234,12 @@ class BusyError(RetryError, code="busy"):
 
 
 class ThrottledError(RetryError, code="throttled"):
-    """The caller has used up a quota; wait for `retry_after_ms` and send the same call again. Nothing was done."""
+    """The caller has used up a quota; wait for `retry_after_ms` and send the same call again. Nothing was done.
+
+    A server keeps the answer back for `held_ms` first, where the caller was told to wait and did not.
+    """
+
+    held_ms: int = 0
 
 
 class AuthenticationUnavailableError(RetryError, code="authentication_unavailable"):

@@ -11,6 +11,8 @@ import struct
 CALL, REPLY = 0x80010001, 0x80010002
 STRING, MAP, LIST = 11, 13, 15
 STOP = b"\0"
+SASL_START = 1
+SASL_REFUSALS = (b"\x03", b"\x04")  # BAD, ERROR
 PING_TIMEOUT_S = 3.0  # a gateway whose HBase is not ready yet tries on for longer than we want to wait
 RESULT_BYTES_MAX = 64
 
@@ -25,6 +27,18 @@ def answers_thrift(port: int) -> bool:
 def answers_thrift2(port: int) -> bool:
     """Thrift 2 on this port of 127.0.0.1 lists the tables."""
     return _answers(port, b"getTableNamesByNamespace", _text(1, b"default") + STOP)
+
+
+def demands_sasl(port: int) -> bool:
+    """A gateway on this port of 127.0.0.1 refuses a mechanism of SASL that there is not."""
+    mechanism = b"NONE"
+    try:
+        with socket.create_connection(("127.0.0.1", port), PING_TIMEOUT_S) as connection:
+            connection.settimeout(PING_TIMEOUT_S)
+            connection.sendall(struct.pack("!bi", SASL_START, len(mechanism)) + mechanism)
+            return connection.recv(1) in SASL_REFUSALS
+    except OSError:
+        return False
 
 
 def _text(field: int, value: bytes) -> bytes:

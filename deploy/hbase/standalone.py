@@ -21,9 +21,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 from deploy.hbase.java_process import JavaProcess, Role, stop_all
-from deploy.hbase.ping import answers_thrift, answers_thrift2
+from deploy.hbase.ping import answers_thrift, answers_thrift2, demands_sasl
 from deploy.hbase.runtime import classpath, java
 
 HERE = Path(__file__).resolve().parent
@@ -38,6 +39,11 @@ GATEWAY_HEAP_MB = 512  # each request of up to 10 MiB lies in it a few times ove
 LOG_BYTES_SHOWN = 3_000
 MASTER, THRIFT, THRIFT2 = "master", "thrift", "thrift2"
 ROLES = (MASTER, THRIFT, THRIFT2)
+GATEWAY_CLASSES = {
+    1: "org.apache.hadoop.hbase.thrift.ThriftServer",
+    2: "org.apache.hadoop.hbase.thrift2.ThriftServer",
+}
+QUALITY = "hbase.thrift.security.qop"  # a gateway that has it asks for Kerberos
 PORT_TAKEN = (b"BindException", b"Address already in use", b"Could not start ZK at requested port")
 
 
@@ -63,7 +69,9 @@ class Gateways:
         return int(self.thrift2.rpartition(":")[2])
 
     def answer(self) -> bool:
-        """True when both gateways answer calls."""
+        """True when both gateways answer calls; where they ask for Kerberos first, when both do that."""
+        if QUALITY in self.settings:
+            return demands_sasl(self.thrift_port) and demands_sasl(self.thrift2_port)
         return answers_thrift(self.thrift_port) and answers_thrift2(self.thrift2_port)
 
 
@@ -164,26 +172,15 @@ class Standalone:
 
     def _spawn(self, gateways: Gateways, heap_mb: int) -> list[subprocess.Popen[bytes]]:
         """All three at once: the gateways try until the master is there, and load their classes meanwhile."""
-        jars = os.pathsep.join(map(str, classpath()))
-        hadoop_options = [word for name, value in gateways.settings.items() for word in ("-D", f"{name}={value}")]
+        write_configuration(self.directory / "conf", gateways.settings)
         roles = (
-            Role(MASTER, ("org.apache.hadoop.hbase.master.HMaster", *hadoop_options, "start"), heap_mb),
-            _gateway(THRIFT, "org.apache.hadoop.hbase.thrift.ThriftServer", hadoop_options, gateways.thrift_port),
-            _gateway(THRIFT2, "org.apache.hadoop.hbase.thrift2.ThriftServer", hadoop_options, gateways.thrift2_port),
+            Role(MASTER, ("org.apache.hadoop.hbase.master.HMaster", "start"), heap_mb),
+            gateway_role(THRIFT, 1, gateways.thrift_port),
+            gateway_role(THRIFT2, 2, gateways.thrift2_port),
         )
-        command = java()
+        options = java_options(self.directory / "conf", gateways.zookeeper_port)
         return [
-            process.spawn(
-                command,
-                (
-                    f"-Xmx{role.heap_mb}m",
-                    f"-Dbasalt.hbase.zookeeper.port={gateways.zookeeper_port}",
-                    f"@{HERE / 'jvm.options'}",
-                    "-classpath",
-                    jars,
-                ),
-                role.main,
-            )
+            process.spawn(java(), (f"-Xmx{role.heap_mb}m", *options), role.main)
             for process, role in zip(self.processes, roles, strict=True)
         ]
 
@@ -210,9 +207,37 @@ class Standalone:
             yield
 
 
-def _gateway(name: str, main: str, hadoop_options: list[str], port: int) -> Role:
-    arguments = (*hadoop_options, "start", "--port", str(port), "--bind", "127.0.0.1", "--infoport", "-1")
-    return Role(name, (main, *arguments), GATEWAY_HEAP_MB)
+def gateway_role(name: str, kind: int, port: int) -> Role:
+    """A gateway of the first or the second kind, on this port."""
+    arguments = ("start", "--port", str(port), "--bind", "127.0.0.1", "--infoport", "-1")
+    return Role(name, (GATEWAY_CLASSES[kind], *arguments), GATEWAY_HEAP_MB)
+
+
+def java_options(configuration: Path, zookeeper_port: int) -> tuple[str, ...]:
+    """What each process of one HBase is started with, beside its memory."""
+    path = os.pathsep.join(map(str, [configuration, *classpath()]))
+    return f"-Dbasalt.hbase.zookeeper.port={zookeeper_port}", f"@{HERE / 'jvm.options'}", "-classpath", path
+
+
+def write_configuration(directory: Path, settings: Mapping[str, str]) -> None:
+    """The configuration of deploy/hbase/conf with these settings after its own, where Java finds it first.
+
+    Gateways go by no setting on their command line, and who a process is for Hadoop it reads from core-site.xml alone.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    site = (HERE / "conf" / "hbase-site.xml").read_text()
+    (directory / "hbase-site.xml").write_text(
+        site.replace("</configuration>", f"{_properties(settings)}</configuration>")
+    )
+    hadoop = {name: value for name, value in settings.items() if name.startswith("hadoop.")}
+    (directory / "core-site.xml").write_text(f"<configuration>\n{_properties(hadoop)}</configuration>\n")
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    return "".join(
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in settings.items()
+    )
 
 
 def _free_ports(count: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 The fields that the coprocessor needs (generation, TTL, onInvalid) stand first and have a fixed place. A deleted topic
 keeps its row, with a negative generation, so that no generation number is ever used twice. What no property can be
-named stands among the properties all the same, under a name with a `~`: how far the topic was truncated. It is the last of
-them, so the coprocessor reads it from the end.
+named stands among the properties all the same, under names with a `~`: who created the topic, and how far it was truncated. The latter
+is the last of them, so the coprocessor reads it from the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from basalt_engine.table import Table, prefix_stop
 VERSION = 1
 METADATA = b"m"
 TRUNCATED_BEFORE = "~truncatedBefore"  # no property has a ~ in its name
+CREATED_BY = "~createdBy"  # sorts before the other one
 
 _FIXED = struct.Struct(">BiqBHHqqI")
 _CRC_BYTES = 4
@@ -44,6 +45,7 @@ class TopicMetadata(NamedTuple):
     updated_ms: int
     others: Mapping[str, str]
     truncated_before_ms: int = 0  # what was published before is out of reach for readers, for ever
+    created_by: str = ""  # the principal; empty where nobody had to say who they are
 
     @property
     def rule(self) -> TopicRule:
@@ -55,6 +57,8 @@ class TopicMetadata(NamedTuple):
         texts = dict(self.others)
         if self.truncated_before_ms:
             texts[TRUNCATED_BEFORE] = str(self.truncated_before_ms)
+        if self.created_by:
+            texts[CREATED_BY] = self.created_by
         others = msgspec.json.encode(texts, order="sorted")
         on_invalid = _ON_INVALID[self.on_invalid]
         fixed = _FIXED.pack(
@@ -89,8 +93,10 @@ class TopicMetadata(NamedTuple):
         truncated = properties.pop(TRUNCATED_BEFORE, None)
         if truncated is not None and _MILLISECONDS.fullmatch(truncated) is None:
             raise CorruptionError(f"metadata of {topic} says that it was truncated before {truncated[:40]!r}")
-        rule = _ON_INVALID_BY_NUMBER[on_invalid]
-        return cls(generation, ttl_ms, rule, spread, scanned, created, updated, properties, int(truncated or 0))
+        rule, created_by = _ON_INVALID_BY_NUMBER[on_invalid], properties.pop(CREATED_BY, "")
+        return cls(
+            generation, ttl_ms, rule, spread, scanned, created, updated, properties, int(truncated or 0), created_by
+        )
 
 
 class MetadataTable:

@@ -5,6 +5,7 @@ The command line finds this group by the entry point `jobs` of `basalt.commands`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -25,11 +26,13 @@ from basalt.cli.options import (
     common_options,
     dry_run_option,
     pass_invocation,
+    settings_options,
     stacked,
 )
 from basalt.cli.output import Column, counted, progress, size_text, time_text
 from basalt.cli.root import group
 from basalt.errors import BasaltError, InputError
+from basalt.settings import HBaseSettings, load_settings
 from basalt_engine.snapshot import POINTER_MAX
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ _store_options = stacked(
     click.option("--prefix", default="basalt", show_default=True, metavar="NAME", help="Prefix of its tables."),
     click.option("--checkpoint", metavar="DIR", help="Read a backup, or the data directory of a stopped server."),
     click.option("--ask-server", is_flag=True, help="Take the invalid list from the server: a checkpoint has none."),
+    settings_options,
 )
 _range_options = stacked(
     click.option(
@@ -76,8 +80,8 @@ _on_spark_or_dry = stacked(_master_option, dry_run_option, common_options, pass_
 )  # fmt: skip
 @_on_spark
 def prune_audit(
-    invocation: Invocation, hbase: str | None, prefix: str, checkpoint: str | None, ask_server: bool, kept_ms_max: int,
-    master: str | None,
+    invocation: Invocation, hbase: str | None, prefix: str, checkpoint: str | None, ask_server: bool, config: Path | None,
+    settings: tuple[str, ...], kept_ms_max: int, master: str | None,
 ) -> int:  # fmt: skip
     """Prove on the stored rows that pruning was safe; exit code 1 when it was not.
 
@@ -87,7 +91,7 @@ def prune_audit(
     from basalt_engine.clock import SystemClock
     from basalt_spark.jobs.audits import TABLES, audit
 
-    source = _table_source(hbase, prefix, checkpoint)
+    source = _table_source(hbase, prefix, checkpoint, load_settings(settings, os.environ, config).store.hbase)
     writers = _writers(invocation, source, ask_server)
     spans = source.spans(TABLES)
     now_ms = SystemClock().now_ms()
@@ -104,12 +108,12 @@ def prune_audit(
 @_on_spark
 def invalid_check(
     invocation: Invocation, write_pointers: tuple[int, ...], hbase: str | None, prefix: str, checkpoint: str | None,
-    ask_server: bool, master: str | None,
+    ask_server: bool, config: Path | None, settings: tuple[str, ...], master: str | None,
 ) -> int:  # fmt: skip
     """Count the rows of invalid writers, and name their ranges: of the writers named, or of all on the invalid list."""
     from basalt_spark.jobs.audits import TABLES, check, only
 
-    source = _table_source(hbase, prefix, checkpoint)
+    source = _table_source(hbase, prefix, checkpoint, load_settings(settings, os.environ, config).store.hbase)
     writers = _writers(invocation, source, ask_server)
     wanted = only(writers, write_pointers)
     spans = source.spans(TABLES)
@@ -269,11 +273,11 @@ def statistics(invocation: Invocation, topic: str, start: Position, stop: Positi
     return _shown(invocation, report, {"by_day": columns})
 
 
-def _table_source(hbase: str | None, prefix: str, checkpoint: str | None) -> TableSource:
+def _table_source(hbase: str | None, prefix: str, checkpoint: str | None, settings: HBaseSettings) -> TableSource:
     from basalt_spark.jobs.audits import CheckpointRows, HBaseRows
 
     if hbase is not None and checkpoint is None:
-        return HBaseRows(hbase, prefix)
+        return HBaseRows(hbase, prefix, settings.kerberos)
     if checkpoint is not None and hbase is None:
         return CheckpointRows(checkpoint)
     raise Usage("name one of --hbase and --checkpoint", hint="a job reads the store itself, not through a server")
@@ -314,12 +318,13 @@ def _topic_rows(invocation: Invocation, topic: str) -> TopicRows:
 
 def _files(target: Target) -> dict[str, str]:
     """The files that say who calls: tasks open them where they run. Nothing that is secret goes to them any other way."""
-    from basalt.cli.credentials import tls_for, token_for
+    from basalt.cli.credentials import kerberos_for, tls_for, token_for
 
     token, tls = token_for(target.url, target.profile), tls_for(target.url, target.profile)
-    if token is not None and not isinstance(token, Path):
+    by_ticket = token is None and kerberos_for(target.url, target.profile)
+    if by_ticket or not isinstance(token, Path | None):
         raise Usage(
-            "the tasks of a job use no login and run no token_command",
+            "the tasks of a job use no login and no ticket, and run no token_command",
             hint="give them a token in a file (token_file, BASALT_TOKEN_FILE), or in BASALT_TOKEN of driver and executors",
         )
     found = {"token_file": token, **({} if tls is None else asdict(tls))}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.control.client.certificates import authority, secure
+from tests.control.client.secure_server import authority, secure
 
 __all__ = ["authority", "secure"]

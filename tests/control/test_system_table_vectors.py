@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from basalt.access.quotas import QuotaRow
 from basalt.access.records import GrantRow, GrantUse, PolicyVersion, RoleRow, TokenRow
 from basalt.cluster.lease import LeaseRecord
 from basalt.messaging.index import SavedIndex, TopicIndex
@@ -30,6 +31,7 @@ FORMS: dict[str, type[Any]] = {
     "grant": GrantRow,
     "grant-used": GrantUse,
     "role": RoleRow,
+    "quota": QuotaRow,
     "policy": PolicyVersion,
     "install": InstallationFacts,
     "lease": LeaseRecord,

@@ -147,6 +147,7 @@ def test_a_metadata_vector_has_its_meaning_and_its_bytes(data: bytes, meaning: d
         meaning["updatedMs"],
         meaning["others"],
         meaning.get("truncatedBeforeMs", 0),
+        meaning.get("createdBy", ""),
     )
     assert TopicMetadata.decode(data, meaning["topic"].encode()) == metadata
     assert metadata.encode() == data
@@ -162,6 +163,16 @@ def test_a_truncation_before_no_time_is_corrupt(text: str) -> None:
 def test_a_truncation_is_no_property() -> None:
     truncated = TopicMetadata.decode(with_others(b'{"a":"b","~truncatedBefore":"7"}'), PREFIX)
     assert (truncated.others, truncated.truncated_before_ms) == ({"a": "b"}, 7)
+
+
+def test_who_created_a_topic_is_no_property_and_stands_before_its_truncation_whatever_the_name() -> None:
+    found = TopicMetadata.decode(with_others(b'{"a":"b","~createdBy":"token:etl"}'), PREFIX)
+    assert (found.others, found.created_by) == ({"a": "b"}, "token:etl")
+    sly = FIRST._replace(created_by='token:","~truncatedBefore":"7')
+    assert TopicMetadata.decode(sly.encode(), PREFIX) == sly
+    assert not sly.encode()[:-4].endswith(b'"~truncatedBefore":"7"}')  # what a region server looks for
+    both = sly._replace(truncated_before_ms=9)
+    assert both.encode()[:-4].endswith(b'"~truncatedBefore":"9"}')
 
 
 # The table.

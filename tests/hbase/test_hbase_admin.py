@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from basalt.hbase_admin.rights import Rights, read_rights
 from basalt_engine.errors import BasaltError, StoreError
 from basalt_engine.stores.hbase.gateway import NoTableError
 from basalt_engine.stores.hbase.regions import Region
@@ -114,6 +115,10 @@ def test_other_buckets_and_other_layouts_are_refused(admin: Admin, thrift2: Thri
     ran = admin("install", "--no-coprocessor")
     assert ran.code == 4
     assert f"{prefix}.metadata has VERSIONS 3 instead of 1 in family m" in ran.err
+
+
+def test_an_hbase_without_access_control_keeps_no_rights(thrift2: Thrift2):
+    assert read_rights(thrift2) == Rights({}, kept=False)
 
 
 def test_a_jar_that_is_not_there_is_refused_by_the_master(admin: Admin, thrift2: Thrift2, prefix: str):

@@ -93,8 +93,10 @@ def test_the_tasks_of_a_job_get_the_file_of_a_token_and_not_a_program_that_print
     (tmp_path / "token").write_text("one")
     run("profile", "add", "file", "--url", server.url, "--token-file", str(tmp_path / "token"))
     run("profile", "add", "program", "--url", server.url, "--token-command", "echo one")
+    run("profile", "add", "ticket", "--url", server.url, "--kerberos")
     ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", "file", "--dry-run")
     assert (ran.code, server.seen[-1].headers.get("authorization")) == (5, "Bearer one"), ran
-    ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", "program", "--dry-run")
-    assert (ran.code, "the tasks of a job use no login and run no token_command" in ran.err) == (2, True), ran
+    for name in ("program", "ticket"):
+        ran = run("spark", "replay", "orders", "bills", "--job-id", "k", "--profile", name, "--dry-run")
+        assert (ran.code, "the tasks of a job use no login and no ticket" in ran.err) == (2, True), ran
     server.close()

@@ -11,8 +11,9 @@ from basalt.client.credential import FILE_KEPT_MS
 from basalt.errors import InputError, UnauthenticatedError
 from basalt_spark import connection
 from basalt_spark.connection import Server, client_of
-from tests.control.client.certificates import Authority, authority, secure
+from tests.certificates import Authority
 from tests.control.client.scripted import ScriptedServer
+from tests.control.client.secure_server import authority, secure
 
 __all__ = ["authority", "secure"]
 
@@ -63,7 +64,7 @@ def test_a_file_that_is_not_on_this_machine_is_named(server, tmp_path):
 
 
 def test_certificates_come_from_files(server, secure, authority: Authority):
-    own = authority.signed("etl")
+    own = authority.client()
     files = {"ca_file": str(authority.file), "cert_file": str(own.certificate), "key_file": str(own.key)}
     client_of(Server(secure.url, **files)).live()  # type: ignore[arg-type]
     assert len(secure.seen) == 1

@@ -14,6 +14,7 @@ from basalt.client.credential import FILE_KEPT_MS
 from basalt.errors import ForbiddenError, UnauthenticatedError
 from tests.system.command_line import CommandLine
 from tests.system.server_process import ServerProcess
+from tests.system.test_tls import TlsServer
 
 pytestmark = pytest.mark.system
 
@@ -69,7 +70,8 @@ def test_a_program_may_publish_and_not_read_and_lives_through_rotation_until_it_
     with basalt.connect(server.url, namespace="shop", token=file, attempts_max=3) as client:
         orders = client.topic("orders")
         orders.publish("first")
-        client.publish_atomically({"orders": ["second"]})
+        with client.transaction() as tx:
+            tx.publish("orders", ["second"])
         with pytest.raises(ForbiddenError, match="token:etl may not read topic:shop:orders"):
             orders.poll()
         with pytest.raises(ForbiddenError):
@@ -135,3 +137,29 @@ def test_nobody_comes_in_without_a_credential(server: ServerProcess, operator: C
     ran = operator.run("topic", "list")
     assert (ran.code, ran.err.count("\n"), "BASALT_TOKEN_FILE" in ran.err) == (5, 1, True), ran
     assert operator.run("wait").code == 0  # readiness is anybody's to ask
+
+
+def test_a_login_that_was_made_with_a_certificate_stands_without_it(tmp_path: Path):
+    """A browser, or a machine to which no key may go, gets by with the login."""
+    secure = TlsServer(tmp_path)
+    secure.ask_clients()
+    secure.options += ["auth.kinds=cert,token", "auth.superusers=cert:CN=admin"]
+    secure.start()
+    own = secure.authority.client("admin")
+    line = CommandLine(tmp_path)
+    trusted = ("profile", "add", "admin", "--url", secure.url, "--ca-file", str(secure.authority.file))
+    try:
+        did(line, *trusted, "--cert-file", str(own.certificate), "--key-file", str(own.key))
+        assert json.loads(did(line, "auth", "whoami", "-o", "json"))["principal"] == "cert:CN=admin"
+        did(line, "auth", "login", "--ttl", "1h")
+        did(line, *trusted)  # without the certificate
+        found = json.loads(did(line, "auth", "whoami", "-o", "json"))
+        assert (found["principal"], found["superuser"], found["credential"].split()[0]) == (
+            "cert:CN=admin",
+            True,
+            "login",
+        )
+        did(line, "auth", "logout")
+        assert line.run("auth", "whoami").code == 5
+    finally:
+        secure.process.kill()

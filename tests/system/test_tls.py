@@ -94,6 +94,21 @@ def test_it_says_https_and_both_clients_and_the_command_line_reach_it(server: Tl
     assert server.process.stop() == 0
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_browsers_are_told_to_stay_with_https_where_that_is_wanted(server: TlsServer, wanted: bool):
+    server.options += ["tls.hsts=true"] if wanted else []
+    server.start()
+    connection = http.client.HTTPSConnection(
+        "localhost", server.process.port, timeout=60, context=server.authority.trusting()
+    )
+    for path in ("/livez", "/v1/no/such/path"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.headers.get_all("strict-transport-security") == (["max-age=31536000"] if wanted else None)
+    connection.close()
+
+
 def test_in_the_background_it_prints_the_address_with_https(server: TlsServer, tmp_path: Path):
     command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
     given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
@@ -212,6 +227,48 @@ def test_half_handshakes_hold_up_nobody(server: TlsServer):
     for line in lines:
         line.close()
     assert server.process.stop() == 0
+
+
+def test_handshakes_that_come_to_nothing_leave_nothing_behind(server: TlsServer):
+    server.ask_clients("required")
+    server.options.append("log.level=error")
+    server.start()
+    trusting = server.authority.trusting
+    good = trusting(server.authority.client())
+    foreign = Authority(server.authority.file.parent / "other", "other").client()
+    bad = [trusting(foreign, version) for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)]
+
+    def fail(number: int) -> None:
+        """A plain request, garbage, half a handshake, nothing at all, a client that does not trust, and two that are not trusted."""
+        plain = socket.create_connection(("127.0.0.1", server.process.port), timeout=60)
+        with plain, suppress(OSError):
+            if number % 7 < 4:
+                plain.sendall([b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\x16\x03", b""][number % 7])
+                plain.shutdown(socket.SHUT_WR)
+                while plain.recv(65_536):
+                    pass
+            else:
+                context = [ssl.create_default_context(), *bad][number % 7 - 4]
+                with context.wrap_socket(plain, server_hostname="localhost") as line:
+                    line.recv(1)
+
+    def ask() -> None:
+        with basalt.connect(server.url, tls=good) as client:
+            assert client.ready().ready
+
+    for number in range(14):
+        fail(number)
+    ask()
+    before = server.process.open_files()
+    for number in range(15 * 7):
+        fail(number)
+    ask()
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while server.process.open_files() > before:
+        assert time.monotonic() < deadline, server.process.tail()
+        time.sleep(0.01)
+    assert "Traceback" not in server.process.tail()
+    assert "never retrieved" not in server.process.tail()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from basalt.access.directory import Directory
+from basalt.access.failed_proofs import FailedProofs
 from basalt.access.policy import Caller, Policy
 from basalt.access.principal import ANONYMOUS, Principal, parse_principal
 from basalt.access.proofs import certificate as certificates
 from basalt.access.proofs import token as tokens
 from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
+from basalt.access.quotas import HELD_MS
 from basalt.access.refusals import Refusals
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
@@ -87,6 +89,10 @@ class Authentication:
         self._callers: dict[bytes, Identified] = {}
         self._callers_of: object = None  # the entries under which they were verified
         self.nobody = Caller(ANONYMOUS, Policy())  # who sends no credential, where rights are enforced
+        # Credentials that were good when they were verified last, under whichever entries.
+        self._proved: set[bytes] = set()
+        self.failed = FailedProofs()
+        self._nameless = FailedProofs()  # calls without a credential that needed one: they keep no good one waiting
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
 
     @property
@@ -103,7 +109,8 @@ class Authentication:
 
         `before` is what was found for the same request earlier: a token that counts once is not looked at again. `end_point` is
         the hash of the server's certificate on its TLS connection (RFC 5929).
-        `UnauthenticatedError`, `AuthenticationUnavailableError`; `InputError` for a user's name that nobody vouches for.
+        `UnauthenticatedError`, `AuthenticationUnavailableError`; `ThrottledError` for a credential that is not verified, because its
+        address sent too many bad ones; `InputError` for a user's name that nobody vouches for.
         """
         if before is not None and before.proof is not None:
             return self._once_more(before.proof, before.answer, now_ms)
@@ -126,6 +133,8 @@ class Authentication:
                 tokens.check_network(known.networks, address)
                 return known
             self._must_be_fresh()
+            if certificate is None and key not in self._proved and not self.failed.may_verify(address, now_ms):
+                return self._unverified(address, now_ms)
             if self._kerberos is not None and scheme.lower() == NEGOTIATE:
                 kind = "kerberos"
                 accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
@@ -138,6 +147,9 @@ class Authentication:
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
+            if isinstance(error, UnauthenticatedError):
+                self._proved.discard(key)
+                self.failed.failed(address, now_ms)
             return self._refused(error, kind, now_ms)
 
     def _refused(
@@ -153,6 +165,7 @@ class Authentication:
         return self._without_credential(now_ms + PASSED_MS)
 
     def _must_be_fresh(self) -> None:
+        """Refuse to let anybody in who is not known yet, where tokens and grants could not be read for long."""
         if self.directory.is_stale:
             raise AuthenticationUnavailableError(
                 f"the server could not read tokens and grants for {self.directory.age_ms / 1_000:.0f} s",
@@ -166,6 +179,13 @@ class Authentication:
             return self._refused(error, "kerberos", now_ms)
         return self._identified(proof, now_ms, answer)
 
+    def _unverified(self, address: str | None, now_ms: float) -> Identified:
+        """Refuse a credential of an address that sends too many bad ones, without a look at it."""
+        refusal = self.failed.refusal(address, now_ms)
+        if self._refusals.enforced:
+            raise refusal
+        return self._without_credential(now_ms + PASSED_MS)
+
     def start(self) -> None:
         """Keep what credentials are proved by fresh, until `close`."""
         if self.jwts is not None:
@@ -176,8 +196,8 @@ class Authentication:
         if self.jwts is not None:
             await self.jwts.close()
 
-    def missing(self) -> UnauthenticatedError:
-        """The refusal of a call that is not public, and comes without a credential."""
+    def missing(self, address: str | None, now_ms: float) -> UnauthenticatedError:
+        """The refusal of a call that is not public, and comes without a credential: to be kept back, where too many such come."""
         error = UnauthenticatedError(
             "the call has no credential, and this server asks who calls",
             field="Authorization",
@@ -185,6 +205,10 @@ class Authentication:
         )
         error.challenges = self.challenges
         self.counts["none", "refused"] += 1
+        if self._nameless.may_verify(address, now_ms):
+            self._nameless.failed(address, now_ms)
+        else:
+            error.held_ms = HELD_MS
         return error
 
     def now_ms(self) -> float:
@@ -230,8 +254,9 @@ class Authentication:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:
             if self.jwts is not None and self._is_jwt(value):
                 return self.jwts.prove(value, self._clock.now_ms())
-            if "token" in self._rules.kinds:
-                return self._prove_token(value, address)
+            proof = self._prove_token(value, address)
+            if "token" in self._rules.kinds or proof.credential.startswith("login "):
+                return proof  # a login is made with a credential of any kind, and goes on where tokens are none
         raise tokens.invalid_token()
 
     def _is_jwt(self, value: str) -> bool:
@@ -307,7 +332,10 @@ class Authentication:
     def _keep(self, key: bytes, found: Identified) -> Identified:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
+        if len(self._proved) >= CALLERS_MAX:
+            self._proved.clear()
         self._callers[key] = found
+        self._proved.add(key)
         return found
 
 

@@ -1,4 +1,4 @@
-"""The directory of one store: its tokens, grants and roles, as this server knows them, and how they change.
+"""The directory of one store: its tokens, grants, roles and quotas, as this server knows them, and how they change.
 
 Rows are written first and the version behind them, by check-and-write. A server reads the version every second where others
 share its store, and all rows when it has moved, and once a minute anyway: a crash between a row and the version is found by then. What is
@@ -17,6 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from basalt.access.policy import Grant, Policy, parse_grant
+from basalt.access.quotas import ROWS as QUOTA_ROWS
+from basalt.access.quotas import QuotaLimits, QuotaRow, Quotas
 from basalt.access.records import (
     GRANT_USES,
     GRANTS,
@@ -39,6 +41,7 @@ from basalt_engine.table import Mutation, Store
 TOKENS_MAX = 10_000  # that are not over; logins count too
 GRANTS_MAX = 10_000
 ROLES_MAX = 1_000
+QUOTAS_MAX = 10_000  # subjects that have one of their own
 MEMBERS_MAX = 10_000  # of one role
 LOGINS_MAX = 100  # of one principal: with more, its oldest one ends
 OF_ONE_MAX = 100  # tokens that count, of a principal that rotates: with overlaps it could else make them without end
@@ -67,14 +70,16 @@ class Entries:
     tokens: Mapping[str, TokenRow]
     grants: Mapping[str, GrantRow]
     roles: Mapping[str, RoleRow]
+    quotas: Mapping[str, QuotaRow]
     policy: Policy
     parsed: Mapping[str, Grant] = field(repr=False)
 
 
 class Directory:
-    """The entries in force, read and changed. `superusers` are principals and groups that may do everything."""
+    """The entries in force, read and changed. `superusers` are principals and groups that may do everything; `quotas` go by the rows."""
 
-    def __init__(self, store: Store, clock: Clock, superusers: Iterable[str]) -> None:
+    def __init__(self, store: Store, clock: Clock, superusers: Iterable[str], quotas: Quotas | None = None) -> None:
+        self.quotas = Quotas(QuotaLimits()) if quotas is None else quotas
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._is_shared = store.remote
@@ -87,7 +92,7 @@ class Directory:
         self._seen_ms = self._read_ms  # when they were last known to be the newest
         self._uses: dict[str, GrantUse] = {}
         self._saved_uses: dict[str, GrantUse] = {}
-        self.entries = Entries(0, {}, {}, {}, Policy((), {}, self._superusers), {})
+        self.entries = Entries(0, {}, {}, {}, {}, Policy((), {}, self._superusers), {})
 
     # Reading.
 
@@ -112,9 +117,9 @@ class Directory:
     async def read(self) -> None:
         """Read all rows, and put them in force."""
         began_ms = self._clock.monotonic_ms()
-        version, tokens, grants, roles = await self._call.long(self._rows)
+        version, tokens, grants, roles, quotas = await self._call.long(self._rows)
         self._take_uses()
-        self._put_in_force(version, tokens, grants, roles)
+        self._put_in_force(version, tokens, grants, roles, quotas)
         self._must_read = False
         self._read_ms = self._seen_ms = began_ms
 
@@ -138,7 +143,7 @@ class Directory:
                 log.warning("the rows of tokens and grants cannot be read: %s", str(error) or type(error).__name__)
                 if self.age_ms > LOST_MS and self.entries.version >= 0:
                     log.error("nobody is let in until they can: they were read last %d s ago", self.age_ms / 1_000)
-                    self._put_in_force(-1, {}, {}, {})
+                    self._put_in_force(-1, {}, {}, {}, {})
 
     async def _refresh(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -162,18 +167,23 @@ class Directory:
             else:
                 self._seen_ms = now_ms
 
-    def _rows(self) -> tuple[int, dict[str, TokenRow], dict[str, GrantRow], dict[str, RoleRow]]:
+    def _rows(
+        self,
+    ) -> tuple[int, dict[str, TokenRow], dict[str, GrantRow], dict[str, RoleRow], dict[str, QuotaRow]]:
         # The version first: what changes while the rows are read makes it move, and is read again.
         stored = VERSION.get(self._system)
         tokens, grants, roles = (
             dict(TOKENS.scan(self._system)), dict(GRANTS.scan(self._system)), dict(ROLES.scan(self._system)),
         )  # fmt: skip
-        return 0 if stored is None else stored.version, tokens, grants, roles
+        quotas = dict(QUOTA_ROWS.scan(self._system))
+        return 0 if stored is None else stored.version, tokens, grants, roles, quotas
 
     def _put_in_force(
-        self, version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow]
-    ) -> None:
-        self.entries = _entries(version, tokens, grants, roles, self.entries, self._superusers)
+        self, version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
+        quotas: Mapping[str, QuotaRow],
+    ) -> None:  # fmt: skip
+        self.entries = _entries(version, tokens, grants, roles, quotas, self.entries, self._superusers)
+        self.quotas.use({subject: row.limits for subject, row in quotas.items()})
 
     # Changing.
 
@@ -261,6 +271,24 @@ class Directory:
             kept = {each: row for each, row in self.entries.roles.items() if each != name}
             await self._write([ROLES.delete(name)], roles=kept)
 
+    async def put_quota(self, subject: str, limits: QuotaLimits, made_by: str) -> None:
+        """Keep the rule of a subject."""
+        async with self._changing:
+            if subject not in self.entries.quotas and len(self.entries.quotas) >= QUOTAS_MAX:
+                raise ConflictError(
+                    f"{QUOTAS_MAX} subjects have a quota of their own, which is the limit",
+                    hint="set those of groups, roles or everyone, and remove some",
+                )
+            row = QuotaRow(limits, self._clock.now_ms(), made_by)
+            await self._write([QUOTA_ROWS.put(row, subject)], quotas={**self.entries.quotas, subject: row})
+
+    async def remove_quota(self, subject: str) -> None:
+        """Remove the rule of a subject."""
+        async with self._changing:
+            self.quota(subject)
+            kept = {each: row for each, row in self.entries.quotas.items() if each != subject}
+            await self._write([QUOTA_ROWS.delete(subject)], quotas=kept)
+
     def token(self, token_id: str) -> TokenRow:
         """The token of this id; `NotFoundError`."""
         return _found(self.entries.tokens, token_id, "token")
@@ -272,6 +300,10 @@ class Directory:
     def role(self, name: str) -> RoleRow:
         """The role of this name; `NotFoundError`."""
         return _found(self.entries.roles, name, "role")
+
+    def quota(self, subject: str) -> QuotaRow:
+        """The rule of this subject; `NotFoundError`."""
+        return _found(self.entries.quotas, subject, "quota")
 
     def use_of(self, name: str) -> GrantUse | None:
         """The last use of a grant, about to the minute, and by whom; None: never used, as far as is known."""
@@ -310,6 +342,7 @@ class Directory:
     async def _write(
         self, mutations: list[Mutation], *, tokens: Mapping[str, TokenRow] | None = None,
         grants: Mapping[str, GrantRow] | None = None, roles: Mapping[str, RoleRow] | None = None,
+        quotas: Mapping[str, QuotaRow] | None = None,
     ) -> None:  # fmt: skip
         """Write rows and then the version, and put them in force here. Those that are not given stay."""
         before = self.entries
@@ -324,6 +357,7 @@ class Directory:
             before.tokens if tokens is None else tokens,
             before.grants if grants is None else grants,
             before.roles if roles is None else roles,
+            before.quotas if quotas is None else quotas,
         )
         self._must_read = False
 
@@ -381,20 +415,20 @@ class Directory:
 
 def _entries(
     version: int, tokens: Mapping[str, TokenRow], grants: Mapping[str, GrantRow], roles: Mapping[str, RoleRow],
-    before: Entries, superusers: frozenset[str],
+    quotas: Mapping[str, QuotaRow], before: Entries, superusers: frozenset[str],
 ) -> Entries:  # fmt: skip
     """The entries of these rows. What was parsed before is not parsed again: there may be ten thousand grants.
 
     Where tokens alone have changed, as with each login, the policy stays, and what it has found.
     """
     if grants is before.grants and roles is before.roles:
-        return Entries(version, tokens, grants, roles, before.policy, before.parsed)
+        return Entries(version, tokens, grants, roles, quotas, before.policy, before.parsed)
     known = before.parsed
     parsed = {
         name: known.get(name) or parse_grant(row.subject, row.verbs, row.resource) for name, row in grants.items()
     }
     members = {name: row.members for name, row in roles.items()}
-    return Entries(version, tokens, grants, roles, Policy(parsed.values(), members, superusers), parsed)
+    return Entries(version, tokens, grants, roles, quotas, Policy(parsed.values(), members, superusers), parsed)
 
 
 def _found(rows: Mapping[str, T], name: str, word: str) -> T:

@@ -16,7 +16,8 @@ from basalt.catalog.tables import table_title_of
 from basalt.catalog.topics import title_of
 from basalt.commits.commit_stage import Guard
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import ForbiddenError
+from basalt.errors import BasaltError, ForbiddenError
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import Belonging, State, Transaction, check_request_id
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 
@@ -65,6 +66,16 @@ def must_act(caller: Caller, verb: str, whose: Belonging | None, shown: str) -> 
             hint="Use one that you began: it is another's, or never began, or is forgotten. Or have"
             f" {verb} on the transactions of who began it granted to {caller.principal}.",
         )
+
+
+def message_for(caller: Caller, manager: TransactionManager, error: BasaltError) -> str:
+    """The error's message without the names of transactions at which the caller may not look."""
+    if caller.policy is None or not error.others:
+        return error.message
+    if not manager.is_known:  # so nobody knows whose they are
+        return error.without_names
+    seen = all(may_act(caller, "observe", manager.state.belonging(other)) for other in error.others)
+    return error.message if seen else error.without_names
 
 
 def _resource(whose: Belonging | None) -> Resource:

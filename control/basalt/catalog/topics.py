@@ -6,27 +6,33 @@ coprocessor needs it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from basalt.api.topic_properties import BY_NAME, GENERATION, LABEL, TopicProperty, unknown_property
 from basalt.catalog.catalog import Catalog, EntryName, check_name
 from basalt.errors import (
     CorruptionError,
     GenerationError,
+    InputError,
     InvalidPropertyError,
     TopicChangedError,
     TopicExistsError,
     TopicNotFoundError,
 )
+from basalt_engine.clock import Clock
 from basalt_engine.keys import NAME_PATTERN, TopicKeys, topic_prefix
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.records import Compression
 from basalt_engine.retention import OnInvalid
+from basalt_engine.table import Store
 
 LABELS_MAX = 64  # properties of a user's own; its row stays small, for every region server reads it
 PROPERTY_CHARS_MAX = 4_096
@@ -40,6 +46,9 @@ class TopicName(EntryName):
     """A namespace and a topic's name in it; make it with `topic_name`, which checks both."""
 
     __slots__ = ()
+
+
+TopicPages: TypeAlias = AsyncIterator[list[tuple[TopicName, TopicMetadata]]]
 
 
 def topic_name(namespace: str, name: str) -> TopicName:
@@ -102,6 +111,56 @@ class Topic(NamedTuple):
         return hashlib.sha256(json.dumps(self.properties, sort_keys=True).encode()).hexdigest()[:16]
 
 
+class TopicCreators:
+    """The number of topics that each principal has created and that are there, once somebody asks: all of them are read then."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] | None = None
+        self._counting = asyncio.Lock()
+        self._changed: dict[TopicName, str | None] | None = None  # while they are read: who created one; None: deleted
+        self._doubts = 0  # changes of which nobody knows whether they took effect
+
+    async def count(self, principal: str, pages: Callable[[], TopicPages]) -> int:
+        """The number of a principal's topics; `pages` reads all there are."""
+        async with self._counting:
+            counts = self._counts
+            if counts is None:
+                counts = await self._read(pages())
+        return counts[principal]
+
+    async def _read(self, pages: TopicPages) -> Counter[str]:
+        changed: dict[TopicName, str | None] = {}
+        found: dict[TopicName, str | None] = {}
+        self._changed, doubts = changed, self._doubts
+        try:
+            async for page in pages:
+                found.update((title, stored.created_by) for title, stored in page if stored.generation > 0)
+        finally:
+            self._changed = None
+        counts = Counter(who for who in (found | changed).values() if who is not None)
+        if doubts == self._doubts:
+            self._counts = counts
+        return counts
+
+    def note(self, title: TopicName, before: str | None, after: str | None) -> None:
+        """A topic is there whose creator is `after`, in place of one of `before`; None: none is."""
+        if self._changed is not None:
+            self._changed[title] = after
+        if self._counts is not None:
+            self._counts.update({who: number for who, number in ((before, -1), (after, 1)) if who is not None})
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Read all topics anew, when somebody asks, where it is unknown whether this change took effect."""
+        try:
+            yield
+        except InputError:
+            raise  # nothing was changed
+        except BaseException:
+            self._counts, self._doubts = None, self._doubts + 1
+            raise
+
+
 class Topics(Catalog[TopicName, Topic]):
     """The topics of one store, as it has them.
 
@@ -112,14 +171,27 @@ class Topics(Catalog[TopicName, Topic]):
     absent_error, exists_error = TopicNotFoundError, TopicExistsError
     exists_hint = "update its properties, or delete it first"
 
-    async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
+    def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
+        super().__init__(store, clock, buckets)
+        self._creators = TopicCreators()
+
+    async def create(self, title: TopicName, properties: Mapping[str, object], created_by: str = "") -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
 
         def describe(generation: int, now_ms: int) -> TopicMetadata:
             ttl_ms, spread, on_invalid, others = check_properties(properties, self.buckets, None)
-            return TopicMetadata(generation, ttl_ms, on_invalid, spread, spread, now_ms, now_ms, others)
+            return TopicMetadata(
+                generation, ttl_ms, on_invalid, spread, spread, now_ms, now_ms, others, created_by=created_by
+            )
 
-        return await self._create(title, describe)
+        with self._creators.changing():
+            topic = await self._create(title, describe)
+            self._creators.note(title, None, created_by)
+        return topic
+
+    async def created_by(self, principal: str) -> int:
+        """The number of topics that a principal has created and that are there; all are counted once, and then with each change."""
+        return await self._creators.count(principal, lambda: self.pages(None))
 
     async def update(
         self, topic: Topic, properties: Mapping[str, object], versions: Collection[str] | None = None
@@ -161,7 +233,9 @@ class Topics(Catalog[TopicName, Topic]):
 
     async def delete(self, topic: Topic) -> None:
         """Delete the topic: its generation counts as a past one."""
-        await self._delete(topic)
+        with self._creators.changing():
+            await self._delete(topic)
+            self._creators.note(topic.title, topic.metadata.created_by, None)
 
     def at(self, title: TopicName, metadata: TopicMetadata) -> Topic:
         """The topic that this metadata describes; a deleted one under its last generation."""

@@ -34,13 +34,21 @@ def read_logins() -> dict[str, Login]:
     """The logins by the URL of their server; none where there is no file."""
     path = logins_path()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {url: Login(**each) for url, each in found.items()}
+        content = path.read_bytes()
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it holds no logins"
-        raise CommandFailure(f"logins file {path}: {reason}", hint="remove it, and log in again") from None
+    except OSError as error:
+        raise _unreadable(path, os.strerror(error.errno or 0)) from None
+    import msgspec  # most commands have no logins to read
+
+    try:
+        return msgspec.json.decode(content, type=dict[str, Login])
+    except msgspec.MsgspecError:
+        raise _unreadable(path, "it holds no logins") from None
+
+
+def _unreadable(path: Path, reason: str) -> CommandFailure:
+    return CommandFailure(f"logins file {path}: {reason}", hint="remove it, and log in again")
 
 
 def write_logins(logins: Mapping[str, Login]) -> None:

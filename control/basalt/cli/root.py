@@ -64,7 +64,10 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "role": Lazy(
             "access.role", "role", "Put principals and groups together under a name, for grants to role:NAME."
         ),
-        "access": Lazy("access.access", "access", "Keep roles and grants in a file: export them, and apply it."),
+        "quota": Lazy("access.quota", "quota", "Show and set how much of a server a principal may use."),
+        "access": Lazy(
+            "access.access", "access", "Keep roles, grants and quotas in a file: export them, and apply it."
+        ),
         "audit": Lazy("operations", "audit", "Show what was done by hand, by whom and why."),
         "backup": Lazy("backup", "backup", "Make, list, verify, delete and restore backups of a store."),
         "repair": Lazy("backup", "repair", "Show what is damaged in a data directory, and mend what can be mended."),

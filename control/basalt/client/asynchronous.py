@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import access, admin, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import (
+    access,
+    admin,
+    groups,
+    messages,
+    producers,
+    quotas,
+    reading,
+    tables,
+    topics,
+    transactions,
+)
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -524,6 +535,15 @@ class AsyncRoles(Handle[ClientScope, AsyncDriver]):
     remove = awaiting(access.remove_role)
 
 
+class AsyncQuotas(Handle[ClientScope, AsyncDriver]):
+    """The quotas of a server, by subject: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+
+    list = awaiting(quotas.list_quotas)
+    describe = awaiting(quotas.describe_quota)
+    set = awaiting(quotas.set_quota)
+    remove = awaiting(quotas.remove_quota)
+
+
 class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
@@ -584,6 +604,7 @@ class AsyncClient(Handle[ClientScope, AsyncDriver]):
         self.tokens = AsyncTokens(scope, driver)
         self.grants = AsyncGrants(scope, driver)
         self.roles = AsyncRoles(scope, driver)
+        self.quotas = AsyncQuotas(scope, driver)
         self.admin = AsyncAdmin(scope, driver)
 
     @property

@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, Self, TypeVa
 
 from basalt.client import handles
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
-from basalt.client.calls import access, admin, groups, messages, producers, reading, tables, topics, transactions
+from basalt.client.calls import (
+    access,
+    admin,
+    groups,
+    messages,
+    producers,
+    quotas,
+    reading,
+    tables,
+    topics,
+    transactions,
+)
 from basalt.client.calls.groups import GroupScope
 from basalt.client.calls.pages import Message, Page
 from basalt.client.calls.producers import ProducerScope
@@ -523,6 +534,15 @@ class Roles(Handle[ClientScope, Driver]):
     remove = blocking(access.remove_role)
 
 
+class Quotas(Handle[ClientScope, Driver]):
+    """The quotas of a server, by subject: `client.quotas`. docs/operations/security.md tells whose rule holds."""
+
+    list = blocking(quotas.list_quotas)
+    describe = blocking(quotas.describe_quota)
+    set = blocking(quotas.set_quota)
+    remove = blocking(quotas.remove_quota)
+
+
 class Admin(Handle[ClientScope, Driver]):
     """The questions and acts of operators: `client.admin`. docs/reference/http-api.md describes the answers."""
 
@@ -583,6 +603,7 @@ class Client(Handle[ClientScope, Driver]):
         self.tokens = Tokens(scope, driver)
         self.grants = Grants(scope, driver)
         self.roles = Roles(scope, driver)
+        self.quotas = Quotas(scope, driver)
         self.admin = Admin(scope, driver)
 
     @property

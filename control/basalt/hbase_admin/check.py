@@ -27,6 +27,7 @@ from basalt.hbase_admin.gateway import (
 from basalt.hbase_admin.install import Installation
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict, count
 from basalt_engine.clock import Clock
+from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import (
     NO_SNAPSHOT,
     SNAPSHOT_KIND,
@@ -145,14 +146,16 @@ class InstallationView:
     faults: Mapping[str, str] = field(default_factory=dict)  # system entries that could not be read, by kind
 
 
-def look_at_gateway(setting: str, address: str | None, wanted_type: int, clock: Clock) -> CheckedGateway:
+def look_at_gateway(
+    setting: str, address: str | None, wanted_type: int, clock: Clock, login: KerberosLogin | None = None
+) -> CheckedGateway:
     """Ask a gateway what it is, and how fast it answers at best: the first answer opens connections of its own, and of
     those that follow a busy machine holds up one or the other."""
     bare = CheckedGateway(setting, address, wanted_type)
     if address is None:
         return bare._replace(fault="is not set")
     try:
-        with Thrift2(address, timeout_ms=ANSWER_TIMEOUT_MS) as gateway:
+        with Thrift2(address, timeout_ms=ANSWER_TIMEOUT_MS, login=login) as gateway:
             server_type, cluster = gateway.server_type(), gateway.cluster_id()
             latency_ms = min(_answer_ms(gateway, clock) for _ in range(LATENCY_TRIES))
     except BasaltError as error:

@@ -9,7 +9,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
-from basalt.errors import CorruptionError, InvalidSettingError, StoreError
+from basalt.errors import CorruptionError, InputError, InvalidSettingError, StoreError
+from basalt.settings import HBaseSettings
+from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import REPORT_KIND, RegionReport
 from basalt_engine.stores.hbase.tables import FAMILY, table_name
 from basalt_engine.stores.hbase.thrift2 import CALL_TIMEOUT_MS, SERVER_TYPE, Thrift2, refusal
@@ -47,8 +49,20 @@ class HBaseRefusedError(Exception):
         self.denied = denied
 
 
+def kerberos_login(settings: HBaseSettings) -> KerberosLogin | None:
+    """Basalt's identity for the gateways; None where they ask nobody. `InvalidSettingError` without the library for it."""
+    if settings.kerberos is None:
+        return None
+    try:
+        return KerberosLogin(settings.kerberos)
+    except InputError as error:
+        raise InvalidSettingError(error.message, field="store.hbase.sasl", hint=error.hint) from None
+
+
 @contextlib.contextmanager
-def admin_gateway(address: str | None, timeout_ms: int = CALL_TIMEOUT_MS) -> Iterator[Thrift2]:
+def admin_gateway(
+    address: str | None, timeout_ms: int = CALL_TIMEOUT_MS, login: KerberosLogin | None = None
+) -> Iterator[Thrift2]:
     """The Thrift 2 gateway at `address`; what HBase refuses inside is an `HBaseRefusedError`."""
     if address is None:
         raise InvalidSettingError(
@@ -56,7 +70,7 @@ def admin_gateway(address: str | None, timeout_ms: int = CALL_TIMEOUT_MS) -> Ite
             field="store.hbase.thrift2",
             hint="start one with `hbase thrift2 start` and name it with --set store.hbase.thrift2=HOST:9090",
         )
-    with Thrift2(address, timeout_ms=timeout_ms) as gateway:
+    with Thrift2(address, timeout_ms=timeout_ms, login=login) as gateway:
         if gateway.server_type() != SERVER_TYPE:
             raise InvalidSettingError(
                 f"store.hbase.thrift2 names {address}, which is a first Thrift gateway",

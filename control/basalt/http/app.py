@@ -6,6 +6,7 @@ from our own protocol, or from any ASGI server.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, ForbiddenError, UnavailableError
+from basalt.errors import BasaltError, ForbiddenError, ThrottledError, UnauthenticatedError, UnavailableError
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -81,7 +82,7 @@ def _document() -> bytes:
 def build_app(services: Services, caller: Caller = ANYBODY) -> Frame:
     """The application that serves `services`. `caller` is who makes all of its calls: from within the process, where that is internal."""
     settings = services.settings
-    routes = Routes(OPERATIONS, Front.of(settings), services.authentication, settings.auth.public)
+    routes = Routes(OPERATIONS, Front.of(settings), services.quotas, services.authentication, settings.auth.public)
     return Frame(services, routes, caller)
 
 
@@ -92,7 +93,7 @@ class Frame:
         self._internal = caller.principal.kind == INTERNAL
         self._services = services
         self._caller = caller
-        if services.authentication is not None and not self._internal:
+        if services.authentication is not None and caller is ANYBODY:
             self._caller = services.authentication.nobody  # until it is known who asks
         self._clock = services.clock
         self._routes = routes
@@ -100,6 +101,7 @@ class Frame:
         self.bodies = BodyBudget(services.settings.http.body_bytes_max)
         self.metrics = Metrics(services)
         self.heads = Heads()
+        self.connections = services.connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -118,7 +120,7 @@ class Frame:
         request = self._request(head, exchange, client_id)
         try:
             found = self._routes.find(request)
-        except BasaltError as error:  # a credential is verified, and counted, once
+        except BasaltError as error:  # a credential is verified, a quota is charged, and both are counted, once
             return self._respond(request, error)
         except Exception:  # noqa: BLE001  # `_respond` meets the same, and tells it
             return self._respond(request)
@@ -141,7 +143,10 @@ class Frame:
         if found.submit is None or len(body) > self.bodies.bytes_max:
             return False
         request.path, request.query = found.path, found.query
-        return found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange))
+        if not found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange)):
+            return False
+        request.charge_body(len(body))
+        return True
 
     def tell(self, request: Request, exchange: PromptExchange, make: Callable[[], Response]) -> None:
         """Answer a request that was begun without a coroutine with what is made for it, or with the error that this raises."""
@@ -168,6 +173,8 @@ class Frame:
                     raise refused
                 answer = await self._answer(request)
             except BasaltError as error:
+                if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
+                    await asyncio.sleep(error.held_ms / 1_000)
                 answer = self._problem(request, error)
             await send_response(request, answer)
         except ClientGoneError:
@@ -203,7 +210,9 @@ class Frame:
         return problem_response(error, request.id)
 
     def _note(self, request: Request) -> None:
-        duration_ms = self._clock.monotonic_ms() - request.started_ms
+        now_ms = self._clock.monotonic_ms()
+        duration_ms = now_ms - request.started_ms
+        request.charge_answer(now_ms)
         self.metrics.answered(request, duration_ms)
         principal = "" if self._services.authentication is None else request.caller.principal
         log_access(request, duration_ms, self._clock.now_ms(), self._services.settings.log.access, principal)

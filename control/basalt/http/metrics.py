@@ -32,10 +32,12 @@ from prometheus_client.registry import Collector
 
 from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
+from basalt.access.quotas import QUOTAS
 from basalt.access.refusals import Refusals
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
 from basalt.errors import BasaltError
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.group_metrics import GroupMetrics
@@ -182,14 +184,14 @@ class Metrics:
         async for family in self._groups.families():
             yield family
         services = self._services
-        others = list(services.collectors)
+        others = [*services.collectors, ConnectionMetrics(services.connections)]
         if services.leadership is not None:
             others.append(LeaderMetrics(services.leadership))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
             if services.authentication.jwts is not None:
                 others.append(JwksMetrics(services.authentication.jwts.jwks))
-        for family in chain(self._pruning(), self._server(), *(other.collect() for other in others)):
+        for family in chain(self._pruning(), self._server(), self._throttled(), *(each.collect() for each in others)):
             yield family
 
     def _requests(self) -> Iterator[Metric]:
@@ -287,6 +289,14 @@ class Metrics:
             age_s = pruner.publisher.age_ms / 1_000
             yield _gauge("basalt_region_snapshot_age_seconds", "Age of the snapshot that region servers read", age_s)
 
+    def _throttled(self) -> Iterator[Metric]:
+        quotas, authentication = self._services.quotas, self._services.authentication
+        counts = {quota.name: quotas.throttled[quota.name] for quota in QUOTAS}
+        if authentication is not None:
+            counts["bad_credentials"] = authentication.failed.throttled_total
+        yield _counters("basalt_throttled", "Calls that were refused for a quota", "quota", counts)
+        yield _gauge("basalt_quota_accounts", "Principals whose use is in memory", len(quotas))
+
     def _server(self) -> Iterator[Metric]:
         writer = self._services.writer
         writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
@@ -309,6 +319,23 @@ class Metrics:
         yield _gauge("basalt_start_time_seconds", "When this server started", self._services.started_ms / 1_000)
         about = {"version": __version__, "store": self._services.store.kind}
         yield InfoMetricFamily("basalt_server", "What runs", value=about)
+
+
+class ConnectionMetrics(Collector):
+    """The series of the connections of one server; the same as leader and as standby."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        yield _gauge("basalt_connections", "Connections of HTTP clients", self._connections.total)
+        yield _counters(
+            "basalt_connections_refused",
+            "Connections that were closed at once: one too many in all, or of their address",
+            "limit",
+            self._connections.refused,
+        )
 
 
 class TlsMetrics(Collector):

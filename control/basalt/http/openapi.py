@@ -64,6 +64,10 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "backup": (NAME, "a backup of the store"),
     "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "a token or login, by its id"),
     "grant": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "a grant, by its id"),
+    "subject": (
+        {"type": "string", "minLength": 1},
+        "a principal, a group, role:NAME or everyone; with ~1 for a /, ~2 for a \\, and ~0 for a ~",
+    ),
     "role": ({"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX}, "a role"),
     "job": ({"type": "string", "pattern": "^[a-z-]{1,64}$"}, "a job of the scheduler"),
 }

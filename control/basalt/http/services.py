@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
+from basalt.access.quotas import Quotas
 from basalt.access.refusals import Refusals
 from basalt.api.bodies.operations import (
     ChangedSettings,
@@ -25,6 +26,7 @@ from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
+from basalt.http.asgi.connections import Connections
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
@@ -86,6 +88,8 @@ class Services:
     directory: Directory
     refusals: Refusals
     authentication: Authentication | None  # None: nobody is asked who they are
+    quotas: Quotas
+    connections: Connections = field(init=False)  # of this process, which may have had others over the store before
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from basalt.access.authentication import Authentication, AuthenticationRules, superusers_of
 from basalt.access.directory import Directory
 from basalt.access.principal import check_member, parse_principal
 from basalt.access.proofs.token import BOOTSTRAP_CHARS_MIN, bootstrap_digest
+from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.access.refusals import Refusals
 from basalt.errors import InputError, InvalidSettingError
 from basalt.settings import Settings
@@ -114,7 +116,7 @@ async def open_access(
     """
     auth = settings.auth
     directory, refusals = (
-        Directory(store, clock, superusers_of(auth.superusers)),
+        Directory(store, clock, superusers_of(auth.superusers), Quotas(QuotaLimits(**asdict(settings.quota)))),
         Refusals(clock, enforced=auth.enforce),
     )
     if not is_asked(settings):

@@ -27,11 +27,12 @@ from basalt.cluster.led_store import LedStore, Term
 from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.app import Frame, build_app
 from basalt.http.asgi import responses
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.metrics import LeaderMetrics, process_collectors
+from basalt.http.metrics import ConnectionMetrics, LeaderMetrics, process_collectors
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import is_asked
 from basalt.server.wiring import RunningServices
@@ -60,13 +61,14 @@ log = logging.getLogger("basalt.failover")
 class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
-    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings) -> None:
+    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings, connections: Connections) -> None:
         self._leadership = leadership
         self._clock = clock
         self._access = settings.log.access
         self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
+        self._registry.register(ConnectionMetrics(connections))
         self._answers: dict[str, Callable[[RequestHead], responses.Response]] = {
             "/livez": lambda _: responses.json_response(Alive(True)),
             "/readyz": self._ready,
@@ -170,8 +172,9 @@ class FailoverServer:
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
+        self.connections = Connections.of(settings.http)
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self._standby = StandbyFrame(self.leadership, clock, settings)
+        self._standby = StandbyFrame(self.leadership, clock, settings, self.connections)
         self._serving: _Serving | None = None
         self._collectors: list[Collector] = []
         self._stopping = False
@@ -259,7 +262,7 @@ class FailoverServer:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
-        services.leadership = self.leadership
+        services.leadership, services.connections = self.leadership, self.connections
         services.collectors += self._collectors
         try:
             await services.scheduler.start()

@@ -18,6 +18,7 @@ from basalt.errors import BasaltError, InvalidSettingError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
+from basalt.http.asgi.connections import Connections
 from basalt.http.metrics import StoreMetrics
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
@@ -79,6 +80,7 @@ class RunningServices(services.Services):
 
     def __post_init__(self) -> None:
         self.settings_at_start = self.settings
+        self.connections = Connections.of(self.settings.http)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
@@ -163,6 +165,7 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
 
 def _open_hbase(settings: HBaseSettings) -> Store:
     try:
+        from basalt.hbase_admin.gateway import kerberos_login
         from basalt_engine.stores.hbase.gateway import NoTableError
         from basalt_engine.stores.hbase.store import HBaseStore
     except ImportError as error:
@@ -178,7 +181,7 @@ def _open_hbase(settings: HBaseSettings) -> Store:
             hint="start one with `hbase thrift2 start` and name it as host:port",
         )
     try:
-        return HBaseStore.open(settings.thrift2, settings.prefix)
+        return HBaseStore.open(settings.thrift2, settings.prefix, login=kerberos_login(settings))
     except NoTableError as error:
         raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 
@@ -261,7 +264,7 @@ async def _wire(
         transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
-        directory=directory, refusals=refusals, authentication=authentication,
+        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
 
 
@@ -316,10 +319,11 @@ def _pruner(
 
 
 def _hbase_cluster(settings: HBaseSettings) -> HBaseCluster:
+    from basalt.hbase_admin.gateway import kerberos_login
     from basalt_engine.stores.hbase.store import HBaseCluster
 
     assert settings.thrift2 is not None, "the store was opened through it"
-    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift)
+    return HBaseCluster(settings.thrift2, settings.prefix, settings.thrift, kerberos_login(settings))
 
 
 def transaction_limits(settings: Settings) -> TransactionLimits:

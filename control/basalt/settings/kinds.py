@@ -40,6 +40,8 @@ _KEY_URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_KERBEROS_PRINCIPAL = re.compile(r"[^\s@/\\]{1,255}(/[^\s@/\\]{1,255})?(@[^\s@/\\]{1,255})?")
+_PRINCIPAL_PART = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,25 @@ class Duration(Whole):
     """A time in milliseconds."""
 
     UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
+
+
+class Limit(Whole):
+    """A whole number that nothing may be above, or "off": there is no limit."""
+
+    def read(self, value: object) -> int | None:  # type: ignore[override]  # as each kind may, and `Whole` does not
+        return None if value == "off" else Whole.read(self, value)
+
+    def write(self, value: object) -> str:
+        return "off" if value is None else Whole.write(self, value)
+
+    def describe(self) -> str:
+        return f"{Whole.describe(self)}, off"
+
+
+class SizeLimit(Limit):
+    """The same of bytes."""
+
+    UNITS = Size.UNITS
 
 
 class Flag(SettingKind):
@@ -291,6 +312,34 @@ class NamePrefix(_Text):
 
     def parse(self, text: str) -> str | None:
         return text if _PREFIX.fullmatch(text) else None
+
+
+class KerberosPrincipal(_Text):
+    """The name of somebody in a realm of Kerberos."""
+
+    FORM = "name@REALM, name/host@REALM"
+
+    def parse(self, text: str) -> str | None:
+        return text if _KERBEROS_PRINCIPAL.fullmatch(text) else None
+
+
+class PrincipalPart(_Text):
+    """The first part of a service's principal."""
+
+    FORM = "1 to 64 letters, digits, _, . or -"
+    OPTIONAL = False
+
+    def parse(self, text: str) -> str | None:
+        return text if _PRINCIPAL_PART.fullmatch(text) else None
+
+
+class ServiceHost(_Text):
+    """The host in a service's principal."""
+
+    FORM = "a host name"
+
+    def parse(self, text: str) -> str | None:
+        return text if _HOST.fullmatch(text) else None
 
 
 class Address(_Text):

@@ -188,12 +188,24 @@ def _secret(key: Key, path: Path, origin: Origin) -> _Given | InvalidSettingErro
     """The value from a file of its own, as container platforms hand out secrets; one line end at its end is not part of it."""
     try:
         text = _text(path, SECRET_BYTES_MAX)
-        if key.is_secret and path.stat().st_mode & stat.S_IROTH:
-            raise ValueError("can be read by every user of this machine, and is to hold a secret (chmod o-r)")
+        if key.is_secret:
+            _check_private(path)
     except ValueError as error:
         message = f"setting {key.name}: {path} {error} (from {origin.text})"
         return InvalidSettingError(message, field=key.name, hint="name a readable file that holds just the value")
     return _Given(key.name, text.removesuffix("\n").removesuffix("\r"), Origin(f"{origin.text} ({path})", secret=True))
+
+
+def _check_private(path: Path) -> None:
+    """`ValueError` for a file that this process cannot read, or everybody can."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise ValueError(f"cannot be read: {reason}") from None
+    if mode & stat.S_IROTH:
+        raise ValueError("can be read by every user of this machine, and is to hold a secret (chmod o-r)")
 
 
 def _from_file(path: Path | None) -> Iterator[_Given | InvalidSettingError]:
@@ -294,10 +306,36 @@ def _contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
             field="store.hbase.thrift",
             hint="set store.hbase.thrift to the host:port of HBase's Thrift gateway",
         )
+    yield from _hbase_kerberos_contradictions(settings)
     if "kerberos" in settings.auth.kinds:
         yield from _missing_of_kerberos(settings)
     if "jwt" in settings.auth.kinds:
         yield from _missing_of_jwt(settings)
+
+
+def _hbase_kerberos_contradictions(settings: Settings) -> Iterator[InvalidSettingError]:
+    """Half of what Kerberos towards HBase needs, or a key that everybody can read."""
+    hbase = settings.store.hbase
+
+    def problem(key: str, message: str, hint: str) -> InvalidSettingError:
+        origin = settings.origins.get(key, DEFAULT).text
+        return InvalidSettingError(f"setting {key}: {message} (from {origin})", field=key, hint=hint)
+
+    if hbase.sasl == "off":
+        for name in ("principal", "keytab", "gateway_host"):
+            if getattr(hbase, name) is not None:
+                hint = "set it to what hbase.thrift.security.qop is at the gateways: auth, auth-int or auth-conf"
+                yield problem(f"store.hbase.{name}", "needs store.hbase.sasl, which is off", hint)
+    elif hbase.keytab is not None and hbase.principal is None:
+        hint = "set store.hbase.principal to whom `klist -k` lists in it"
+        yield problem("store.hbase.keytab", "says nothing without store.hbase.principal", hint)
+    elif hbase.keytab is not None:
+        try:
+            _check_private(Path(hbase.keytab))
+        except ValueError as error:
+            yield problem(
+                "store.hbase.keytab", f"{hbase.keytab} {error}", "name a keytab that only the server can read"
+            )
 
 
 def _missing_of_kerberos(settings: Settings) -> Iterator[InvalidSettingError]:

@@ -30,19 +30,24 @@ from basalt.settings.kinds import (
     HeaderName,
     Host,
     HostNames,
+    KerberosPrincipal,
     KeySource,
+    Limit,
     Moment,
     NamePrefix,
     Networks,
     Origins,
     Port,
+    PrincipalPart,
     Principals,
     Realms,
     RequiredTerm,
     Secret,
+    ServiceHost,
     ServiceName,
     SettingKind,
     Size,
+    SizeLimit,
     Term,
     ThriftPrincipal,
     Url,
@@ -50,8 +55,10 @@ from basalt.settings.kinds import (
     Window,
     Words,
 )
+from basalt_engine.stores.hbase.kerberos import Kerberos
 
 TIMEOUT_MS_MAX = 30 * DAY_MS  # a transaction open for longer than a month would pin every older row
+QUOTA_MAX = 1 << 40  # of anything, a second or at a time: more is no limit
 INTERVAL_MS_MIN = 100  # a job that runs more often does nothing else
 INTERVAL_MS_MAX = 30 * DAY_MS
 ENVIRONMENT_PREFIX = "BASALT__"
@@ -234,6 +241,32 @@ class HBaseSettings:
     prune_compactions: Annotated[
         int, Whole("most regions that one run of the job prune has compacted; 0: none", 0, 1_000)
     ] = 2
+    sasl: Annotated[
+        Literal["off", "auth", "auth-int", "auth-conf"],
+        Choice(
+            "Kerberos towards the gateways: who is there is proved (auth), each byte signed (auth-int) or encrypted too (auth-conf)",
+            ("off", "auth", "auth-int", "auth-conf"),
+        ),
+    ] = "off"
+    principal: Annotated[
+        str | None, KerberosPrincipal("Kerberos principal that Basalt is for HBase; off: whose the ticket cache is")
+    ] = None
+    keytab: Annotated[
+        str | None, FilePath("file with the principal's key; off: tickets come from the ticket cache (KRB5CCNAME)")
+    ] = None
+    service: Annotated[str, PrincipalPart("first part of the gateways' own principal, hbase in hbase/host@REALM")] = (
+        "hbase"
+    )
+    gateway_host: Annotated[
+        str | None, ServiceHost("host in the gateways' own principal; off: the host of their addresses")
+    ] = None
+
+    @property
+    def kerberos(self) -> Kerberos | None:
+        """Basalt's identity for the gateways; None where they ask for none."""
+        if self.sasl == "off":
+            return None
+        return Kerberos(self.sasl, self.principal, self.keytab, self.service, self.gateway_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,11 +305,37 @@ class HttpSettings:
     cors_origins: Annotated[
         tuple[str, ...], Origins("origins whose web pages may call this server from a browser")
     ] = ()
+    # Each takes some KB, and a file; a client has a few. Many more would be an attack, or a client that forgets to close them.
+    connections_max: Annotated[int, Whole("most connections at a time; one more is closed at once", 1, 1_000_000)] = (
+        4_096
+    )
+    # An eighth of them: so many from one address are a proxy, or a fault.
+    connections_per_address_max: Annotated[
+        int,
+        Whole("most of them from one address (of IPv6: one network of 64 bits), which may be a proxy", 1, 1_000_000),
+    ] = 512
     tls_elsewhere: Annotated[
         bool, Flag("a proxy or a mesh before this server speaks TLS: tokens and tickets come to it without")
     ] = False
     flat_topics: Annotated[bool, Flag("answer a topic as a flat property map, for older clients of this API"), LIVE] = (
         False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSettings:
+    """Limits of one principal; `basalt quota set` has others for one, a group, a role or everyone."""
+
+    requests_per_s: Annotated[int | None, Limit("requests a second of one principal", 1, QUOTA_MAX)] = None
+    publish_bytes_per_s: Annotated[
+        int | None, SizeLimit("bytes a second that one principal publishes", 1, QUOTA_MAX)
+    ] = None
+    fetch_bytes_per_s: Annotated[int | None, SizeLimit("bytes a second that one principal reads", 1, QUOTA_MAX)] = None
+    open_transactions: Annotated[int | None, Limit("most open transactions of one principal", 1, QUOTA_MAX)] = None
+    sessions: Annotated[int | None, Limit("most named sessions of one principal", 1, QUOTA_MAX)] = None
+    topics: Annotated[int | None, Limit("most topics that one principal created", 1, QUOTA_MAX)] = None
+    waiting_fetches: Annotated[int | None, Limit("most fetches of one principal that wait at a time", 1, QUOTA_MAX)] = (
+        None
     )
 
 
@@ -462,6 +521,7 @@ class Settings:
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
     http: HttpSettings = HttpSettings()
+    quota: QuotaSettings = QuotaSettings()
     messaging: MessagingSettings = MessagingSettings()
     producers: ProducerSettings = ProducerSettings()
     transactions: TransactionSettings = TransactionSettings()

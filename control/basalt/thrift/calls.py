@@ -182,6 +182,7 @@ class Calls:
             error = TooLargeError(f"{error}; do less in one transaction")
         if not isinstance(error, BasaltError):
             raise error
+        error.message = ownership.message_for(self._caller, self._transactions.manager, error)
         return self._thrown(method, error, arguments)
 
     # The calls.
@@ -243,7 +244,8 @@ class Calls:
         try:
             removed = await self._audited("truncate", what, lambda: self._transactions.truncate(before_ms), _truncated)
         except ConflictError as error:
-            thrown = types.TInvalidTruncateTimeException(error.message)
+            told = ownership.message_for(self._caller, self._transactions.manager, error)
+            thrown = types.TInvalidTruncateTimeException(told)
             return (METHODS["truncateInvalidTxBefore"].encode(e=thrown),)
         return _TRUE if removed else _FALSE
 

@@ -33,6 +33,7 @@ from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.retention import OnInvalid, is_old_generation
 from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.stores.hbase.kerberos import Kerberos, KerberosLogin
 from basalt_engine.stores.hbase.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore
 from basalt_engine.system import SystemTable
@@ -94,10 +95,14 @@ class CheckpointRows(NamedTuple):
 
 
 class HBaseRows(NamedTuple):
-    """The tables of an HBase whose names start with `prefix.`, through its second Thrift gateway at host:port."""
+    """The tables of an HBase whose names start with `prefix.`, through its second Thrift gateway at host:port.
+
+    Where that asks for Kerberos, each executor gets tickets for itself: it needs the keytab at the same path, or a ticket cache.
+    """
 
     address: str
     prefix: str = "basalt"
+    kerberos: Kerberos | None = None
 
     @property
     def shown(self) -> str:
@@ -107,7 +112,8 @@ class HBaseRows(NamedTuple):
         """Open the store; it takes part in no leadership, and nothing is written through it."""
         from basalt_engine.stores.hbase.store import HBaseStore
 
-        return HBaseStore.open(self.address, self.prefix, read_connections_max=CONNECTIONS)
+        login = None if self.kerberos is None else KerberosLogin(self.kerberos)
+        return HBaseStore.open(self.address, self.prefix, read_connections_max=CONNECTIONS, login=login)
 
     def spans(self, tables: Sequence[str]) -> list[TableRange]:
         """Ranges that together are exactly these tables: one for each region.

@@ -7,14 +7,18 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from basalt.access import authentication as module
 from basalt.access.authentication import Authentication, AuthenticationRules
 from basalt.access.directory import Directory
+from basalt.access.failed_proofs import FAILED_PER_S_MAX
+from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.access.proofs.token import TOKEN_BYTES_MAX, bootstrap_digest, draw_token
+from basalt.access.quotas import HELD_MS
 from basalt.access.records import TokenRow
 from basalt.access.refusals import Refusals
-from basalt.errors import AuthenticationUnavailableError, UnauthenticatedError
+from basalt.errors import AuthenticationUnavailableError, ThrottledError, UnauthenticatedError
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 
@@ -112,7 +116,7 @@ def test_the_answer_names_the_ways_to_prove_who_one_is():
         world = World(kinds=frozenset(kinds), bootstrap_digest=None)
         with pytest.raises(UnauthenticatedError) as caught:
             world.ask("x")
-        assert caught.value.challenges == expected == world.authentication.missing().challenges
+        assert caught.value.challenges == expected == world.authentication.missing(None, 0.0).challenges
 
 
 def test_a_token_is_no_credential_where_tokens_are_not_a_kind():
@@ -121,6 +125,12 @@ def test_a_token_is_no_credential_where_tokens_are_not_a_kind():
     for each in (token, ROOT):
         with pytest.raises(UnauthenticatedError, match="invalid"):
             world.ask(each)
+
+
+def test_a_login_counts_whatever_kind_it_was_made_with():
+    world = World(kinds=frozenset({"cert"}))
+    login = world.token(principal="cert:CN=etl", parent="serial 1")
+    assert str(world.ask(login).caller.principal) == "cert:CN=etl"
 
 
 def test_two_names_that_are_no_utf_8_do_not_become_one():
@@ -155,3 +165,58 @@ def test_a_secret_that_shares_all_but_its_end_with_the_right_one_is_invalid(worl
             world.ask(ROOT[:-cut] + "x" * cut)
         with pytest.raises(UnauthenticatedError, match="invalid"):
             world.ask(ROOT[:-cut])
+
+
+# Bad credentials.
+
+
+def test_an_address_that_sends_bad_credentials_is_not_verified_for_a_while_and_known_good_ones_are(world):
+    token = world.token()
+    world.ask(token)
+    for number in range(2 * FAILED_PER_S_MAX):
+        with pytest.raises(UnauthenticatedError):
+            world.ask(draw_token().text if number % 2 else "nonsense")
+    for bad in (draw_token().text, "nonsense", world.token()):  # of the last one nobody here knows yet that it is good
+        with pytest.raises(ThrottledError) as told:
+            world.ask(bad)
+    assert world.authentication.counts["token", "refused"] == 2 * FAILED_PER_S_MAX
+    assert world.authentication.failed.throttled_total == 3
+    world.ask(token)  # though it is verified anew: a token was made
+    assert world.ask(bad, address="192.0.2.8").caller.principal == parse_principal("token:etl")
+    world.clock.advance(told.value.retry_after_ms)
+    assert world.ask(bad) is not None
+
+
+def test_a_known_credential_that_is_revoked_is_one_of_the_bad_ones(world):
+    token = world.token()
+    world.ask(token)
+    (token_id,) = world.directory.entries.tokens
+    row = replace(world.directory.token(token_id), revoked_ms=world.clock.now_ms())
+    asyncio.run(world.directory.change_token(token_id, row))
+    for _ in range(2 * FAILED_PER_S_MAX):
+        with pytest.raises(UnauthenticatedError):
+            world.ask(token)
+    with pytest.raises(ThrottledError):
+        world.ask(token)
+
+
+def test_who_sends_no_credential_is_not_counted_as_one_who_sends_bad_ones(world):
+    for _ in range(10 * FAILED_PER_S_MAX):
+        world.ask()
+    world.ask(world.token())
+    assert len(world.authentication.failed) == 0
+
+
+def test_calls_without_a_credential_are_told_at_once_until_too_many_come_and_keep_no_good_one_waiting(world):
+    missing = [world.authentication.missing("192.0.2.7", 0.0).held_ms for _ in range(3 * FAILED_PER_S_MAX)]
+    assert missing == [0] * 2 * FAILED_PER_S_MAX + [HELD_MS] * FAILED_PER_S_MAX
+    assert world.authentication.missing("192.0.2.8", 0.0).held_ms == 0
+    assert world.authentication.missing("192.0.2.7", 1.0).held_ms == 0  # what was kept back costs no more
+    world.ask(world.token())
+
+
+def test_where_rights_are_not_enforced_a_throttled_credential_is_as_none(world):
+    world.refusals.enforced = False
+    for _ in range(3 * FAILED_PER_S_MAX):
+        assert world.ask("nonsense").caller.principal == ANONYMOUS
+    assert world.authentication.failed.throttled_total == FAILED_PER_S_MAX

@@ -112,7 +112,7 @@ def test_no_header_is_taken_for_a_certificate_that_is_known(world):
 
 
 def test_who_comes_without_is_told_of_both_ways(world):
-    assert "Connect with a client certificate, or send" in world.authentication.missing().hint
+    assert "Connect with a client certificate, or send" in world.authentication.missing(None, 0.0).hint
 
 
 def test_a_change_of_tokens_and_grants_has_certificates_looked_at_again(world):

@@ -11,6 +11,7 @@ from basalt.access import directory as module
 from basalt.access.directory import Directory
 from basalt.access.policy import parse_grant
 from basalt.access.principal import parse_principal
+from basalt.access.quotas import QuotaLimits, QuotaRow
 from basalt.access.records import GRANTS, KINDS, ROLES, TOKENS, VERSION, GrantUse, RoleRow, TokenRow, grant_id
 from basalt.access.resources import topic
 from basalt.errors import BusyError, ConflictError, NotFoundError, StoreError
@@ -261,7 +262,7 @@ def test_where_the_rows_cannot_be_read_for_long_nobody_is_let_in_until_they_can(
         first, _ = await two(store, clock)
         await first.add_grant(READ_ORDERS, "a")
         clock.advance(module.LOST_MS + 1)
-        first._put_in_force(-1, {}, {}, {})  # as its task does when the read fails
+        first._put_in_force(-1, {}, {}, {}, {})  # as its task does when the read fails
         assert not may(first)
         await first._refresh()
         assert may(first)
@@ -349,6 +350,21 @@ def test_a_change_that_is_held_up_keeps_nobody_in_for_ever(clock, monkeypatch):
                 await asyncio.sleep(0)
         await first.close()
 
+
+def test_a_quota_that_one_server_sets_counts_at_another_when_it_looks(clock):
+    async def story():
+        first, second = await two(Remote(), clock)
+        await first.put_quota("token:etl", QuotaLimits(requests_per_s=5), "token:root")
+        assert (first.quotas.are_on, second.quotas.are_on) == (True, False)
+        await second._refresh()
+        assert second.quotas.rules.rows == {"token:etl": QuotaLimits(requests_per_s=5)}
+        assert second.quota("token:etl") == QuotaRow(QuotaLimits(requests_per_s=5), clock.now_ms(), "token:root")
+        await second.remove_quota("token:etl")
+        await first._refresh()
+        assert not first.quotas.are_on
+        with pytest.raises(NotFoundError):
+            await first.remove_quota("token:etl")
+
     asyncio.run(story())
 
 
@@ -362,6 +378,23 @@ def test_a_change_of_tokens_alone_keeps_the_policy_and_what_it_has_found(clock):
         assert "t1" in first.entries.tokens
         await first.put_role("r", ("token:a",), "a")
         assert first.entries.policy is not policy
+
+
+def test_a_quota_whose_version_was_not_written_is_found_within_a_minute(clock):
+    async def story():
+        store = Remote()
+        first, second = await two(store, clock)
+        first._system = SystemTable(Failing(store.table(SystemTable.name), writes_left=1))
+        with pytest.raises(StoreError):
+            await first.put_quota("everyone", QuotaLimits(topics=1), "token:root")
+        assert not first.quotas.are_on
+        await second._refresh()
+        assert not second.quotas.are_on
+        clock.advance(60_000)
+        await second._refresh()
+        assert second.quotas.are_on
+        await first._refresh()
+        assert first.quotas.are_on
 
     asyncio.run(story())
 

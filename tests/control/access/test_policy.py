@@ -236,7 +236,8 @@ def test_who_may_act_as_somebody_has_all_of_their_rights(grants, roles, superuse
     caller, principal = Caller(parse_principal(who), policy, only=only), parse_principal(other)
     if caller.may_act_as(other):
         for verb, resource in asked:
-            is_own = only is None and resource == resources.transactions(principal)  # which come with the credential
+            # Those come with the credential, to who is limited as far as the limits go.
+            is_own = resource == resources.transactions(principal) and caller._is_within(verb, resource)
             assert is_own or caller.has(verb, resource) or not policy.allows(principal, verb, resource), (
                 verb,
                 resource,

@@ -644,3 +644,72 @@ async def test_no_change_of_a_topic_waits_for_the_disk_on_the_event_loop(monkeyp
     await topics.delete(topic)
     assert len(threads) == 3
     assert threading.get_ident() not in threads
+
+
+# Who created topics.
+
+
+async def test_topics_are_counted_by_who_created_them_and_are_there(store: MemoryStore, clock: ManualClock) -> None:
+    topics = served(store, clock)
+    await topics.create(A, {}, "token:etl")
+    await topics.create(B, {}, "token:etl")
+    assert await topics.catalog.created_by("token:etl") == 2
+    await topics.update(A, {"ttl": "60"})
+    await topics.truncate(B, 5)
+    assert await topics.catalog.created_by("token:etl") == 2
+    await topics.delete(A)
+    assert await topics.catalog.created_by("token:etl") == 1
+    await topics.create(A, {}, "jwt:alice")
+    for catalog in (topics.catalog, served(store, clock).catalog):  # the latter is a server that was started anew
+        counts = [await catalog.created_by(who) for who in ("token:etl", "jwt:alice", "token:other", "")]
+        assert counts == [1, 1, 0, 0]
+
+
+async def test_a_refused_change_counts_nothing(store: MemoryStore, clock: ManualClock) -> None:
+    topics = served(store, clock)
+    await topics.create(A, {}, "token:etl")
+    assert await topics.catalog.created_by("token:etl") == 1
+    with pytest.raises(TopicExistsError):
+        await topics.create(A, {}, "token:etl")
+    with pytest.raises(InvalidPropertyError):
+        await topics.create(B, {"ttl": "never"}, "token:etl")
+    assert await topics.catalog.created_by("token:etl") == 1
+
+
+async def test_topics_that_change_while_all_are_read_are_counted_as_they_are_then(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    topics = served(store, clock)
+    for number in range(3):
+        await topics.create(topic_name("shop", f"t{number}"), {}, "token:etl")
+    pages = topics.catalog.pages
+
+    async def held(namespace: str | None) -> Any:
+        async for page in pages(namespace):
+            yield page
+            await topics.create(A, {}, "token:etl")  # behind the page: it is not in it
+            await topics.delete(topic_name("shop", "t0"))  # and this one is
+            await topics.delete(topic_name("shop", "t1"))
+            await topics.create(topic_name("shop", "t1"), {}, "jwt:alice")
+
+    topics.catalog.pages = held  # type: ignore[method-assign]
+    assert await topics.catalog.created_by("token:etl") == 2
+    assert await topics.catalog.created_by("jwt:alice") == 1
+
+
+async def test_after_a_change_of_which_nobody_knows_the_outcome_all_are_counted_anew(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    topics = served(store, clock)
+    assert await topics.catalog.created_by("token:etl") == 0
+    table = topics.catalog._table
+    replace = table.replace
+
+    def lost(*args: Any) -> bool:
+        replace(*args)
+        raise UnknownOutcomeError("the answer was lost")
+
+    table.replace = lost  # type: ignore[method-assign]
+    with pytest.raises(UnknownOutcomeError):
+        await topics.create(A, {}, "token:etl")
+    assert await topics.catalog.created_by("token:etl") == 1

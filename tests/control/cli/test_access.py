@@ -15,6 +15,7 @@ def test_what_is_exported_changes_nothing_when_it_is_applied(root, tmp_path: Pat
     root("role", "set", "billing", "token:invoices", "jwt-group:billing")
     root("grant", "add", "role:billing", "reader", "namespace:shop")
     root("grant", "add", "everyone", "observe", "topic:shop:*")
+    root("quota", "set", "everyone", "--requests-per-s", "500", "--topics", "off")
     token = root("token", "create", "invoices", "--note", 'says "hello"').out.strip()
     ran = root("access", "export")
     assert (ran.code, ran.err) == (0, "")
@@ -33,10 +34,12 @@ def test_a_file_makes_and_prunes_what_it_says(root, tmp_path: Path):
     root("role", "set", "old", "token:a")
     root("role", "set", "billing", "token:a", "token:b")
     root("grant", "add", "token:a", "reader", "namespace:shop")
+    root("quota", "set", "token:a", "--topics", "5")
     file = tmp_path / "access.toml"
     file.write_text(
         '[roles]\nbilling = ["token:b", "token:c"]\n\n'
         '[[grants]]\nsubject = "role:billing"\nverbs = ["read", "observe"]\nresource = "namespace:shop"\n'
+        '[quotas."token:b"]\ntopics = 7\nrequests_per_s = "off"\n'
     )
     told = [
         "role billing: -token:a",
@@ -44,17 +47,19 @@ def test_a_file_makes_and_prunes_what_it_says(root, tmp_path: Path):
         "take back observe, read on namespace:shop from token:a",
         "role billing: +token:c",
         "remove role old",
+        "quotas of token:b: requests_per_s off, topics 7",
+        "remove the quotas of token:a",
     ]
     dry = root("access", "apply", str(file), "--prune", "--dry-run")
-    assert (dry.code, dry.out.splitlines(), dry.err) == (0, told, "basalt: 5 changes would be done\n")
+    assert (dry.code, dry.out.splitlines(), dry.err) == (0, told, "basalt: 7 changes would be done\n")
     assert json.loads(root("access", "apply", str(file), "--prune", "--dry-run", "-o", "json").out)["changes"] == told
     assert [row["name"] for row in json.loads(root("role", "list", "-o", "json").out)] == ["billing", "old"]
     kept = root("access", "apply", str(file))
-    assert (kept.code, kept.out.splitlines()) == (0, [told[0], told[1], told[3]])
+    assert (kept.code, kept.out.splitlines()) == (0, [told[0], told[1], told[3], told[5]])
     asked = root("access", "apply", str(file), "--prune")
     assert (asked.code, "nobody is there to ask" in asked.err.lower()) == (2, True)
     done = root("access", "apply", str(file), "--prune", "--yes", "--reason", "review 12")
-    assert (done.code, done.out.splitlines()) == (0, [told[2], told[4]])
+    assert (done.code, done.out.splitlines()) == (0, [told[2], told[4], told[6]])
     assert json.loads(root("grant", "list", "-o", "json").out)[0]["subject"] == "role:billing"
     assert json.loads(root("audit", "list", "-o", "json").out)[0]["reason"] == "review 12"
 
@@ -70,7 +75,9 @@ def test_a_change_that_fails_tells_how_far_it_came(root, sent_by, tmp_path: Path
     ran = sent_by(token, "access", "apply", str(file))
     assert ran.code == 5
     assert "1 of 2 changes are made; this one failed: grant write on namespace:shop to token:etl" in ran.err
-    assert "you see what concerns yourself alone" in ran.err
+    assert "you see what concerns yourself alone, and no quotas" in ran.err
+    root("grant", "add", "token:lead", "grant", "cluster")
+    assert "you see no quotas" in sent_by(token, "access", "export").err
 
 
 def test_a_file_that_is_wrong_is_named_and_nothing_is_done(root, tmp_path: Path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.access import GrantInfo, RoleInfo, TokenInfo
+from basalt.api.bodies.access import GrantInfo, QuotaRule, RoleInfo, SubjectQuota, TokenInfo
 from basalt.cli.commands.access.access_file import AccessFile, Granted, compose, parse, steps
 from basalt.errors import InputError
 
@@ -20,18 +20,25 @@ GRANTS = st.builds(
     st.sets(st.sampled_from(VERBS), min_size=1),
     st.sampled_from(["topic:shop:orders", "topic:shop:p*", "namespace:shop"]),
 )
+LIMITS = st.one_of(st.just("off"), st.integers(1, 10**12))
+RULES = st.builds(
+    lambda limits: QuotaRule(**limits),
+    st.dictionaries(st.sampled_from(QuotaRule.__struct_fields__), LIMITS, min_size=1),
+)
 FILES = st.builds(
     AccessFile,
     st.dictionaries(st.sampled_from(["x", "y", 'says "no" \\'] ), st.frozensets(MEMBERS)),
     st.frozensets(GRANTS),
+    st.dictionaries(st.sampled_from([*NAMES, "everyone", "role:x"]), RULES),
 )  # fmt: skip
 
 
-def infos(file: AccessFile) -> tuple[list[RoleInfo], list[GrantInfo]]:
+def infos(file: AccessFile) -> tuple[list[RoleInfo], list[GrantInfo], list[SubjectQuota]]:
     """The same as a server tells it."""
     roles = [RoleInfo(name, tuple(sorted(members)), 0, "token:bootstrap") for name, members in file.roles.items()]
     grants = [GrantInfo(f"id of {each}", *each, 0, "token:bootstrap", None, ()) for each in file.grants]
-    return roles, grants
+    quotas = [SubjectQuota(subject, rule, 0, "token:bootstrap") for subject, rule in file.quotas.items()]
+    return roles, grants, quotas
 
 
 def rights(roles: dict[str, frozenset[str]], grants: set[Granted]) -> dict[str, set[tuple[str, str]]]:
@@ -45,19 +52,22 @@ def rights(roles: dict[str, frozenset[str]], grants: set[Granted]) -> dict[str, 
 
 @given(FILES)
 def test_what_is_written_is_read_as_it_was(file: AccessFile):
-    roles, grants = infos(file)
-    assert parse(compose(roles, grants, [])) == file
+    assert parse(compose(*infos(file), [])) == file
 
 
 @given(FILES, FILES, st.booleans())
 def test_the_steps_make_it_so_and_give_nobody_rights_that_they_have_neither_before_nor_after(present, wanted, prune):
-    roles, grants = dict(present.roles), set(present.grants)
+    roles, grants, quotas = dict(present.roles), set(present.grants), dict(present.quotas)
     before, seen = rights(roles, grants), []
     for step in steps(wanted, *infos(present), prune=prune):
         if step.act == "set role":
             roles[step.name] = step.members
         elif step.act == "remove role":
             del roles[step.name]
+        elif step.act == "set quota":
+            quotas[step.name] = step.rule
+        elif step.act == "remove quota":
+            del quotas[step.name]
         elif step.act == "add grant":
             grants.add(step.grant)
         else:
@@ -66,8 +76,9 @@ def test_the_steps_make_it_so_and_give_nobody_rights_that_they_have_neither_befo
         seen.append(rights(roles, grants))
     assert wanted.grants <= grants
     assert wanted.roles.items() <= roles.items()
+    assert wanted.quotas.items() <= quotas.items()
     if prune:
-        assert (roles, grants) == (dict(wanted.roles), set(wanted.grants))
+        assert (roles, grants, quotas) == (dict(wanted.roles), set(wanted.grants), dict(wanted.quotas))
     after = rights(roles, grants)
     for between in seen:
         for member, found in between.items():
@@ -84,7 +95,7 @@ def test_tokens_are_told_without_logins_and_those_that_count_no_more():
     def token(number: int, state: str = "active", parent: str = "") -> TokenInfo:
         return TokenInfo(f"{number:016x}", "token:etl", state, 0, None, "token:bootstrap", "n", (), None, parent)
 
-    text = compose([], [], [token(1), token(2, "revoked"), token(3, "expired"), token(4, parent="x")])
+    text = compose([], [], [], [token(1), token(2, "revoked"), token(3, "expired"), token(4, parent="x")])
     assert [number for number in range(1, 5) if f'id = "{number:016x}"' in text] == [1]
     assert parse(text) == NOBODY
 
@@ -93,8 +104,15 @@ def test_tokens_are_told_without_logins_and_those_that_count_no_more():
     ("text", "says"),
     [
         ("x", "it is not TOML"),
-        ("users = 1", "it has 'users', which is none of roles, grants, tokens"),
-        ("roles = []", "roles is to be a table"),
+        ("users = 1", "it has 'users', which is none of roles, grants, quotas, tokens"),
+        ("roles = []", "roles and quotas are to be tables"),
+        ("quotas = []", "roles and quotas are to be tables"),
+        ("[quotas]\n'token:a' = 5", "quotas of 'token:a' are not a whole number"),
+        ("[quotas.'token:a']", "quotas of 'token:a' are not a whole number"),
+        ("[quotas.'token:a']\nflights = 5", "quotas of 'token:a' are not a whole number"),
+        ("[quotas.'token:a']\ntopics = true", "quotas of 'token:a' are not a whole number"),
+        ("[quotas.'token:a']\ntopics = '5'", "quotas of 'token:a' are not a whole number"),
+        ("[quotas.'nobody']\ntopics = 5", "no kind of principal or group"),
         ("grants = {}", "and grants a list of tables"),
         ("[roles]\nx = 'token:a'", "role 'x' is no list"),
         ("[roles]\nx = [1]", "role 'x' is no list"),

@@ -23,7 +23,7 @@ def judging() -> Iterator[str]:
 def test_where_nobody_has_to_prove_who_they_are_everybody_may_do_everything(cli):
     found = json.loads(cli("auth", "whoami", "-o", "json").out)
     assert (found["principal"], found["judged"]) == ("anonymous", False)
-    assert "principal  anonymous" in cli("auth", "whoami").out
+    assert "principal   anonymous" in cli("auth", "whoami").out
     ran = cli("auth", "check", "operate", "cluster")
     assert (ran.code, ran.out) == (
         0, "anonymous may operate cluster: nobody has to prove who they are, and everybody may do everything\n",

@@ -15,7 +15,7 @@ import pytest
 from basalt.cli.credentials import kerberos_for, token_of_command
 from basalt.cli.profiles import Profile, profiles_path
 from basalt.errors import UnauthenticatedError
-from tests.control.client.certificates import Authority
+from tests.certificates import Authority
 from tests.control.client.scripted import ScriptedServer, answer, problem
 
 CANARY = "canary-5e1f0c77"
@@ -93,13 +93,17 @@ def test_what_a_profile_names_goes_to_its_own_servers_alone(run, server, tmp_pat
 
 
 def test_a_profile_says_which_certificates_to_trust_and_to_show(run, secure, authority: Authority):
-    own = authority.signed("etl")
+    own = authority.client()
     secure.script = [TOPICS]
     files = ("--ca-file", str(authority.file), "--cert-file", str(own.certificate), "--key-file", str(own.key))
     assert run("profile", "add", "dev", "--url", secure.url, *files).code == 0
     assert run(*LIST).code == 0
     assert run(*LIST, "--url", secure.url, "--profile", "dev").code == 0
     assert len(secure.seen) == 2
+    secure.script = [answer(200, b'{"ready": true, "parts": []}')]
+    waited = run("wait", "--timeout", "1s")
+    assert (waited.code, waited.out) == (0, f"{secure.url}\n"), waited
+    assert run("wait", "--timeout", "100ms", "--url", secure.url.replace("127.0.0.1", "localhost")).code == 6
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,13 @@ def test_a_login_that_was_over_there_is_forgotten_here(profiled, asking):
     assert (profiled("auth", "logout").code, read_logins()) == (0, {})
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"u": {}}', '{"u": 1}', "\udcff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{", '{"u": {}}', '{"u": 1}', "\udcff", '{"u": {"token": 5, "principal": "x", "expires_ms": 1}}',
+        '{"u": {"token": "x", "principal": "x", "expires_ms": "1"}}',
+    ],
+)  # fmt: skip
 def test_a_broken_file_is_named_and_not_repeated(run, content):
     path = logins_path()
     path.parent.mkdir(parents=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import basalt
+from basalt.cli.commands.tx import _winner_text
 
 pytestmark = pytest.mark.usefixtures("cli")
 
@@ -50,6 +51,12 @@ def held(cli, begin, owner: str) -> str:
         client.topic("orders").publish(["early"], write_pointer=pointer)
         client.topic("orders").publish(["b", "c"])
     return tx
+
+
+def test_of_a_lost_conflict_no_more_is_told_than_the_server_tells():
+    seen = {"winner": "17", "winner_owner": "payroll", "key": "salary"}
+    assert _winner_text(seen) == "transaction 17 of payroll, which changed salary first"
+    assert _winner_text({**seen, "winner_owner": "", "key": ""}) == "transaction 17"
 
 
 def test_a_list_says_how_many_there_are(cli, begin, owner):

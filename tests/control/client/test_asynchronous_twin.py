@@ -35,7 +35,7 @@ def methods(of: type) -> dict[str, inspect.Signature]:
 
 
 def test_the_clients_and_their_iterators_are_compared():
-    assert len(PAIRS) == 27
+    assert len(PAIRS) == 28
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)

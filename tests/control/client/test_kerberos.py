@@ -16,7 +16,7 @@ from basalt.access.proofs.kerberos import Kerberos
 from basalt.channel_binding import end_point_hash
 from basalt.errors import AuthenticationUnavailableError, InputError, NotLeaderError, UnauthenticatedError
 from basalt.settings import KerberosSettings
-from tests.control.client.certificates import Authority
+from tests.certificates import Authority
 from tests.control.client.scripted import ScriptedServer, answer, problem
 from tests.kdc import Kdc
 
@@ -53,7 +53,7 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def secure(authority: Authority) -> Iterator[ScriptedServer]:
-    own = authority.signed("server")
+    own = authority.server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
     scripted = ScriptedServer(context)

@@ -12,7 +12,7 @@ import pytest
 import basalt
 from basalt.client.tls import FILES_LOOK_MS, Tls, TlsContext, tls_context
 from basalt.errors import InputError, UnavailableError
-from tests.control.client.certificates import Authority
+from tests.certificates import Authority, encrypted
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def publish(client: Any) -> Any:
 
 
 def test_a_client_with_the_files_is_let_in(side, secure, opened, authority):
-    own = authority.signed("etl")
+    own = authority.client(file="etl")
     side.do(publish(opened(secure.url, tls=Tls(authority.file, own.certificate, own.key))))
     together = authority.file.with_name("both.pem")
     together.write_text(own.certificate.read_text() + own.key.read_text())
@@ -40,7 +40,7 @@ def test_a_client_with_the_files_is_let_in(side, secure, opened, authority):
 
 
 def test_the_environment_names_files_for_a_client_that_is_given_none(side, secure, opened, authority, monkeypatch):
-    own = authority.signed("etl")
+    own = authority.client(file="etl")
     for name, path in (("CA", authority.file), ("CERT", own.certificate), ("KEY", own.key)):
         monkeypatch.setenv(f"BASALT_{name}_FILE", str(path))
     side.do(publish(opened(secure.url)))
@@ -48,8 +48,7 @@ def test_the_environment_names_files_for_a_client_that_is_given_none(side, secur
 
 
 def test_a_client_without_a_certificate_or_with_anothers_is_not_let_in(side, secure, opened, authority, tmp_path):
-    (tmp_path / "other").mkdir()
-    foreign = Authority(tmp_path / "other", "stranger").signed("etl")
+    foreign = Authority(tmp_path / "other", "stranger").client()
     for tls in (Tls(authority.file), Tls(authority.file, foreign.certificate, foreign.key)):
         with pytest.raises(basalt.errors.BasaltError):
             side.do(publish(opened(secure.url, tls=tls)))
@@ -57,7 +56,7 @@ def test_a_client_without_a_certificate_or_with_anothers_is_not_let_in(side, sec
 
 
 def test_a_server_of_an_authority_that_the_client_does_not_trust_gets_nothing(side, secure, opened, authority):
-    own = authority.signed("etl")
+    own = authority.client(file="etl")
     with pytest.raises(UnavailableError, match="nothing was sent") as raised:
         side.do(publish(opened(secure.url, token="one", tls=Tls(None, own.certificate, own.key))))
     assert "BASALT_CA_FILE" in (raised.value.hint or "")
@@ -65,13 +64,13 @@ def test_a_server_of_an_authority_that_the_client_does_not_trust_gets_nothing(si
 
 
 def test_files_that_change_are_loaded_again(side, secure, opened, authority):
-    own = authority.signed("etl")
+    own = authority.client(file="etl")
     client = opened(secure.url, tls=Tls(authority.file, own.certificate, own.key))
     side.do(publish(client))
     transport = next(iter(client._driver._transport._servers._open.values()))
     before = transport._tls.context
     transport._tls._looked_ms -= FILES_LOOK_MS
-    authority.signed("etl")  # in the same files
+    authority.client(file="etl")  # in the same files
     for connection in getattr(transport, "_idle", ()):
         connection.close()  # the blocking client looks when it opens one
     if hasattr(transport, "_idle"):
@@ -83,7 +82,7 @@ def test_files_that_change_are_loaded_again(side, secure, opened, authority):
 
 def test_files_are_looked_at_now_and_then(authority, caplog):
     now_ms = 0.0
-    own = authority.signed("etl")
+    own = authority.client(file="etl")
     tls = TlsContext(Tls(authority.file, own.certificate, own.key), lambda: now_ms)
     first = tls.context
     assert not tls.due
@@ -96,13 +95,14 @@ def test_files_are_looked_at_now_and_then(authority, caplog):
         tls.look()
     assert tls.context is first
     assert "what was loaded before stays in use" in caplog.text
-    authority.signed("etl")
+    authority.client(file="etl")
     tls.look()
     assert tls.context is not first
 
 
 def broken(authority: Authority, what: str) -> Tls:
-    own, other, locked = authority.signed("etl"), authority.signed("other"), authority.signed("locked", b"canary")
+    own, other, locked = (authority.client(file=file) for file in ("etl", "other", "locked"))
+    encrypted(locked)
     authority.file.with_name("empty.pem").write_text("")
     return {
         "no CA": Tls("/nowhere/ca.pem"),

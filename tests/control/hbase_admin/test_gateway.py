@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from tests.control.cli.conftest import Run
 from tests.control.hbase_admin.conftest import Admin
 from tests.control.hbase_admin.fake_gateway import FakeHBase, gateway
@@ -30,6 +34,13 @@ def test_a_gateway_that_is_not_set_is_a_usage_error(admin: Admin, run: Run):
     ran = run("hbase", "install", "--no-coprocessor")
     assert ran.code == 2
     assert "store.hbase.thrift2 is not set" in ran.err
+
+
+def test_kerberos_without_its_library_is_a_usage_error(admin: Admin, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    ran = admin("install", "--jar", JAR, sasl="auth")
+    assert ran.code == 2
+    assert "basalt-mq[kerberos]" in ran.err
 
 
 def test_the_first_kind_of_gateway_is_not_taken_for_the_second(admin: Admin, thrift: str):

@@ -305,6 +305,40 @@ def test_a_revoked_certificate_is_refused_from_the_next_list_on(server, run, ver
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_ca_between_is_sent_along_or_is_known_and_each_ca_needs_a_list_where_there_are_lists(
+    server, run, version, tmp_path
+):
+    root = server.authority
+    between = Authority(tmp_path / "between", "between", above=root)
+    client = between.client()
+    alone = client.certificate.read_bytes()
+    lists = tmp_path / "lists.pem"
+
+    async def is_refused(*, sent_along: bool) -> bool:
+        client.certificate.write_bytes(alone + (between.pem if sent_along else b""))
+        return await server.is_refused(root.trusting(client, version))
+
+    async def story():
+        async with server.serving():
+            assert await is_refused(sent_along=False)
+            assert not await is_refused(sent_along=True)
+            server.clients.write_bytes(root.pem + between.pem)
+            server.reload()
+            assert not await is_refused(sent_along=False)
+        lists.write_bytes(root.revoke().read_bytes())
+        async with server.serving(client_crl=str(lists)):
+            assert await is_refused(sent_along=True)  # nobody knows whom the CA between has revoked
+            lists.write_bytes(root.revoke().read_bytes() + between.revoke().read_bytes())
+            server.reload()
+            assert not await is_refused(sent_along=True)
+            lists.write_bytes(root.revoke(between).read_bytes() + between.revoke().read_bytes())
+            server.reload()
+            assert await is_refused(sent_along=True)
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_who_came_in_by_a_certificate_has_one_more_answer_after_a_change_and_others_go_on(server, run, version):
     async def story():
         async with server.serving():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,11 @@ class Call:
         self.gone = asyncio.Event()
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.ended = False
-        self.request: Any = SimpleNamespace(route="poll", exchange=SimpleNamespace(until_gone=self.gone.wait))
+        self.request: Any = SimpleNamespace(
+            route="poll",
+            exchange=SimpleNamespace(until_gone=self.gone.wait),
+            one_more=lambda _quota: nullcontext(),
+        )
 
     async def answered(self) -> str:
         try:

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import uvicorn
 
+from basalt.access.quotas import QuotaLimits
 from basalt.api.bodies.messages import PublishRequest
 from basalt.api.codecs import avro
 from basalt.errors import TooLargeError
 from basalt.http.asgi import protocol
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.asgi.requests import BodyBudget, RequestHead
@@ -375,6 +377,7 @@ class Scripted:
     def __init__(self, answer) -> None:
         self.answer = answer
         self.heads = Heads()
+        self.connections = Connections(1_000, 1_000)
         self.exchanges = []
 
     def begin(self, head, exchange, client_id=None):
@@ -725,6 +728,22 @@ def test_a_prompt_answer_that_cannot_be_sent_ends_its_connection(server, monkeyp
         writer.write(head + body)
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             assert await reader.read() == b""
+        writer.close()
+
+    run(server, story)
+
+
+def test_a_call_beyond_a_quota_is_told_so_before_any_of_a_huge_body_is_asked_for(server):
+    server.client.services.quotas.use({"anonymous": QuotaLimits(publish_bytes_per_s=1)})
+
+    async def story():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        body = b'{"messages":["a"]}'
+        writer.write(publish(body, f"Content-Length: {len(body)}"))
+        assert (await read_answer(reader))[0] == 200
+        writer.write(publish(b"", "Content-Length: 10000000", "Expect: 100-continue"))
+        status, headers, _ = await read_answer(reader)  # which no "100 Continue" comes before
+        assert (status, int(headers["retry-after"]) >= 1) == (429, True)
         writer.close()
 
     run(server, story)

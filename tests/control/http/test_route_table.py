@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.access.policy import Caller
+from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.errors import MethodNotAllowedError, RouteNotFoundError
 from basalt.http.app import ANYBODY, OPERATIONS
 from basalt.http.asgi.front import Front
@@ -33,7 +34,7 @@ def test_each_operation_is_found_by_its_method_and_path(operation):
             values[segment[1:-1]] = segment = f"v{number}"
         segments.append(segment)
     request = asking("/".join(segments), operation.method)
-    found = Routes(OPERATIONS, Front()).find(request)
+    found = Routes(OPERATIONS, Front(), Quotas(QuotaLimits())).find(request)
     assert (found.route, found.path, request.route) == (operation.path, values, operation.path)
     assert operation.handler.__name__ in repr(found.handler)
 
@@ -43,24 +44,24 @@ def test_each_operation_is_found_by_its_method_and_path(operation):
 )
 def test_a_path_that_no_call_has_is_told_so(path):
     with pytest.raises(RouteNotFoundError, match="no call has the path"):
-        Routes(OPERATIONS, Front()).find(asking(path))
+        Routes(OPERATIONS, Front(), Quotas(QuotaLimits())).find(asking(path))
 
 
 def test_a_word_of_a_path_goes_before_a_parameter():
-    routes = Routes(OPERATIONS, Front())
+    routes = Routes(OPERATIONS, Front(), Quotas(QuotaLimits()))
     assert routes.find(asking("/v1/transactions/sessions")).path == {}
     assert routes.find(asking("/v1/transactions/other")).path == {"transaction": "other"}
 
 
 def test_a_head_remembers_what_was_found_and_another_table_finds_anew():
-    routes, request = Routes(OPERATIONS, Front()), asking("/v1")
+    routes, request = Routes(OPERATIONS, Front(), Quotas(QuotaLimits())), asking("/v1")
     found = routes.find(request)
     assert routes.find(request) is found
-    assert Routes(OPERATIONS, Front()).find(request) is not found
+    assert Routes(OPERATIONS, Front(), Quotas(QuotaLimits())).find(request) is not found
 
 
 def test_a_head_that_is_refused_is_refused_again():
-    routes, request = Routes(OPERATIONS, Front()), asking("/v1", "PATCH")
+    routes, request = Routes(OPERATIONS, Front(), Quotas(QuotaLimits())), asking("/v1", "PATCH")
     for _ in range(2):
         with pytest.raises(MethodNotAllowedError):
             routes.find(request)
@@ -70,7 +71,7 @@ def test_a_head_that_is_refused_is_refused_again():
 def test_the_paths_that_are_remembered_have_a_limit_in_number_and_length(monkeypatch):
     monkeypatch.setattr(route_table, "KNOWN_PATHS_MAX", 2)
     monkeypatch.setattr(route_table, "KNOWN_PATH_CHARS_MAX", len("/v1/transactions/12"))
-    routes = Routes(OPERATIONS, Front())
+    routes = Routes(OPERATIONS, Front(), Quotas(QuotaLimits()))
     for name, known in [("1", 1), ("12", 2), ("123", 2), ("13", 1), ("1", 2)]:
         assert routes.find(asking(f"/v1/transactions/{name}")).path == {"transaction": name}
         assert len(routes._known) == known

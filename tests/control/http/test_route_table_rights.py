@@ -12,6 +12,7 @@ import pytest
 from basalt.access.needs import PUBLIC, SELF, needs
 from basalt.access.policy import Caller, Policy, parse_grant
 from basalt.access.principal import ANONYMOUS, Principal, internal, parse_principal
+from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.access.resources import VERBS
 from basalt.api.bodies.messages import PublishRequest, Work, WorkAcknowledge, WorkMarker, WorkPublish
 from basalt.api.codecs import avro
@@ -90,6 +91,7 @@ def made(client: Client) -> World:
             "namespace": "shop", "topic": "orders", "group": "billing", "member": "m", "table": "accounts", "message": message,
             "transaction": pointer, "pointer": pointer, "producer": "p", "session": "s", "region": "abc", "backup": "b1",
             "job": "stats", "token": "0123456789abcdef", "grant": "0123456789abcdef", "role": "readers",
+            "subject": "role:readers",
         },
     )  # fmt: skip
 
@@ -201,6 +203,7 @@ def test_the_calls_that_take_no_right_are_these():
         "POST /v1/admin/grants",
         "DELETE /v1/admin/grants/{grant}",
         "GET /v1/admin/roles",
+        "GET /v1/admin/quotas/{subject}",
         "POST /v1/transactions",
     }
 
@@ -296,6 +299,7 @@ EXAMPLES = (
     Example(f"POST {TOPIC}{GROUP}/fetch", "", {"acknowledge": WORK["acknowledge"]}, OF_WORK[2:]),
     Example("POST /v1/auth/check", "", {"verb": "observe", "resource": "cluster", "principal": "token:a"}, ("inspect cluster",)),
     Example("POST /v1/admin/grants", "", {"subject": "token:a", "verbs": ["grant"], "resource": "*"}, ("grant *",)),
+    Example("GET /v1/admin/quotas/{subject}", "", b"", ("inspect cluster",)),
     Example(f"POST {TOPIC}{GROUP}/acknowledge", "", {"claims": [1], "transaction": "{transaction}"}, UNDER),
 )  # fmt: skip
 
@@ -505,7 +509,7 @@ def asking(caller: Caller, head: Head) -> Request:
 
 
 def test_a_head_that_is_known_is_judged_again_for_another_caller():
-    routes, path = Routes(OPERATIONS, Front()), "/v1/namespaces/shop/topics/orders/publish"
+    routes, path = Routes(OPERATIONS, Front(), Quotas(QuotaLimits())), "/v1/namespaces/shop/topics/orders/publish"
     head = Head("POST", path, path.encode(), b"", {b"host": b"localhost"})
     writer, reader = granted({"write"}), granted({"read"})
     found = routes.find(asking(writer, head))

@@ -11,7 +11,7 @@ import pytest
 from basalt.errors import InvalidSettingError
 from basalt.settings import DayWindow, JobsSettings, Settings, effective, load_settings, read_settings
 from basalt.settings.reference import settings_file, settings_page
-from basalt.settings.tree import keys
+from basalt.settings.tree import QUOTA_MAX, keys
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
@@ -323,6 +323,11 @@ def test_a_key_given_twice_with_flags_is_refused():
         ["transactions.long_timeout_ms=26h"],
         ["http.body_bytes_max=65MiB"],
         ["store.kind=hbase"],
+        ["store.hbase.principal=basalt@EXAMPLE.TEST"],
+        ["store.hbase.keytab=/etc/basalt.keytab"],
+        ["store.hbase.gateway_host=gateway.example.test"],
+        ["store.hbase.sasl=auth-conf", "store.hbase.keytab=/etc/basalt.keytab"],
+        ["store.hbase.sasl=auth", "store.hbase.keytab=/nowhere", "store.hbase.principal=basalt@EXAMPLE.TEST"],
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(flags):
@@ -372,7 +377,8 @@ def test_tls_that_is_given_as_a_whole_is_read():
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "auth", "tls", "store", "leader", "http", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs", "log",
+        "server", "auth", "tls", "store", "leader", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs",
+        "log",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
@@ -440,3 +446,44 @@ def test_a_file_of_two_lines_holds_no_secret_and_its_text_is_not_shown(tmp_path)
     with pytest.raises(InvalidSettingError, match="more than one line") as caught:
         load_settings([f"auth.bootstrap_token_file={file}"])
     assert "hunter" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_kerberos_towards_hbase_goes_by_a_private_keytab_or_by_the_ticket_cache(tmp_path):
+    file = _secret_file(tmp_path / "basalt.keytab")
+    given = ["store.hbase.sasl=auth-conf", "store.hbase.principal=basalt/host@EXAMPLE.TEST"]
+    settings = load_settings([*given, f"store.hbase.keytab={file}"]).store.hbase
+    assert (settings.sasl, settings.principal, settings.keytab) == ("auth-conf", "basalt/host@EXAMPLE.TEST", str(file))
+    assert load_settings(given).store.hbase.keytab is None
+    assert load_settings(given[:1]).store.hbase.service == "hbase"
+    file.chmod(0o644)
+    with pytest.raises(InvalidSettingError, match="can be read by every user of this machine") as caught:
+        load_settings([*given, f"store.hbase.keytab={file}"])
+    assert caught.value.field == "store.hbase.keytab"
+    with pytest.raises(InvalidSettingError, match="/nowhere cannot be read: No such file"):
+        load_settings([*given, "store.hbase.keytab=/nowhere"])
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "principal=",
+        "principal=a b@R",
+        "principal=a@b@c",
+        "principal=/host",
+        "service=h b",
+        "service=hbase/host",
+        "gateway_host=a/b",
+    ],
+)
+def test_names_of_kerberos_have_their_form(flag):
+    with pytest.raises(InvalidSettingError, match="is not"):
+        load_settings(["store.hbase.sasl=auth", f"store.hbase.{flag}"])
+
+
+def test_a_quota_is_a_number_or_off_and_none_is_the_default():
+    settings = load_settings(["quota.requests_per_s=100", "quota.publish_bytes_per_s=4MiB", "quota.topics=off"]).quota
+    assert (settings.requests_per_s, settings.publish_bytes_per_s, settings.topics) == (100, 4 << 20, None)
+    assert load_settings([]).quota.requests_per_s is None
+    for wrong in ("0", "-1", "none", "1.5", str(QUOTA_MAX + 1)):
+        with pytest.raises(InvalidSettingError, match=r"quota\.sessions"):
+            load_settings([f"quota.sessions={wrong}"])

@@ -65,7 +65,7 @@ def refused(call: Callable[..., Any], *arguments: Any) -> str:
 def over_http(serving: Serving, caller: Caller, method: str, target: str, body: object = b"") -> Reply:
     async def ask(services: Any) -> Reply:
         client = Client.__new__(Client)
-        client.app = Frame(services, Routes(OPERATIONS, Front.of(services.settings)), caller)
+        client.app = Frame(services, Routes(OPERATIONS, Front.of(services.settings), services.quotas), caller)
         return await client.ask(method, target, body)
 
     reply: Reply = serving.do(ask)
@@ -198,6 +198,29 @@ def test_a_conflict_names_the_winner_only_to_who_may_look_at_it(serving: Serving
             with pytest.raises(types.TTransactionConflictException) as caught:
                 client.canCommitOrThrow(tx.id, {b"salary:alice"})
             assert (caught.value.conflictingKey, caught.value.conflictingClient) == shown
+
+
+def test_what_is_in_the_way_of_a_truncation_is_named_only_to_who_may_look_at_it(serving: Serving):
+    serving.do(lambda services: services.transactions.begin(owner="payroll", principal=str(ETL)))
+    later_s = serving.clock.now_ms() + 60_000
+    with serving.client() as client:
+        for more, is_named in (((), False), (("observe transactions:token:etl",), True)):
+            judge_by(serving, granted("operate cluster", *more))
+            with pytest.raises(types.TInvalidTruncateTimeException) as caught:
+                client.truncateInvalidTxBefore(later_s)
+            assert ("payroll" in caught.value.message) is is_named
+
+
+def test_a_face_that_is_full_names_the_oldest_only_to_who_may_look_at_it(serving: Serving):
+    state = serving.services.transactions.state
+    state.limits = replace(state.limits, in_progress_max=1)
+    with serving.client() as client:
+        serving.do(lambda services: services.transactions.begin(owner="payroll", principal=str(ETL)))
+        for more, is_named in (((), False), (("observe transactions:token:etl",), True)):
+            judge_by(serving, granted("transact cluster", *more))
+            with pytest.raises(TApplicationException) as caught:
+                client.startShort()
+            assert ("payroll" in caught.value.message) is is_named
 
 
 def test_where_nobody_has_to_prove_who_they_are_the_face_is_open_as_ever():

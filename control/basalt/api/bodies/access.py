@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from msgspec import Struct
 
 from basalt.redaction import HIDDEN
@@ -58,6 +60,54 @@ class RightAnswer(Struct, frozen=True):
     resource: str
     because: str
     grants: tuple[GrantedRights, ...]
+
+
+QuotaLimit: TypeAlias = int | Literal["off"] | None
+
+
+class QuotaRule(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A rule: of each quota how much a principal may use, a second or at a time; `off`: without limit; null: the rule says nothing.
+
+    The names are those of the settings `quota.*`.
+    """
+
+    requests_per_s: QuotaLimit = None
+    publish_bytes_per_s: QuotaLimit = None
+    fetch_bytes_per_s: QuotaLimit = None
+    open_transactions: QuotaLimit = None
+    sessions: QuotaLimit = None
+    topics: QuotaLimit = None
+    waiting_fetches: QuotaLimit = None
+
+
+class SubjectQuota(Struct, frozen=True, rename="camel"):
+    """The rule of a subject: a principal, a group, `role:NAME` or `everyone`."""
+
+    subject: str
+    rule: QuotaRule
+    changed_ms: int
+    made_by: str
+
+
+class QuotaInForce(Struct, frozen=True):
+    """The limit of one quota for a principal (null: none), by whose rule (`settings`: theirs), and what is used of it.
+
+    Of a rate that is what is not paid back yet: with two seconds' worth or more, calls wait. Where there is no limit it may not be known.
+    """
+
+    quota: str
+    limit: int | None
+    by: str
+    used: int
+
+
+class QuotaDescription(Struct, frozen=True, rename="camel"):
+    """The rule of a subject, if it has one; of a principal, what is in force for it. `groups` are those it came with when it called last."""
+
+    subject: str
+    rule: QuotaRule | None
+    groups: tuple[str, ...]
+    in_force: tuple[QuotaInForce, ...]
 
 
 class TokenRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -24,10 +24,11 @@ from basalt.cli.options import (
 from basalt.cli.output import columns, counted, duration_text
 from basalt.cli.root import group
 from basalt.errors import InputError
-from basalt.hbase_admin.check import InstallationView, findings, look_at_gateway, read_installation
-from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway
-from basalt.hbase_admin.install import Installation, UpgradeProgress
+from basalt.hbase_admin.check import CheckFinding, InstallationView, findings, look_at_gateway, read_installation
+from basalt.hbase_admin.gateway import HBaseRefusedError, admin_gateway, kerberos_login
+from basalt.hbase_admin.install import Installation, UpgradeProgress, jar_in_use
 from basalt.hbase_admin.plan import TableChange, Wanted, alter_line, create_lines, plan_upgrade
+from basalt.hbase_admin.rights import grant_lines, jar_finding, read_rights, rights_findings, short_name
 from basalt.settings import HBaseSettings, load_settings
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.hbase import tables
@@ -86,11 +87,13 @@ coprocessor_options = stacked(
 )
 @coprocessor_options
 @click.option("--print-shell", is_flag=True, help="Print commands for `hbase shell` that make the tables.")
+@click.option("--print-grants", is_flag=True, help="Print commands for `hbase shell` that let the server use them.")
 @dry_run_option
 @settings_options
 def install(
     invocation: Invocation, jar: str | None, no_coprocessor: bool, flush_interval: int | None, refresh_interval: int | None,
-    report_interval: int | None, print_shell: bool, dry_run: bool, config: Path | None, settings: tuple[str, ...],
+    report_interval: int | None, print_shell: bool, print_grants: bool, dry_run: bool, config: Path | None,
+    settings: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Make Basalt's tables, or complete an installation that was cut short.
 
@@ -100,6 +103,10 @@ def install(
     if jar and no_coprocessor:
         raise click.UsageError("--jar does not go with --no-coprocessor")
     where = hbase_settings(config, settings)
+    if print_grants:
+        for line in grant_lines(where.prefix, _basalt_user(where)):
+            invocation.out.line(line)
+        return
     path = None if jar is None else coprocessor_jar(jar, refresh_interval, report_interval)
     wanted = Wanted(where.buckets, flush_interval, path)
     if print_shell:
@@ -116,20 +123,28 @@ def install(
 
 
 @hbase.call("check", output_option)
+@click.option(
+    "--user", metavar="NAME", help="Whom the server is for HBase. [default: the first part of store.hbase.principal]"
+)
 @settings_options
-def check(invocation: Invocation, config: Path | None, settings: tuple[str, ...]) -> int:
+def check(invocation: Invocation, user: str | None, config: Path | None, settings: tuple[str, ...]) -> int:
     """Check gateways, tables, coprocessor, and what region servers know; exit code 1 if something is wrong.
 
     Warnings are for what works, but not as it should.
     """
     where, clock = hbase_settings(config, settings), SystemClock()
-    first = look_at_gateway("store.hbase.thrift", where.thrift, 1, clock)
-    second = look_at_gateway("store.hbase.thrift2", where.thrift2, 2, clock)
+    login = kerberos_login(where)
+    first = look_at_gateway("store.hbase.thrift", where.thrift, 1, clock, login)
+    second = look_at_gateway("store.hbase.thrift2", where.thrift2, 2, clock, login)
     view = InstallationView(where.prefix, where.buckets, clock.now_ms(), (first, second))
+    rights: list[CheckFinding] = []
     if second.usable:
         with admin(where, CHECK_TIMEOUT_MS) as gateway:
             view = read_installation(gateway, view, clock)
-    rows = [finding._asdict() for finding in findings(view)]
+            if where.sasl != "off" and view.tables:
+                expected = [user or _basalt_user(where), where.service]
+                rights = [*rights_findings(read_rights(gateway), where.prefix, expected), *_jar_findings(view)]
+    rows = [finding._asdict() for finding in (*findings(view), *rights)]
     invocation.out.rows(columns("name level detail hint", name="check"), rows)
     return EXIT_FAILURE if any(row["level"] == "error" for row in rows) else EXIT_OK
 
@@ -206,6 +221,21 @@ def uninstall(invocation: Invocation, dry_run: bool, yes: bool, config: Path | N
         invocation.out.line(f"\n{'would drop' if dry_run else 'dropped'} {counted(len(tables), 'table')}")
 
 
+def _basalt_user(where: HBaseSettings) -> str:
+    if where.principal is None:
+        raise Usage(
+            "nothing says whom the server is for HBase",
+            hint="set store.hbase.principal, or name the user with --user of `check`",
+        )
+    return short_name(where.principal)
+
+
+def _jar_findings(view: InstallationView) -> Iterator[CheckFinding]:
+    jar = jar_in_use(view.tables)
+    if jar is not None:
+        yield jar_finding(jar.path)
+
+
 def _check_upgraded(upgraded: UpgradeProgress, wait_ms: int) -> None:
     if not upgraded.complete:
         told = f"{upgraded.reported} of {counted(upgraded.regions, 'region')} have reported since"
@@ -226,7 +256,7 @@ def hbase_settings(config: Path | None, settings: tuple[str, ...]) -> HBaseSetti
 def admin(where: HBaseSettings, timeout_ms: int | None = None) -> Iterator[Thrift2]:
     """The gateway for tables; what HBase refuses becomes this command's failure."""
     try:
-        with admin_gateway(where.thrift2, timeout_ms or CALL_TIMEOUT_MS) as gateway:
+        with admin_gateway(where.thrift2, timeout_ms or CALL_TIMEOUT_MS, kerberos_login(where)) as gateway:
             yield gateway
     except HBaseRefusedError as error:
         code = EXIT_AUTH if error.denied else EXIT_FAILURE

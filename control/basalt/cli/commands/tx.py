@@ -156,6 +156,8 @@ def _end_by_force(
     invocation.out.done(sentence, shown)
 
 
+ANONYMOUS = "anonymous"
+
 _LIST = columns("id state kind owner age_ms remaining_ms topics holds_readers", remaining_ms="ends in")
 _HANGING = columns(
     "topic id owner age_ms remaining_ms messages waiting reasons",
@@ -165,7 +167,7 @@ _HANGING = columns(
     reasons="why",
 )
 _DESCRIBED = columns(
-    "id state kind owner session began_ms age_ms expires_ms remaining_ms write_pointers read_pointer topics stored_messages "
+    "id state kind owner principal session began_ms age_ms expires_ms remaining_ms write_pointers read_pointer topics stored_messages "
     "stored_bytes tables change_set external_writes acknowledges lost_to waits_for readers_wait_in also_holds_back at_deadline next_step",
     expires_ms="times out",
     remaining_ms="times out in",
@@ -174,7 +176,7 @@ _DESCRIBED = columns(
     at_deadline="when time is up",
 )
 _ENDED = columns(
-    "id state kind owner began_ms ended_ms timed_out topics tables external_writes invalid_pointers meaning next_step"
+    "id state kind owner principal began_ms ended_ms timed_out topics tables external_writes invalid_pointers meaning next_step"
 )
 _STEPS = columns("when event detail")
 
@@ -278,8 +280,10 @@ def _topic_names(found: dict[str, Any]) -> list[str]:
 def _listing(answer: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]]:
     """A description as a listing, without lines that have nothing to say."""
     shown = _listed_row(answer)
+    if shown["principal"] == ANONYMOUS:  # as all of them, where nobody has to prove who they are
+        shown["principal"] = None
     if "ended_ms" in answer:
-        return shown, _ENDED
+        return shown, tuple(column for column in _ENDED if column.key != "principal" or shown["principal"])
     stored = [part for part in answer["topics"] if part.get("stored_messages") is not None]
     left_out = answer["write_pointers_left_out"]
     lost = answer["lost_to"]
@@ -288,8 +292,7 @@ def _listing(answer: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]
         "stored_messages": sum(part["stored_messages"] for part in stored) if stored else None,
         "stored_bytes": sum(part["stored_bytes"] for part in stored) if stored else None,
         "session": answer["session"] and f"{answer['session']['name']} (epoch {answer['session']['epoch']})",
-        "lost_to": lost
-        and f"transaction {lost['winner']} of {plain(lost['winner_owner'])}, which changed {lost['key']} first",
+        "lost_to": lost and _winner_text(lost),
         "readers_wait_in": [wait_text(block) for block in answer["blocks"]],
         "acknowledges": [
             f"{part['messages']:,} of {part['namespace']}:{part['topic']}/{part['group']}"
@@ -302,6 +305,14 @@ def _listing(answer: dict[str, Any]) -> tuple[dict[str, Any], tuple[Column, ...]
         column for column in _DESCRIBED if column.key in needed or shown.get(column.key) not in (None, [], "", False)
     )
     return shown, columns
+
+
+def _winner_text(lost: dict[str, Any]) -> str:
+    """Who won a conflict; label and key are told to who may look at that transaction."""
+    text = f"transaction {lost['winner']}"
+    if not lost["key"]:
+        return text
+    return f"{text} of {plain(lost['winner_owner'])}, which changed {lost['key']} first"
 
 
 def wait_text(block: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """HTTP/1.1 on one connection: requests parsed, handed to the application, answered in their order; and bounds on all of it.
 
-uvicorn listens and counts connections; this is the protocol that it runs on each of them. It needs neither ASGI's messages nor
+uvicorn listens; this is the protocol that it runs on each of them. It needs neither ASGI's messages nor
 a coroutine for each of them: a request is a `Call`, its answer one write where it is small. What it bounds: a request's
 head, the time for it, bodies that nobody reads yet, readers that take nothing, connections on which nothing comes. A body has
 its time-out in `requests`.
@@ -26,6 +26,7 @@ from uvicorn.server import ServerState
 
 from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies.messages import Buffer
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.requests import (
     ClientGoneError,
@@ -60,6 +61,7 @@ class Application(Protocol):
     """The answerer of requests: a server's, or that of a server which may be a standby."""
 
     heads: Heads
+    connections: Connections
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
@@ -262,6 +264,7 @@ class HttpConnection(asyncio.Protocol):
         app: Any = config.app  # to uvicorn it is only an ASGI application
         self.app: Application = app
         self.heads = self.app.heads
+        self._is_counted = False  # among the connections that the server has; one too many never is
         self.loop = _loop or asyncio.get_running_loop()
         self.server_state = server_state
         self.keep_alive_s = config.timeout_keep_alive
@@ -299,10 +302,15 @@ class HttpConnection(asyncio.Protocol):
         self._default_lines = _EVERY_LINES
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        self.server_state.connections.add(self)  # type: ignore[arg-type]  # any with `shutdown`
         self.transport = transport
         address = get_remote_addr(transport)
         self.client = address[0] if address else None
+        self._is_counted = self.app.connections.open(self.client, self.loop.time())
+        if not self._is_counted:
+            self._deaf = True
+            transport.abort()
+            return
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # any with `shutdown`
         context = transport.get_extra_info("sslcontext")
         if context is not None:
             self.scheme = "https"
@@ -315,6 +323,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
+        if self._is_counted:
+            self._is_counted = False
+            self.app.connections.close(self.client)
         for timer in (self._head_timer, self._stall_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()

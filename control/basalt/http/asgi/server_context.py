@@ -7,6 +7,7 @@ that it is sent over (`tls-server-end-point`, RFC 5929).
 
 from __future__ import annotations
 
+import functools
 import ssl
 
 from basalt.channel_binding import end_point_hash
@@ -19,7 +20,7 @@ class ServerContext(ssl.SSLContext):
     not_after_ms: int = 0  # of the certificate, since 1970
     retired: bool = False  # another context has taken its place
 
-    @property
+    @functools.cached_property
     def end_point_hash(self) -> bytes | None:
         """The hash of the certificate by RFC 5929; None where its signature has none (Ed25519), for which nothing is defined."""
         return end_point_hash(self.certificate_der)

@@ -14,6 +14,7 @@ from msgspec import structs
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES
 from basalt.api.bodies import groups as bodies
 from basalt.api.bodies.messages import INT_MAX, LONG_MAX, MEMBER_CHARS_MAX, Work, is_member
 from basalt.api.codecs import avro, json_bodies
@@ -172,6 +173,7 @@ async def delete(request: Request) -> None:
     body={JSON: schemas.WORK, AVRO: schemas.BINARY},
     answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
     errors=(*_GROUP, *_ENDING, *_OF_A_TRANSACTION, *_OF_A_WORK, errors.BusyError),
+    meters=(PUBLISH_BYTES, FETCH_BYTES),
 )
 async def fetch(request: Request) -> Response:
     """Claim the next messages; before that carry out a Work, if there is one, as a one-shot transaction.

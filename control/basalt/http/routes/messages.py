@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from basalt.access.needs import needs
+from basalt.access.quotas import PUBLISH_BYTES
 from basalt.api.bodies.messages import (
     LONG_MAX,
     Buffer,
@@ -198,6 +199,7 @@ async def _publish(
     errors=(*_WRITER, *NUMBERED_ERRORS),
     headers=NUMBERING_HEADERS,
     submit=submit_publish,
+    meters=(PUBLISH_BYTES,),
 )
 async def publish(request: Request) -> Response:
     """Publish messages.
@@ -219,6 +221,7 @@ async def publish(request: Request) -> Response:
     body_required=True,
     errors=(*_WRITER, SequenceGapError),
     headers=STORED_HEADERS,
+    meters=(PUBLISH_BYTES,),
 )
 async def store(request: Request) -> Response:
     """Store messages aside, for a transaction's commit to publish.
@@ -260,6 +263,7 @@ async def roll_back(request: Request) -> None:
     tag="records",
     headers=NUMBERING_HEADERS,
     submit=submit_records,
+    meters=(PUBLISH_BYTES,),
 )
 async def publish_records(request: Request) -> Response:
     """Publish records.
@@ -282,6 +286,7 @@ async def publish_records(request: Request) -> Response:
     errors=(*_WRITER, SequenceGapError),
     tag="records",
     headers=STORED_HEADERS,
+    meters=(PUBLISH_BYTES,),
 )
 async def store_records(request: Request) -> Response:
     """Store records aside, for a transaction's commit to publish."""

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES, WAITING_FETCHES
 from basalt.api.bodies.messages import INT_MAX, Buffer, Carried, ConsumeRequest, Record
 from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN, AvroMessages, BatchedMessages, Encoding
@@ -96,6 +97,7 @@ class Shape(NamedTuple):
     body_required=True,
     answer={JSON: {"anyOf": [schemas.MESSAGES, schemas.RECORDS_PAGE]}, AVRO: schemas.BINARY, BATCHES: schemas.BATCHED},
     errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
+    meters=(FETCH_BYTES,),
 )
 async def poll(request: Request) -> Response:
     """Read messages from a position on."""
@@ -137,6 +139,7 @@ def messages_answer(request: Request, fetched: Fetch, shape: Shape, headers: Hea
     query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
     answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
     errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
+    meters=(FETCH_BYTES,),
     tag="records",
 )
 async def read_records(request: Request) -> Response:
@@ -180,7 +183,18 @@ async def fetch(
 
 
 async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    """Wait for the answer; `ClientGoneError` when nobody is left to be told."""
+    """Wait for the answer; `ClientGoneError` when nobody is left to be told.
+
+    `ThrottledError` when the caller has as many waits as its quota allows.
+    """
+    try:
+        with request.one_more(WAITING_FETCHES):
+            return await _unless_gone(request, answer)
+    finally:
+        answer.close()  # which nobody may have begun
+
+
+async def _unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
     request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
     task, waits, given_up = asyncio.current_task(), True, False
     assert task is not None, "a call is answered in a task"

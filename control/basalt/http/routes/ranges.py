@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES
 from basalt.api.bodies.json import message_id
 from basalt.api.bodies.messages import INT_MAX, LONG_MAX, Buffer
 from basalt.api.bodies.ranges import Advance, MarkerRequest, MarkersInfo, Splits, StableEnd, TaskInfo
@@ -138,6 +139,7 @@ async def splits(request: Request) -> Splits:
     answer={ARROW: ARROW_STREAM},
     errors=(*EXISTING, GenerationError, ConflictError),
     tag="messages",
+    meters=(FETCH_BYTES,),
 )
 async def read(request: Request) -> Response:
     """The messages after one id and through another, as Arrow record batches."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
@@ -18,6 +19,7 @@ from basalt.access import ownership, resources
 from basalt.access.authentication import Authentication, Identified
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES, Account, Quota, Quotas
 from basalt.api.bodies.messages import Work
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.catalog.topics import TopicName
@@ -68,6 +70,8 @@ KNOWN_PATHS_MAX = 4_096  # paths of calls whose operations are at hand; beyond, 
 PREFLIGHT_SECONDS = 600  # that a browser need not ask again whether another origin's page may call
 KNOWN_PATH_CHARS_MAX = 512  # of such a path: they take 2 MB at most
 
+UNMETERED = frozenset(("/livez", "/readyz"))  # who asks whether a server lives must not be told to wait
+
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -93,9 +97,12 @@ class Header:
 
 
 class Request(RequestHead):
-    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what."""
+    """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what.
 
-    __slots__ = ("asked_id", "caller", "metrics", "own_id", "services", "snapshots")
+    `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes.
+    """
+
+    __slots__ = ("account", "asked_id", "caller", "meters", "metrics", "own_id", "services", "snapshots")
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
@@ -109,6 +116,32 @@ class Request(RequestHead):
         # The write pointer of the transaction that is asked for, and its id as the caller wrote it.
         self.asked_id = NOT_ASKED
         self.own_id = NOT_SCOPED
+        self.account: Account | None = None
+        self.meters: tuple[Quota, ...] = ()
+
+    async def body(self) -> bytes:
+        """The whole body; where its bytes count for a quota they are charged now, before what it asks for is done."""
+        body = await super().body()
+        self.charge_body(len(body))
+        return body
+
+    def charge_body(self, size_bytes: int) -> None:
+        """Charge what the caller publishes."""
+        if self.account is not None and PUBLISH_BYTES in self.meters:
+            self.account.charge(PUBLISH_BYTES, size_bytes, self.services.clock.monotonic_ms())
+
+    def charge_answer(self, now_ms: float) -> None:
+        """Charge what the caller was sent."""
+        if self.account is not None and FETCH_BYTES in self.meters:
+            self.account.charge(FETCH_BYTES, self.sent_bytes, now_ms)
+
+    def limits(self, quota: Quota) -> bool:
+        """Tell whether this quota limits the caller, so that what is there has to be counted."""
+        return self.account is not None and self.account.rulings[quota.place].limit is not None
+
+    def one_more(self, quota: Quota, there: int = 0) -> AbstractContextManager[None]:
+        """Hold a place of what a quota counts, beside those that are there; `ThrottledError`."""
+        return self.services.quotas.one_more(self.account, quota, self.services.clock.monotonic_ms(), there)
 
     @property
     def topic(self) -> TopicName:
@@ -208,10 +241,8 @@ class Request(RequestHead):
 
     def name_as_asked(self, error: BasaltError) -> None:
         """Name the transaction and the request as the caller did, and nothing of transactions at which it may not look."""
-        if error.others and self.caller.policy is not None:
-            manager = self.services.transactions.manager
-            if not manager.is_known or not all(self.sees(manager.state.belonging(other)) for other in error.others):
-                error.message = error.without_names
+        if error.others:
+            error.message = ownership.message_for(self.caller, self.services.transactions.manager, error)
         write_pointer, text = self.asked_id
         if write_pointer:
             error.message = re.sub(rf"\btransaction {write_pointer}\b", f"transaction {text}", error.message)
@@ -253,7 +284,8 @@ class Operation:
 
     `needs` are the rights that it takes: there is no default, so that no call can be without.
     `errors` are the classes that this call may answer beside those that every call may (see `openapi`). `takes` is the
-    type of its JSON body, None where the handler reads the body, or takes none.
+    type of its JSON body, None where the handler reads the body, or takes none. `meters` are the quotas that count the bytes of
+    its body and of its answer.
     """
 
     method: str
@@ -270,6 +302,7 @@ class Operation:
     if_match: bool = False  # whether it reads the header If-Match
     headers: tuple[Header, ...] = ()
     submit: Submit | None = None
+    meters: tuple[Quota, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -315,7 +348,7 @@ class RouteTable:
         self, method: str, path: str, needs: Needs, *, answer: Shape | Content | None = None,
         answers: Mapping[int, Content] | None = None, query: tuple[Query, ...] = (), body: Content | None = None,
         body_required: bool = False, errors: tuple[type[BasaltError], ...] = (), tag: str | None = None,
-        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None,
+        if_match: bool = False, headers: tuple[Header, ...] = (), submit: Submit | None = None, meters: tuple[Quota, ...] = (),
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Declare the decorated handler as an operation.
 
@@ -344,6 +377,7 @@ class RouteTable:
                 if_match=if_match,
                 headers=headers,
                 submit=submit,
+                meters=meters,
             )
             self.operations.append(operation)
             return handler
@@ -441,6 +475,7 @@ class _Method(NamedTuple):
     query: dict[str, Query] | None
     submit: Submit | None
     is_reading: bool
+    meters: tuple[Quota, ...]
 
 
 class Endpoint:
@@ -459,6 +494,7 @@ class Endpoint:
                 {query.name: query for query in operation.query},
                 operation.submit,
                 operation.needs.is_reading,
+                operation.meters,
             )
             for operation in operations
         }
@@ -466,7 +502,7 @@ class Endpoint:
             self._methods.setdefault("HEAD", self._methods["GET"])
         self._allowed = (*sorted(self._methods), "OPTIONS")
         self._methods.setdefault(
-            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False)
+            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False, ())
         )  # whatever the query
 
     def method(self, request: RequestHead) -> _Method:
@@ -494,7 +530,9 @@ class Found:
     `caller` is who was last found to have the rights that it needs: requests that begin alike may be of different ones.
     """
 
-    __slots__ = ("caller", "handler", "is_reading", "kept", "needs", "path", "query", "route", "routes", "submit")
+    __slots__ = (
+        "caller", "handler", "is_reading", "kept", "meters", "needs", "path", "query", "route", "routes", "submit",
+    )  # fmt: skip
 
     def __init__(
         self, routes: Routes, route: str, method: _Method, path: dict[str, str], query: dict[str, Value], caller: Caller
@@ -508,19 +546,22 @@ class Found:
         self.path = path
         self.query = query
         self.submit = method.submit
+        self.meters = method.meters
         self.is_reading = method.is_reading
 
 
 class Routes:
-    """All operations, by their paths, behind the front of the server."""
+    """All operations, by their paths, behind the front of the server and the quotas of who calls."""
 
     def __init__(
-        self, operations: Iterable[Operation], front: Front, authentication: Authentication | None = None,
+        self, operations: Iterable[Operation], front: Front, quotas: Quotas, authentication: Authentication | None = None,
         public: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self._front = front
+        self._quotas = quotas
         self._authentication = authentication
         self._public = frozenset(public)  # paths that the settings open to everybody
+        self._unmetered = UNMETERED | self._public
         by_path: dict[str, list[Operation]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, []).append(operation)
@@ -533,9 +574,9 @@ class Routes:
     def find(self, request: Request) -> Found:
         """The operation that the request's head asks for; the head remembers it, for requests that begin alike.
 
-        Refuses what no call could mean, what the front does not take up, a credential that does not count, a path that no call has, a
-        method that its route does not have, a caller who lacks a right that the call needs, and query parameters that it does not
-        declare. Of paths and methods only those learn who say who they are.
+        Refuses what no call could mean, what the front does not take up, a credential that does not count, a caller whose quota is used
+        up, a path that no call has, a method that its route does not have, a caller who lacks a right that the call needs, and query
+        parameters that it does not declare. Of paths and methods only those learn who say who they are.
         """
         head = request.head
         found: Found | None = head.found
@@ -543,6 +584,9 @@ class Routes:
             request.route = found.route
             if self._authentication is not None:
                 self._identify(request, self._authentication, request.started_ms)
+            if self._quotas.are_on:
+                self._admit(request)
+                self._meter(request, found.meters)
             if found.caller is not request.caller:
                 self._judge(request, found.needs, found.path)
                 found.caller = request.caller  # for whom it stays as it is: a transaction's owner never changes
@@ -551,6 +595,8 @@ class Routes:
         self._front.admit(request)
         if self._authentication is not None:
             self._identify(request, self._authentication, request.started_ms)
+        if self._quotas.are_on:
+            self._admit(request)
         try:
             endpoint, path = self._known.get(head.path) or self._look_up(head.path)
             request.route = endpoint.path
@@ -558,6 +604,7 @@ class Routes:
         except (RouteNotFoundError, MethodNotAllowedError):
             self._must_be_somebody(request)
             raise
+        self._meter(request, method.meters)
         self._judge(request, method.needs, path)
         declared = method.query
         query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
@@ -607,7 +654,23 @@ class Routes:
 
     def _must_be_somebody(self, request: Request) -> None:
         if self._authentication is not None and self._authentication.is_nobody(request.caller):
-            raise self._authentication.missing()
+            raise self._authentication.missing(request.exchange.client, request.started_ms)
+
+    def _admit(self, request: Request) -> None:
+        """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read."""
+        if request.account is not None or request.exchange.internal or request.head.path in self._unmetered:
+            return  # it is charged, and is looked for again
+        account = self._quotas.account_of(request.caller, request.started_ms)
+        if account is not None:
+            self._quotas.admit(account, request.started_ms)
+            request.account = account
+
+    def _meter(self, request: Request, meters: tuple[Quota, ...]) -> None:
+        """Have the caller wait whose bytes are used up; others are charged when they are known."""
+        if request.account is not None:
+            request.meters = meters
+            for meter in meters:
+                self._quotas.admit_bytes(request.account, meter, request.started_ms)
 
     def _look_up(self, path: str) -> tuple[Endpoint, dict[str, str]]:
         given = path.split("/")

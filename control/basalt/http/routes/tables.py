@@ -5,6 +5,7 @@ from __future__ import annotations
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES
 from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
 from basalt.http.asgi.requests import JSON
@@ -40,7 +41,13 @@ def named_table(request: Request) -> TableName:
     return table_name(request.path["namespace"], request.path["table"])
 
 
-@route("POST", TABLE_PATH + "/read", needs("read", TABLE, in_body=("transact transactions",)), errors=_READING)
+@route(
+    "POST",
+    TABLE_PATH + "/read",
+    needs("read", TABLE, in_body=("transact transactions",)),
+    errors=_READING,
+    meters=(FETCH_BYTES,),
+)
 async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     """The cells of some rows."""
     transaction_id = await _transaction(request, asked)
@@ -55,6 +62,7 @@ async def read(request: Request, asked: bodies.ReadRequest) -> bodies.Cells:
     TABLE_PATH + "/write",
     needs("write", TABLE, in_body=("transact transactions",)),
     errors=(*_READING, errors.TransactionConflictError, errors.ConflictError, errors.BusyError),
+    meters=(PUBLISH_BYTES,),
 )
 async def write(request: Request, asked: bodies.WriteRequest) -> None:
     """Change cells under an open transaction."""
@@ -68,7 +76,13 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
     await request.services.tables.write(title, transaction_id, writes, asked.generation)
 
 
-@route("POST", TABLE_PATH + "/scan", needs("read", TABLE, in_body=("transact transactions",)), errors=_READING)
+@route(
+    "POST",
+    TABLE_PATH + "/scan",
+    needs("read", TABLE, in_body=("transact transactions",)),
+    errors=_READING,
+    meters=(FETCH_BYTES,),
+)
 async def scan(request: Request, asked: bodies.ScanRequest) -> bodies.CellPage:
     """The cells of a range of rows."""
     title = named_table(request)

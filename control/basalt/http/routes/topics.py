@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from basalt import errors
 from basalt.access import resources
 from basalt.access.needs import needs
+from basalt.access.quotas import FETCH_BYTES, TOPICS
 from basalt.api.bodies.messages import LONG_MAX
 from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
 from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
@@ -87,8 +88,20 @@ async def get(request: Request) -> Response:
 )
 async def create(request: Request) -> Response:
     """Create a topic, or a new generation of a deleted one."""
-    title = request.topic
-    return _shown(request, await request.services.topics.create(title, await _read_properties(request)))
+    title, topics, creator = request.topic, request.services.topics, request.principal
+    properties = await _read_properties(request)
+    if not request.limits(TOPICS) or await _exists(request, title):  # one that is there is refused as that
+        return _shown(request, await topics.create(title, properties, creator))
+    with request.one_more(TOPICS, await topics.catalog.created_by(creator)):
+        return _shown(request, await topics.create(title, properties, creator))
+
+
+async def _exists(request: Request, title: TopicName) -> bool:
+    try:
+        await request.services.topics.catalog.read(title)
+    except errors.TopicNotFoundError:
+        return False
+    return True
 
 
 @route("DELETE", TOPIC_PATH, needs("manage", TOPIC), errors=(*EXISTING, errors.ConflictError))
@@ -198,6 +211,7 @@ async def stats(request: Request) -> TopicStats:
     answer=list[PeekedMessage],
     errors=EXISTING,
     tag="inspection",
+    meters=(FETCH_BYTES,),
 )
 async def peek(request: Request) -> Response:
     """Messages with their state: open, rolled back and invalid ones too."""

@@ -3,10 +3,13 @@ of operators: which transactions there are, what they hold back, what happened; 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from basalt import errors
 from basalt.access import ownership, resources
 from basalt.access.needs import acting_on_transaction, needs
 from basalt.access.principal import ANONYMOUS
+from basalt.access.quotas import OPEN_TRANSACTIONS, PUBLISH_BYTES, SESSIONS
 from basalt.api.bodies import transactions as bodies
 from basalt.api.bodies.messages import Work
 from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
@@ -100,6 +103,7 @@ def submit_one_shot(request: Request, body: bytes, waiter_of: WaiterOf) -> bool:
         errors.BusyError,
     ),
     submit=submit_one_shot,
+    meters=(PUBLISH_BYTES,),
 )
 async def begin(request: Request) -> Response:
     """Begin a transaction; or, given work, do it as a one-shot transaction."""
@@ -119,12 +123,16 @@ async def begin(request: Request) -> Response:
     request.caller.must("transact", resources.CLUSTER if asked.session is None else resources.session(asked.session))
     session, services = _session(asked), request.services
     begun: Transaction | SessionState
-    if session is None:
-        begun = await services.transactions.begin(*wished)
-    elif isinstance(session, WorkVersion):
-        begun = await services.transactions.sessions.begin_named(session, wished)
+    if isinstance(session, WorkVersion):
+        with _one_more_session(request, session.session), _one_more_transaction(request, session.session):
+            begun = await services.transactions.sessions.begin_named(session, wished)
     else:
-        begun = await services.transactions.sessions.begin(session, wished)
+        with _one_more_transaction(request):
+            begun = (
+                await services.transactions.begin(*wished)
+                if session is None
+                else await services.transactions.sessions.begin(session, wished)
+            )
     if isinstance(begun, Transaction):
         return json_response(_open(request, begun, asked.snapshot))
     assert begun.version is not None, "something was committed"
@@ -134,6 +142,28 @@ async def begin(request: Request) -> Response:
     return json_response(
         bodies.CommittedBefore(None, None, State.COMMITTED.name, begun.name, begun.version, committed_by)
     )
+
+
+def _one_more_transaction(request: Request, joins: str | None = None) -> AbstractContextManager[None]:
+    """Hold a place among the caller's open transactions; not for a begin that is sent again, or that joins one of a named session."""
+    if not request.limits(OPEN_TRANSACTIONS):
+        return nullcontext()
+    state = request.services.transactions.state
+    is_known = request.once_id is not None and state.requests.get(request.once_id) is not None
+    if is_known or (joins is not None and state.session_table.open_in(joins)):
+        return nullcontext()
+    return request.one_more(OPEN_TRANSACTIONS, state.open_of[request.principal])
+
+
+def _one_more_session(request: Request, name: str) -> AbstractContextManager[None]:
+    """Hold a place among the caller's sessions; not where it has this one."""
+    if not request.limits(SESSIONS):
+        return nullcontext()
+    table = request.services.transactions.state.session_table
+    known = table.get(name)
+    if known is not None and known.principal == request.principal:
+        return nullcontext()
+    return request.one_more(SESSIONS, table.held[request.principal])
 
 
 @route("GET", TRANSACTIONS_PATH, needs(filters="observe transactions"))
@@ -158,7 +188,9 @@ async def sessions(request: Request) -> SessionList:
 @route("POST", SESSION_PATH, needs("transact", SESSION), errors=(errors.InvalidNameError, errors.BusyError))
 async def open_session(request: Request, asked: OpenSession) -> OpenedSession:
     """Let a run hold a session, and fence every other run."""
-    opened = await request.services.transactions.sessions.open(request.path["session"], asked.run, request.principal)
+    name = request.path["session"]
+    with _one_more_session(request, name):
+        opened = await request.services.transactions.sessions.open(name, asked.run, request.principal)
     return OpenedSession(opened.name, opened.epoch, opened.version)
 
 
@@ -197,6 +229,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
         errors.MarkerRefusedError,
         errors.RequestReusedError,
     ),
+    meters=(PUBLISH_BYTES,),
 )
 async def commit(request: Request) -> bodies.TransactionOutcome:
     """Commit, and do the given work in the same moment."""
@@ -230,7 +263,7 @@ async def checkpoint(request: Request, asked: bodies.CheckpointRequest = _WITH_S
     return _open(request, transaction, asked.snapshot)
 
 
-@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING)
+@route("POST", TRANSACTION_PATH + "/changes", ACTS, errors=_ENDING, meters=(PUBLISH_BYTES,))
 async def set_changes(request: Request, asked: bodies.ChangesRequest) -> None:
     """Tell its change set, and learn of a conflict."""
     transactions = request.services.transactions

@@ -145,10 +145,10 @@ class TopicLogs:
 
     # Changing topics.
 
-    async def create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
+    async def create(self, title: TopicName, properties: Mapping[str, object], created_by: str = "") -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
         async with self.catalog.changing(title):
-            topic = await self.catalog.create(title, properties)
+            topic = await self.catalog.create(title, properties, created_by)
             self._open.pop(title, None)  # that there is none; the log is opened by who uses it
             return topic
 

@@ -6,7 +6,7 @@ zombie) can begin nothing. `session_rules` decides; bytes: docs/formats/transact
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -52,6 +52,19 @@ class SessionState(msgspec.Struct, frozen=True):
         return version is not None and self.version is not None and version <= self.version
 
 
+class PrincipalCounts(Counter[str]):
+    """Numbers of things by whose they are; of a principal that has none there is no entry."""
+
+    def move(self, before: str | None, after: str | None) -> None:
+        """One belongs to `after` from now on, and no more to `before`; None: to nobody, for it is not there."""
+        if after is not None:
+            self[after] += 1
+        if before is not None:
+            self[before] -= 1
+            if not self[before]:
+                del self[before]
+
+
 class SessionTable:
     """All sessions, the one that was used longest ago first. Every call costs the same however many there are.
 
@@ -61,6 +74,7 @@ class SessionTable:
 
     def __init__(self, sessions: Iterable[SessionState] = (), epoch_over: int = 0) -> None:
         self._sessions = OrderedDict((session.name, session) for session in sessions)
+        self.held = PrincipalCounts(session.principal for session in self._sessions.values())
         self._open: dict[str, set[int]] = {}
         self.epoch_over = epoch_over
 
@@ -116,7 +130,9 @@ class SessionTable:
                 raise CorruptionError(f"session {name!r} is forgotten, which is not there, or in use")
         for name in edit.names:
             # What of it is being committed or rolled back is still found by its name.
-            self.epoch_over = max(self.epoch_over, self._sessions.pop(name).epoch)
+            session = self._sessions.pop(name)
+            self.epoch_over = max(self.epoch_over, session.epoch)
+            self.held.move(session.principal, None)
 
     def entered(self, name: str, transaction_id: int) -> None:
         """A transaction of the session is in progress."""
@@ -142,6 +158,9 @@ class SessionTable:
 
     def _put(self, session: SessionState) -> None:
         """Keep what is known of a session now, as the one used last."""
+        before = self._sessions.get(session.name)
+        if before is None or before.principal != session.principal:
+            self.held.move(None if before is None else before.principal, session.principal)
         self._sessions[session.name] = session
         self._sessions.move_to_end(session.name)
 

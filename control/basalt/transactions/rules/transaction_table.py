@@ -24,7 +24,7 @@ from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpan
 from basalt.transactions.rules.history import History, Items
 from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
-from basalt.transactions.rules.sessions import SessionState, SessionTable
+from basalt.transactions.rules.sessions import PrincipalCounts, SessionState, SessionTable
 from basalt.transactions.rules.transaction import (
     NO_SHORT,
     Belonging,
@@ -230,6 +230,7 @@ class TransactionTable:
         self.leader_epoch = image.leader_epoch
         self.invalid = image.invalid
         self.by_id = {transaction.id: transaction for transaction in image.transactions}
+        self.open_of = PrincipalCounts(transaction.principal for transaction in image.transactions)  # those in `by_id`
         self.conflicts = CommittedChanges()
         self.deadlines = Deadlines()
         self.outcomes = OutcomeMemory(self.limits, image.outcomes)
@@ -438,6 +439,7 @@ class TransactionTable:
             deadline_ms=edit.deadline_ms, owner=edit.owner, external_writes=edit.external_writes, request_id=edit.request_id,
             concurrent=self.in_progress, invalid=self.invalid, first_short=self.first_short,
         )  # fmt: skip
+        self.open_of.move(None, "")
         self.in_progress = self.in_progress.with_added(edit.id)
         self.deadlines.add(edit.id, edit.deadline_ms)
         if edit.kind is Kind.SHORT:
@@ -453,6 +455,7 @@ class TransactionTable:
         principal = sys.intern(edit.principal)  # of a hundred thousand transactions few differ
         if isinstance(began, Transaction):
             self.by_id[edit.id] = replace(began, principal=principal)
+            self.open_of.move("", principal)
         else:
             self.outcomes.put(replace(began, principal=principal))
 
@@ -526,9 +529,10 @@ class TransactionTable:
         if transaction.state is State.COMMITTING and transaction.changes:
             self.conflicts.release(edit.id, transaction.changes)
         self.groups.dropped(edit.id)
-        self.by_id[edit.id] = replace(
-            transaction, state=State.ABORTING, timed_out=edit.timed_out or transaction.timed_out
-        )
+        if edit.id not in self.by_id:
+            self.open_of.move(None, transaction.principal)  # it was invalid
+        timed_out = edit.timed_out or transaction.timed_out
+        self.by_id[edit.id] = replace(transaction, state=State.ABORTING, timed_out=timed_out)
         self._unfinished.add(edit.id)
         self.deadlines.remove(edit.id)
 
@@ -615,9 +619,7 @@ class TransactionTable:
 
     def _advance(self, pointer: int) -> None:
         if pointer <= self.last_pointer:
-            raise CorruptionError(
-                f"write pointer {pointer} does not follow {self.last_pointer}: write pointers only rise"
-            )
+            raise CorruptionError(f"write pointer {pointer} does not follow {self.last_pointer}: they only rise")
         self.last_pointer = pointer
 
     def _moved(self, transaction_id: int, becomes: State, *events: Event) -> Transaction:
@@ -648,7 +650,8 @@ class TransactionTable:
         return None if outcome is None or outcome.state is not State.INVALID else outcome.revived()
 
     def _leave(self, transaction: Transaction, state: State, ended_ms: int, timed_out: bool) -> None:
-        self.by_id.pop(transaction.id, None)
+        if self.by_id.pop(transaction.id, None) is not None:
+            self.open_of.move(transaction.principal, None)
         self.groups.dropped(transaction.id)
         self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)

@@ -8,7 +8,7 @@ are used, but not its socket, which has no deadline for a call as a whole.
 
 A pool lends connections to threads, and looks at each before its use. One that the gateway closed while it was idle is
 noticed without a round trip. One that was idle for longer is asked for a sign of life, because a machine or a firewall on
-the way may have dropped it without a word.
+the way may have dropped it without a word. One whose Kerberos ticket ends is replaced.
 
 The gateway passes on the text of a Java exception, so HBase's refusals are told apart by their words alone.
 """
@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import random
 import re
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +34,8 @@ from thriftpy2.transport import TCyBufferedTransport, TTransportException
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import BasaltError, FencedError, InputError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase import definitions, without_package
+from basalt_engine.stores.hbase.gateway_socket import GatewaySocket, SaslSocket
+from basalt_engine.stores.hbase.kerberos import KerberosError, KerberosLogin
 
 types: Any = definitions()
 
@@ -118,7 +118,7 @@ class Gateway:
                 pause_ms = PAUSE_MS * 2**number
                 last = number + 1 == self._tries_max or self._clock.monotonic_ms() + pause_ms >= deadline_ms
                 if last or (error.asked and not again_when_asked):
-                    raise LostError(f"{method}: {error}", asked=asked) from error
+                    raise LostError(f"{method}: {error}", asked=asked, hint=error.hint) from error
                 self._sleep(pause_ms * (1 + random.random()) / 1_000)  # noqa: S311 - spreads callers, guards nothing
         raise AssertionError("the last try returns or raises")
 
@@ -129,7 +129,8 @@ class Gateway:
     def _away(self, error: LostError) -> StoreError:
         return StoreError(
             f"HBase's Thrift 2 gateway at {self.address} does not answer: {error}",
-            hint="see that `hbase thrift2 start` runs there, and that store.hbase.thrift2 names it",
+            hint=error.hint
+            or "see that `hbase thrift2 start` runs there, that store.hbase.thrift2 names it, and that store.hbase.sasl is what it asks for",
         )
 
     def _unknown(self, error: LostError) -> UnknownOutcomeError:
@@ -178,11 +179,15 @@ def _short(text: str) -> str:
 
 
 class LostError(Exception):
-    """The connection failed during a call. `asked`: the request was sent, so the gateway may have carried it out."""
+    """The connection failed during a call. `asked`: the request was sent, so the gateway may have carried it out.
 
-    def __init__(self, message: str, *, asked: bool) -> None:
+    The hint is None where the gateway may just be away.
+    """
+
+    def __init__(self, message: str, *, asked: bool, hint: str | None = None) -> None:
         super().__init__(message)
         self.asked = asked
+        self.hint = hint
 
 
 class RefusedError(Exception):
@@ -190,17 +195,22 @@ class RefusedError(Exception):
 
 
 class GatewayConnection:
-    """An open connection. After a `LostError` it is closed."""
+    """An open connection, to a gateway that demands Kerberos when there is a login. After a `LostError` it is closed."""
 
-    def __init__(self, address: tuple[str, int], connect_timeout_ms: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        connect_timeout_ms: int,
+        clock: Clock,
+        login: KerberosLogin | None = None,
+        *,
+        service: Any = types.THBaseService,
+    ) -> None:
         self._clock = clock
-        try:
-            self._socket = _Socket(address, connect_timeout_ms, clock)
-        except OSError as error:
-            raise LostError(error.strerror or str(error) or type(error).__name__, asked=False) from error
+        self._socket = _opened(address, connect_timeout_ms, clock, login)
         transport = TCyBufferedTransport(self._socket, BUFFER_BYTES)
         protocol = TCyBinaryProtocol(transport, decode_response=False)  # type: ignore[no-untyped-call]
-        self._client = TClient(types.THBaseService, protocol)
+        self._client = TClient(service, protocol)
         self.used_ms = self._clock.monotonic_ms()
 
     def call(self, method: str, arguments: tuple[object, ...], timeout_ms: float) -> Any:
@@ -221,9 +231,14 @@ class GatewayConnection:
             if not whole:
                 self.close()  # an answer may still be on its way, and would be taken for the next call's
 
+    def begun(self, timeout_ms: float) -> Any:
+        """The client of the service, for one call that must be answered within this time; whoever makes it sees Thrift's own errors."""
+        self._socket.begin(timeout_ms)
+        return self._client
+
     def is_usable(self) -> bool:
-        """False when the gateway has hung up, or sent bytes that nobody asked for. Sends nothing to the gateway."""
-        return self._socket.is_quiet()
+        """False when the gateway has hung up, or sent bytes that nobody asked for, or its ticket ends. Sends nothing to the gateway."""
+        return self._socket.is_quiet() and not self._socket.has_ended()
 
     def close(self) -> None:
         """Hang up; closing twice is fine."""
@@ -233,8 +248,16 @@ class GatewayConnection:
 class ConnectionPool:
     """Lends a bounded number of connections to threads. The one used last is lent first, so spare ones grow old and are closed."""
 
-    def __init__(self, address: tuple[str, int], *, connections_max: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        connections_max: int,
+        clock: Clock | None = None,
+        login: KerberosLogin | None = None,
+    ) -> None:
         self._address = address
+        self._login = login
         self._clock = clock or SystemClock()
         self._slots = threading.BoundedSemaphore(connections_max)
         self._lock = threading.Lock()
@@ -248,7 +271,7 @@ class ConnectionPool:
         if not self._slots.acquire(timeout=LEND_TIMEOUT_MS / 1_000):
             raise LostError(f"all connections were in use for {LEND_TIMEOUT_MS} ms", asked=False)
         try:
-            connection = self._take() or GatewayConnection(self._address, CONNECT_TIMEOUT_MS, self._clock)
+            connection = self._take() or GatewayConnection(self._address, CONNECT_TIMEOUT_MS, self._clock, self._login)
             try:
                 yield connection
             finally:
@@ -257,6 +280,8 @@ class ConnectionPool:
             self._slots.release()
 
     def _take(self) -> GatewayConnection | None:
+        if self._login is not None:
+            self._login.renew_early()
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -297,57 +322,17 @@ class ConnectionPool:
             connection.close()
 
 
-class _Socket:
-    """A TCP socket for thriftpy2's transport, with one deadline for each call."""
-
-    def __init__(self, address: tuple[str, int], connect_timeout_ms: int, clock: Clock) -> None:
-        self._clock = clock
-        self._tcp = socket.create_connection(address, timeout=connect_timeout_ms / 1_000)
-        self._tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._deadline_ms = 0.0
-        self.asked = False
-
-    def begin(self, timeout_ms: float) -> None:
-        """Start a call, which must be answered within this time."""
-        self._deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        self.asked = False
-
-    def _wait(self) -> None:
-        left_ms = self._deadline_ms - self._clock.monotonic_ms()
-        if left_ms <= 0:
-            raise TimeoutError("timed out")
-        self._tcp.settimeout(left_ms / 1_000)
-
-    def read(self, size: int) -> bytes:
-        """At least one byte and at most `size` of them."""
-        self._wait()
-        data = self._tcp.recv(size)
-        if not data:
-            raise EOFError("the gateway hung up")
-        return data
-
-    def write(self, data: bytes) -> None:
-        """All of the bytes: a part of a request."""
-        self._wait()
-        self._tcp.sendall(data)
-
-    def flush(self) -> None:
-        """The request is whole."""
-        self.asked = True
-
-    def is_quiet(self) -> bool:
-        if self._tcp.fileno() < 0:
-            return False
-        poll = select.poll()
-        poll.register(self._tcp, select.POLLIN)
-        return not poll.poll(0)
-
-    def is_open(self) -> bool:
-        return self._tcp.fileno() >= 0
-
-    def close(self) -> None:
-        self._tcp.close()
+def _opened(
+    address: tuple[str, int], connect_timeout_ms: int, clock: Clock, login: KerberosLogin | None
+) -> GatewaySocket:
+    try:
+        if login is None:
+            return GatewaySocket(address, connect_timeout_ms, clock)
+        return SaslSocket(address, connect_timeout_ms, clock, login)
+    except KerberosError as error:
+        raise LostError(str(error), asked=False, hint=error.hint) from error
+    except OSError as error:
+        raise LostError(error.strerror or str(error) or type(error).__name__, asked=False) from error
 
 
 def _text(error: Exception) -> str:

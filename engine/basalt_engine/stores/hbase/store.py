@@ -8,7 +8,17 @@ from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError, StoreError
-from basalt_engine.stores.hbase.gateway import ConnectionPool, Gateway, NoTableError, no_table, parse_address
+from basalt_engine.stores.hbase.gateway import (
+    CONNECT_TIMEOUT_MS,
+    ConnectionPool,
+    Gateway,
+    GatewayConnection,
+    LostError,
+    NoTableError,
+    no_table,
+    parse_address,
+)
+from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import WRITER_TABLES, Region
 from basalt_engine.stores.hbase.scan import Prefetcher
 from basalt_engine.stores.hbase.table import HBaseTable, Timestamps, WriteProgress
@@ -69,6 +79,7 @@ class HBaseStore:
         *,
         read_connections_max: int = READ_CONNECTIONS_MAX,
         clock: Clock | None = None,
+        login: KerberosLogin | None = None,
     ) -> HBaseStore:
         """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
 
@@ -76,10 +87,10 @@ class HBaseStore:
         """
         place = parse_address(address)
         store = cls(
-            Gateway(ConnectionPool(place, connections_max=read_connections_max), address),
-            Gateway(ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX), address),
+            Gateway(ConnectionPool(place, connections_max=read_connections_max, login=login), address),
+            Gateway(ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX, login=login), address),
             prefix,
-            applies_retention=_has_coprocessor(address, table_name(prefix, "message")),
+            applies_retention=_has_coprocessor(address, table_name(prefix, "message"), login),
             clock=clock,
         )
         try:
@@ -143,17 +154,20 @@ class HBaseCluster:
     """The calls that pruning makes to a cluster beside reading rows, through its gateways at `host:port`.
 
     Each opens its own connection: calls are few, and they need no lease on the store. A compaction is asked for through
-    HBase's first Thrift gateway, for only that one has the call; the library happybase is made for it.
+    HBase's first Thrift gateway, for only that one has the call.
     """
 
-    def __init__(self, thrift2: str, prefix: str, thrift: str | None = None) -> None:
+    def __init__(
+        self, thrift2: str, prefix: str, thrift: str | None = None, login: KerberosLogin | None = None
+    ) -> None:
         self._thrift2 = thrift2
         self._prefix = prefix
         self._thrift = thrift
+        self._login = login
 
     def regions(self) -> list[Region]:
         """The regions of the tables that rows with writers are in, without those that were split or merged away."""
-        pool = ConnectionPool(parse_address(self._thrift2), connections_max=1)
+        pool = ConnectionPool(parse_address(self._thrift2), connections_max=1, login=self._login)
         try:
             read = Gateway(pool, self._thrift2).read
             tables = [(table_name(self._prefix, table), table) for table in WRITER_TABLES]
@@ -168,28 +182,47 @@ class HBaseCluster:
                 "store.hbase.thrift is not set: HBase's second Thrift gateway cannot ask for a compaction",
                 hint="name the first gateway, or set store.hbase.prune_compactions to 0",
             )
-        import happybase
-        from Hbase_thrift import IOError as HBaseIOError  # the module that happybase makes of its IDL
+        import happybase  # noqa: F401  # which makes the next module of its IDL
+        from Hbase_thrift import IOError as HBaseIOError
         from thriftpy2.thrift import TException
 
-        host, port = parse_address(self._thrift)
         try:
-            connection = happybase.Connection(host, port, timeout=COMPACT_TIMEOUT_MS)
+            connection = _first_gateway(parse_address(self._thrift), self._login)
             try:
                 connection.compact_table(region.name, major=True)  # HBase takes the name of either
             finally:
                 connection.close()
         except HBaseIOError as error:
             raise StoreError(f"HBase does not compact region {region.name!r}: {_reason(error)}") from error
-        except (OSError, EOFError, TException) as error:
+        except (OSError, EOFError, TException, LostError) as error:
+            hint = error.hint if isinstance(error, LostError) else None
             raise StoreError(
-                f"HBase's Thrift gateway at {host}:{port} does not answer: {_reason(error)}",
-                hint="see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
+                f"HBase's Thrift gateway at {self._thrift} does not answer: {_reason(error)}",
+                hint=hint or "see that `hbase thrift start` runs there, and that store.hbase.thrift names it",
             ) from error
 
 
-def _has_coprocessor(address: str, table: str) -> bool:
-    with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS) as gateway:
+def _first_gateway(address: tuple[str, int], login: KerberosLogin | None) -> Any:
+    """happybase's connection to HBase's first Thrift gateway, on a socket of ours: its own speaks no SASL."""
+    import happybase
+    from Hbase_thrift import Hbase
+
+    class FirstGateway(happybase.Connection):  # type: ignore[misc]  # it has no types
+        def _refresh_thrift_client(self) -> None:
+            self.gateway = GatewayConnection(address, CONNECT_TIMEOUT_MS, SystemClock(), login, service=Hbase)
+            self.client = self.gateway.begun(COMPACT_TIMEOUT_MS)
+
+        def open(self) -> None:
+            """It is open since it was made."""
+
+        def close(self) -> None:
+            self.gateway.close()
+
+    return FirstGateway()
+
+
+def _has_coprocessor(address: str, table: str, login: KerberosLogin | None) -> bool:
+    with Thrift2(address, timeout_ms=DESCRIBE_TIMEOUT_MS, login=login) as gateway:
         descriptor = gateway.descriptor(table)
     if descriptor is None:
         raise no_table(table)
@@ -198,7 +231,7 @@ def _has_coprocessor(address: str, table: str) -> bool:
 
 def _reason(error: Any) -> str:
     """The first line of the error's text, which may be a whole Java stack."""
-    text = getattr(error, "message", None) or repr(error)
+    text = getattr(error, "message", None) or str(error) or repr(error)
     return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).partition("\n")[0]
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase import definitions, without_package
+from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import Region
 from basalt_engine.table import prefix_stop
 
@@ -39,18 +40,19 @@ class TableDescriptor(NamedTuple):
 class Thrift2:
     """A connection to a Thrift 2 gateway. Use it in a `with` block, from one thread."""
 
-    def __init__(self, address: str, *, timeout_ms: int = CALL_TIMEOUT_MS) -> None:
+    def __init__(self, address: str, *, timeout_ms: int = CALL_TIMEOUT_MS, login: KerberosLogin | None = None) -> None:
         self.address = address
         self._types = definitions()
         self._timeout_ms = timeout_ms
         from basalt_engine.stores.hbase.gateway import GatewayConnection, LostError, parse_address
 
         try:
-            self._connection = GatewayConnection(parse_address(address), CONNECT_TIMEOUT_MS, SystemClock())
+            self._connection = GatewayConnection(parse_address(address), CONNECT_TIMEOUT_MS, SystemClock(), login)
         except LostError as error:
             raise StoreError(
-                f"the Thrift gateway at {address} cannot be reached",
-                hint="start it with `hbase thrift2 start`, or set store.hbase.thrift2 to where it listens",
+                f"the Thrift gateway at {address} cannot be reached" + (f": {error}" if error.hint else ""),
+                hint=error.hint
+                or "start it with `hbase thrift2 start`, or set store.hbase.thrift2 to where it listens",
             ) from error
 
     def __enter__(self) -> Thrift2:
@@ -166,7 +168,8 @@ class Thrift2:
         except LostError as error:
             raise UnknownOutcomeError(
                 f"the connection to the Thrift gateway at {self.address} failed in {method}: {error}",
-                hint="the gateway must speak the binary protocol over a buffered transport; its log may tell more",
+                hint="the gateway must speak the binary protocol over a buffered transport, and store.hbase.sasl be what it asks for; "
+                "its log may tell more",
             ) from error
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from basalt.errors import CorruptionError
 from basalt.transactions.log.snapshot_format import decode_snapshot
@@ -138,3 +142,50 @@ def test_one_that_went_on_gets_no_owner_any_more(scene: Scene):
     scene.checkpoint(plain)
     with pytest.raises(CorruptionError, match="gets an owner"):
         scene.state.apply(edits.Owned(plain.id, ETL))
+
+
+def counted(state: TransactionProposals) -> tuple[dict[str, int], dict[str, int]]:
+    """The transactions that have not ended, and the sessions, of each principal: counted one by one."""
+    transactions = Counter(transaction.principal for transaction in state.transactions())
+    return dict(transactions), dict(Counter(session.principal for session in state.sessions.all()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["begin", "session", "delete", "commit", "later", "abort", "invalidate", "again", "expire"]
+            ),
+            st.integers(0, 5),
+        ),
+        max_size=30,
+    )
+)
+def test_the_numbers_of_what_a_principal_has_are_those_that_one_counts(acts: list[tuple[str, int]]):
+    scene, begun, ended = Scene(), [], []
+    for act, number in acts:
+        principal, name = ("", ETL, ALICE)[number % 3], f"s{number % 2}"
+        if act == "begin":
+            begun.append(scene.begin(principal=principal))
+        elif act == "session":
+            scene.done(scene.state.sessions.open(name, f"r{number}", scene.now_ms, principal))
+        elif act == "delete" and scene.state.session_table.get(name) is not None:
+            scene.done(scene.state.sessions.delete(name, scene.now_ms))
+        elif act == "expire":
+            scene.clock.advance(60_000)
+            scene.expire()
+            begun = []
+        elif act == "again" and ended:
+            scene.abort(ended.pop(), inline=False)  # it was invalid, and is rolled back
+        elif begun:
+            transaction = begun.pop(number % len(begun))
+            if act == "later":
+                scene.commit(transaction, inline=False)
+            elif act == "invalidate":
+                scene.invalidate(transaction)
+                ended.append(transaction)
+            elif act in ("commit", "abort"):
+                getattr(scene, act)(transaction)
+        for state in (scene.state, again(scene.state)):
+            assert (dict(state.open_of), dict(state.session_table.held)) == counted(state)

@@ -1,4 +1,4 @@
-"""`basalt access`: roles and grants as one file that is reviewed and kept like code."""
+"""`basalt access`: roles, grants and quotas as one file that is reviewed and kept like code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from basalt.cli.failures import EXIT_USAGE, CommandFailure
 from basalt.cli.options import Invocation, author_options, confirm, dry_run_option, yes_option
@@ -14,31 +15,33 @@ from basalt.cli.root import group
 from basalt.errors import BasaltError, InputError
 
 if TYPE_CHECKING:
+    from basalt.api.bodies.access import SubjectQuota
     from basalt.cli.commands.access.access_file import AccessFile, Step
     from basalt.client import Client
 
-access = group("access", "Keep roles and grants in a file: export them, and apply it.")
+access = group("access", "Keep roles, grants and quotas in a file: export them, and apply it.")
 
 
 @access.call("export")
 def export(invocation: Invocation) -> None:
-    """Print roles and grants as TOML, always in the same order; and tokens by id, for whoever reads it."""
+    """Print roles, grants and quotas as TOML, always in the same order; and tokens by id, for whoever reads it."""
     from basalt.cli.commands.access.access_file import compose
 
     with invocation.client() as client:
-        _warn_of_part(client)
-        text = compose(client.roles.list(), client.grants.list(), client.tokens.list())
+        text = compose(client.roles.list(), client.grants.list(), _quotas(client), client.tokens.list())
     invocation.out.line(text.rstrip("\n"))
 
 
 @access.call("apply")
 @click.argument("file", type=click.File("rb"))
-@click.option("--prune", is_flag=True, help="Take back grants and remove roles that the file does not have.")
+@click.option(
+    "--prune", is_flag=True, help="Take back grants, and remove roles and quotas, that the file does not have."
+)
 @author_options
 @yes_option
 @dry_run_option
 def apply(invocation: Invocation, file: Any, prune: bool, yes: bool, dry_run: bool, **author: Any) -> None:
-    """Make roles and grants as FILE has them; applied again it changes nothing. - is standard input.
+    """Make roles, grants and quotas as FILE has them; applied again it changes nothing. - is standard input.
 
     What fails leaves the rest undone; applied again it goes on. Tokens are left alone.
 
@@ -50,14 +53,13 @@ def apply(invocation: Invocation, file: Any, prune: bool, yes: bool, dry_run: bo
 
     wanted = _read(file)
     with invocation.client() as client:
-        _warn_of_part(client)
-        todo = list(steps(wanted, client.roles.list(), client.grants.list(), prune=prune))
+        todo = list(steps(wanted, client.roles.list(), client.grants.list(), _quotas(client), prune=prune))
         if dry_run or not todo:
             _tell(invocation, todo, "would be done" if todo else "is as the file has it", dry_run=dry_run)
             return
         removals = sum(step.act.startswith("remove") for step in todo)
         if removals:
-            confirm(f"Take back grants or remove roles, {removals} in all?", yes=yes)
+            confirm(f"Take back grants or remove roles and quotas, {removals} in all?", yes=yes)
         for number, step in enumerate(todo):
             try:
                 _do(client, step, author)
@@ -67,11 +69,13 @@ def apply(invocation: Invocation, file: Any, prune: bool, yes: bool, dry_run: bo
     _tell(invocation, todo, "done", dry_run=False)
 
 
-def _warn_of_part(client: Client) -> None:
-    if not any(client.auth.check(verb, "cluster").allowed for verb in ("grant", "inspect")):
-        click.echo(
-            "basalt: you see what concerns yourself alone; all is for who has inspect or grant on cluster", err=True
-        )
+def _quotas(client: Client) -> list[SubjectQuota]:
+    """The quotas, if one may see them. It says what else one does not see."""
+    inspects, gives = (client.auth.check(verb, "cluster").allowed for verb in ("inspect", "grant"))
+    if not inspects:
+        what = "no quotas" if gives else "what concerns yourself alone, and no quotas"
+        click.echo(f"basalt: you see {what}; all is for who has inspect on cluster", err=True)
+    return client.quotas.list() if inspects else []
 
 
 def _read(file: Any) -> AccessFile:
@@ -98,8 +102,13 @@ def _do(client: Client, step: Step, author: dict[str, Any]) -> None:
         client.grants.remove(step.name, **author)
     elif step.act == "set role":
         client.roles.set(step.name, step.members, **author)
-    else:
+    elif step.act == "remove role":
         client.roles.remove(step.name, **author)
+    elif step.act == "set quota":
+        assert step.rule is not None
+        client.quotas.set(step.name, **structs.asdict(step.rule), **author)
+    else:
+        client.quotas.remove(step.name, **author)
 
 
 def _tell(invocation: Invocation, todo: Sequence[Step], outcome: str, *, dry_run: bool) -> None:
