@@ -20,7 +20,7 @@ from basalt_engine.errors import (
 # Modules of the libraries of the extra `server`; whoever installs the client alone has none of them.
 SERVER_MODULES = frozenset(
     {
-        "apscheduler", "crc32c", "httptools", "jinja2", "prometheus_client", "rich", "rocksdict", "sortedcontainers", "starlette",
+        "apscheduler", "crc32c", "httptools", "jinja2", "markupsafe", "prometheus_client", "rich", "rocksdict", "sortedcontainers", "starlette",
         "uvicorn", "uvloop", "zstandard",
     }
 )  # fmt: skip

@@ -143,11 +143,7 @@ class Authentication:
                 kind = "kerberos"
                 accepted = self._kerberos.prove(value, self._clock.now_ms(), end_point)
                 return self._identified(self._vouched(accepted.proof, headers), now_ms, accepted.answer)  # kept nowhere
-            proof = (
-                self._prove(scheme.lower(), value, address)
-                if certificate is None
-                else self._prove_certificate(certificate)
-            )
+            proof = self._proved_by(scheme.lower(), value, address, certificate)
             kind = proof.credential.partition(" ")[0]
             return self._keep(key, self._identified(self._vouched(proof, headers), now_ms))
         except (UnauthenticatedError, AuthenticationUnavailableError) as error:
@@ -164,6 +160,13 @@ class Authentication:
         if found.caller.credential.startswith("login "):
             return found
         return self._refused(tokens.invalid_token(), "login", now_ms)
+
+    def _proved_by(
+        self, scheme: bytes, value: str, address: str | None, certificate: ClientCertificate | None
+    ) -> Proof:
+        if certificate is None:
+            return self._prove(scheme, value, address)
+        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
     def _refused(
         self, error: UnauthenticatedError | AuthenticationUnavailableError, kind: str, now_ms: float
@@ -259,9 +262,6 @@ class Authentication:
             user, groups = headers.get(rules.user_header), headers.get(rules.groups_header)
             given = repr((given, user, groups)).encode()
         return given if len(given) <= KEY_BYTES_MAX else hashlib.sha256(given).digest()
-
-    def _prove_certificate(self, certificate: ClientCertificate) -> Proof:
-        return certificates.prove(certificate, self._rules.certificate_name, self._clock.now_ms())
 
     def _prove(self, scheme: bytes, value: str, address: str | None) -> Proof:
         if scheme == BEARER and len(value) <= tokens.TOKEN_BYTES_MAX:

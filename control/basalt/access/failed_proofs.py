@@ -15,7 +15,7 @@ from basalt.errors import ThrottledError
 FAILED_PER_S_MAX = (
     16  # of one address: a person mistypes one, a broken program sends some, and 16 are a thousandth of a core
 )
-ADDRESSES_MAX = 100_000  # that are in memory, some 40 MB; beyond, the longest unseen begins anew
+ADDRESSES_MAX = 100_000  # that are in memory, some 25 MB; beyond, the longest unseen begins anew
 LOOKED_AT = 2  # addresses that are looked at for each new one: those that are quiet go faster than others come
 UNNAMED = "local"  # the address of who has none: all clients of a Unix socket together
 _NETWORK_BITS = 64  # of an IPv6 address: the least that one customer or one machine is given

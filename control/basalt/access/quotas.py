@@ -1,7 +1,8 @@
 """Quotas: how much of a server one principal may use, and the accounts of what each has used. For operators: docs/operations/security.md.
 
 A rate is kept by a bucket of two seconds, which is charged after the fact: a call may overdraw it by the size of its body, and the calls
-behind it wait until that is paid back. So a large message passes, nothing of a body is read in vain, and over time the rate holds. A
+behind it wait until that is paid back. So a large message passes, nothing of a body is read in vain, and over time the rate holds. Who
+does not wait is refused late: docs/decisions/0050-refusals-are-kept-back.md. A
 count is compared with what there is. For each quota the closest rule says how much: that of the principal itself, else the most generous
 of its groups and roles, else that of everyone, else the settings. Time is an argument, in milliseconds of a clock that need not
 be steady.
@@ -23,8 +24,11 @@ from basalt.access.principal import EVERYONE, INTERNAL, Principal
 from basalt.errors import ThrottledError
 from basalt_engine.system import SystemRecord
 
+SHARED_MAX = 1_000  # different lists of groups and roles whose rulings are at hand; beyond, they are found anew
 BURST_S = 2  # of a rate may be used at once: clients send in bursts, and this is the longest that one holds up the next
-ACCOUNTS_MAX = 100_000  # principals whose use is in memory; beyond, the longest unseen begins with nothing used
+ACCOUNTS_MAX = (
+    100_000  # principals whose use is in memory, some 80 MB; beyond, the longest unseen begins with nothing used
+)
 LOOKED_AT = 2  # accounts that are looked at for each new one: those of idle principals go faster than others come
 COUNT_RETRY_MS = 1_000  # after which a place may be free again that ends by itself: a wait, a transaction
 HELD_MS = (
@@ -105,11 +109,12 @@ class Ruling(NamedTuple):
 
 
 class QuotaRules:
-    """All rules of one moment: the rows by subject, and what the settings say for who has none. It never changes."""
+    """All rules of one moment: the rows by subject, and what the settings say for who has none. What it says never changes."""
 
     def __init__(self, defaults: QuotaLimits, rows: Mapping[str, QuotaLimits] | None = None) -> None:
         self.rows: Mapping[str, QuotaLimits] = rows or {}
         self._defaults = defaults
+        self._shared: dict[tuple[str, ...], tuple[Ruling, ...]] = {}  # by groups and roles
         self.limit_something = any(each.limits_something for each in (defaults, *self.rows.values()))
 
     def ruling(self, quota: Quota, principal: str, others: Sequence[str] = ()) -> Ruling:
@@ -122,8 +127,16 @@ class QuotaRules:
         return Ruling(default if isinstance(default, int) else None, "")
 
     def rulings(self, principal: str, others: Sequence[str] = ()) -> tuple[Ruling, ...]:
-        """The same of each quota, in the order of `QUOTAS`."""
-        return tuple(self.ruling(quota, principal, others) for quota in QUOTAS)
+        """The same of each quota, in the order of `QUOTAS`. Principals without a rule of their own share theirs, for memory."""
+        if principal in self.rows:
+            return tuple(self.ruling(quota, principal, others) for quota in QUOTAS)
+        key = tuple(others)
+        found = self._shared.get(key)
+        if found is None:
+            if len(self._shared) >= SHARED_MAX:
+                self._shared.clear()
+            found = self._shared[key] = tuple(self.ruling(quota, principal, others) for quota in QUOTAS)
+        return found
 
     def _said(self, quota: Quota, subject: str) -> Limit:
         row = self.rows.get(subject)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from urllib.parse import quote
@@ -59,6 +60,10 @@ FORGET_LOGIN = {
     "http": b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
     "https": b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
 }
+
+HELD_SPREAD = (
+    1.5  # refusals that are kept back go out over so long: those of many connections must not come in one heap
+)
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
 
@@ -195,7 +200,7 @@ class Frame:
                 answer = await self._answer(request)
             except BasaltError as error:
                 if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
-                    await asyncio.sleep(error.held_ms / 1_000)
+                    await asyncio.sleep(error.held_ms / 1_000 * random.uniform(1, HELD_SPREAD))  # noqa: S311
                 answer = self._problem(request, error)
             await send_response(request, answer)
         except ClientGoneError:

@@ -12,7 +12,7 @@ from basalt.access.directory import Directory
 from basalt.access.policy import parse_grant
 from basalt.access.principal import parse_principal
 from basalt.access.quotas import QuotaLimits, QuotaRow
-from basalt.access.records import GRANTS, KINDS, TOKENS, VERSION, GrantUse, RoleRow, TokenRow, grant_id
+from basalt.access.records import GRANTS, KINDS, ROLES, TOKENS, VERSION, GrantUse, RoleRow, TokenRow, grant_id
 from basalt.access.resources import topic
 from basalt.errors import BusyError, ConflictError, NotFoundError, StoreError
 from basalt_engine.clock import ManualClock
@@ -425,5 +425,40 @@ def test_a_revocation_at_one_server_is_not_undone_by_a_rotation_at_another(clock
         with pytest.raises(ConflictError, match="revoked in the meantime"):
             await second.change_token("t1", replace(row, note="x"))
         assert set(second.entries.tokens) == {"t1"}
+
+    asyncio.run(story())
+
+
+def test_what_another_server_writes_within_a_change_is_known_behind_it(clock, monkeypatch):
+    async def story():
+        store = Remote()
+        first, _ = await two(store, clock)
+        other, write = Directory(store, clock, ()), SystemTable.write_all
+
+        def write_late(system, mutations):
+            monkeypatch.undo()
+            other._write_rows([ROLES.put(RoleRow(("token:etl",), 0, "b"), "readers")])
+            write(system, mutations)
+
+        monkeypatch.setattr(SystemTable, "write_all", write_late)
+        await first.add_grant(READ_ORDERS, "a")
+        assert (set(first.entries.roles), len(first.entries.grants), first.entries.version) == ({"readers"}, 1, 2)
+
+    asyncio.run(story())
+
+
+def test_a_grant_that_is_given_again_is_there_though_another_server_has_half_taken_it_back(clock):
+    async def story():
+        store = Remote()
+        first, second = await two(store, clock)
+        name = await first.add_grant(READ_ORDERS, "a")
+        await second._refresh()
+        SystemTable(store.table("system")).write_all([GRANTS.delete(name)])  # and crashed before the version
+        await second.add_grant(READ_ORDERS, "a")
+        await first._refresh()
+        assert may(first)
+        clock.advance(module.READ_MS)
+        await second._refresh()
+        assert may(second)
 
     asyncio.run(story())

@@ -24,6 +24,7 @@ from basalt.access.quotas import (
     RATES,
     REQUESTS,
     ROWS,
+    SHARED_MAX,
     TOPICS,
     WAITING_FETCHES,
     Account,
@@ -182,6 +183,18 @@ def test_its_own_rule_comes_before_its_groups_these_before_everyone_and_the_sett
     assert found[4] == Ruling(2, "everyone")
     assert found[TOPICS.place] == Ruling(4, "")
     assert found[FETCH_BYTES.place] == Ruling(None, "")
+
+
+def test_principals_without_a_rule_of_their_own_share_their_rulings_and_others_do_not() -> None:
+    rules = QuotaRules(QuotaLimits(topics=1), {"token:etl": QuotaLimits(topics=2), "role:a": QuotaLimits(topics=3)})
+    for number in range(2 * SHARED_MAX):
+        assert rules.rulings("token:a", (f"role:{number}",)) is rules.rulings("token:b", (f"role:{number}",))
+    assert len(rules._shared) <= SHARED_MAX
+    found = [
+        rules.rulings(*who)[TOPICS.place].limit
+        for who in (("token:a", ()), ("token:a", ("role:a",)), ("token:etl", ()))
+    ]
+    assert found == [1, 3, 2]
 
 
 def test_off_is_more_than_any_number_and_lifts_what_the_settings_say() -> None:

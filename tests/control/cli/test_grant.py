@@ -20,7 +20,7 @@ __all__ = ["asking", "root", "sent_by"]
         ("reader", "topic:shop:orders", ("observe", "read")),
         ("reader", "group:shop:orders:billing", ("observe", "read")),
         ("writer", "namespace:shop", ("observe", "write")),
-        ("writer", "*", ("observe", "transact", "write")),
+        ("writer", "*", ("observe", "write")),
         ("owner", "namespace:shop", ("inspect", "manage", "observe", "read", "write")),
         ("owner", "session:billing", ("manage", "observe")),
         ("operator", "cluster", ("inspect", "observe", "operate")),

@@ -7,12 +7,15 @@ asks what each credential may do: what is new must be a part of what the credent
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from basalt.access import failed_proofs
 from basalt.access.policy import Caller
 from basalt.access.resources import KINDS, VERBS, parse_resource
 from basalt.errors import UnauthenticatedError
@@ -51,6 +54,14 @@ def rights_on(verbs: Any, resource: str) -> dict[str, object]:
 
 GRANTS = st.builds(rights_on, st.sets(st.sampled_from(sorted(VERBS)), min_size=1, max_size=3), GIVEN)
 ONLY = st.one_of(st.none(), st.none(), st.lists(GRANTS, max_size=2))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def every_credential_is_looked_at() -> Iterator[None]:
+    """However many bad ones an address sends: that limit has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failed_proofs, "FAILED_PER_S_MAX", 1_000_000)
+        yield
 
 
 class Machine(RuleBasedStateMachine):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from basalt.access import failed_proofs
 from basalt.access.policy import parse_grant
 from basalt.access.proofs.token import NewToken, draw_token
 from basalt.access.records import Rights, TokenRow
@@ -137,6 +138,14 @@ class Matrix:
 
     def stored(self) -> tuple[object, object]:
         return self.full.stored(), self.empty.stored()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def every_credential_is_looked_at() -> Iterator[None]:
+    """However many bad ones an address sends: that limit has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failed_proofs, "FAILED_PER_S_MAX", 1_000_000)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from basalt.http.asgi import front
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.settings import ServerSettings
-from basalt.settings.tree import LeaderSettings
+from basalt.settings.tree import AuthSettings, LeaderSettings
 from tests.control.http.raw_line import FACES, RawLine, request
 
 OURS = [
@@ -181,3 +181,27 @@ def test_a_call_without_an_address_is_no_call_from_inside(client):
 
     assert client.run(ask(client.app)) == 400
     assert client.run(ask(build_app(client.services, Caller(internal("embedded"), None)))) == 200
+
+
+@pytest.mark.parametrize(
+    ("auth", "hosts", "status"),
+    [
+        (AuthSettings(kinds=("token",)), (), 200),
+        (AuthSettings(kinds=("token", "kerberos")), (), 200),
+        (AuthSettings(kinds=("none",)), (), 421),
+        (AuthSettings(kinds=("token",), enforce=False), (), 421),  # who sends no credential is let in
+        (AuthSettings(kinds=("token", "cert")), (), 421),  # which browsers send by themselves
+        (AuthSettings(kinds=("token",)), ("basalt",), 421),
+    ],
+)
+def test_names_need_not_be_known_where_every_call_brings_a_credential_that_no_browser_sends_by_itself(
+    settings, auth, hosts, status
+):
+    named = Front.of(replace(settings, auth=auth, http=replace(settings.http, hosts=hosts)))
+    head = Head("GET", "/v1", b"/v1", b"", {b"host": b"elsewhere.example"})
+    asked = RequestHead(head, SimpleNamespace(internal=False, scheme="http"), 0, BodyBudget(1))
+    if status == 421:
+        with pytest.raises(WrongHostError):
+            named.admit(asked)
+    else:
+        named.admit(asked)

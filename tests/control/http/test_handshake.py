@@ -20,6 +20,7 @@ import uvloop
 
 from basalt.channel_binding import end_point_hash
 from basalt.http.asgi import handshake, protocol, responses
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.handshake import Handshake, Handshakes
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.protocol import HttpConnection
@@ -38,6 +39,7 @@ class Telling:
 
     def __init__(self) -> None:
         self.heads = Heads()
+        self.connections = Connections(1_000, 500)
 
     async def begin(self, head: Any, exchange: Any, client_id: str | None = None) -> None:
         request = RequestHead(head, exchange, 0, BodyBudget(1 << 24), client_id)
@@ -103,6 +105,7 @@ class Server:
         )
         self.handshakes: Handshakes
         self.uvicorn: uvicorn.Server
+        self.app: Telling
         self.port = 0
 
     @asynccontextmanager
@@ -121,7 +124,8 @@ class Server:
     async def _serving(self, protocol: Any) -> AsyncIterator[None]:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        config = uvicorn.Config(Telling(), http=protocol, lifespan="off", log_config=None, access_log=False)
+        self.app = Telling()
+        config = uvicorn.Config(self.app, http=protocol, lifespan="off", log_config=None, access_log=False)
         self.uvicorn = uvicorn.Server(config)
         task = asyncio.create_task(self.uvicorn._serve(sockets=[listener]))
         while not self.uvicorn.started:
@@ -131,6 +135,7 @@ class Server:
         finally:
             self.uvicorn.should_exit = True
             await task
+            await until(lambda: self.app.connections.total == 0)  # whatever became of them, none is counted any more
 
     def reload(self) -> None:
         self.handshakes.use(load(self.settings)[1])
@@ -567,6 +572,28 @@ def test_the_connections_of_one_address_end_none_of_another_one(server, run, mon
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             assert (await patient.answer())["status"] == 400  # it is still there, and heard
             for line in [*flood, patient]:
+                line.close()
+
+    run(story)
+
+
+def test_one_connection_too_many_is_closed_before_its_handshake_and_each_is_counted_once(server, run):
+    async def story():
+        async with server.serving():
+            server.app.connections = Connections(1_000, 3)
+            kept = [await server.connect(server.authority.trusting()) for _ in range(2)]
+            waiting = await server.plain(b"\x16")
+            await until(lambda: server.app.connections.total == 3)
+            began = dict(server.handshakes.outcomes)
+            assert await (await server.plain(b"\x16")).rest() == b""
+            assert await server.is_refused(server.authority.trusting())
+            assert server.handshakes.outcomes == began
+            assert server.app.connections.refused["address"] == 2
+            waiting.close()
+            await until(lambda: server.app.connections.total == 2)
+            kept.append(await server.connect(server.authority.trusting()))
+            for line in kept:
+                await line.ask()
                 line.close()
 
     run(story)

@@ -174,7 +174,8 @@ def test_a_refusal_of_who_does_not_wait_is_kept_back(served: As, monkeypatch: py
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     assert [served.call("GET", ORDERS).status for _ in range(5)] == [200, 200, 429, 429, 429]
-    assert slept == [1.0, 1.0]
+    assert len(slept) == 2
+    assert all(1.0 <= seconds <= 1.5 for seconds in slept)  # within the two seconds of a bucket
 
 
 def test_each_refusal_is_counted_once_in_the_metrics(served: As) -> None:

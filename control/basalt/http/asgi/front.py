@@ -51,7 +51,10 @@ class Authority(NamedTuple):
 class Front:
     """The names that a server goes by, and the origins whose pages may call it."""
 
-    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = (), vouching: Iterable[str] = ()) -> None:
+    def __init__(
+        self, hosts: Iterable[str] = (), origins: Iterable[str] = (), vouching: Iterable[str] = (), *, any_name: bool = False
+    ) -> None:  # fmt: skip
+        self._any_name = any_name
         self._hosts = frozenset(_whole(host) for host in ("localhost", *hosts))
         self._origins = frozenset(filter(None, (_read_origin(origin.encode()) for origin in origins)))
         # In which a proxy names its user: of two, one may be the client's own.
@@ -65,7 +68,7 @@ class Front:
         proxy = settings.auth.proxy
         vouching = (proxy.header, proxy.groups_header) if "proxy" in settings.auth.kinds else ()
         hosts = socket.gethostname(), settings.server.host, leader, *settings.http.hosts
-        return cls(hosts, settings.http.cors_origins, vouching)
+        return cls(hosts, settings.http.cors_origins, vouching, any_name=_goes_by_any_name(settings))
 
     def admit(self, request: RequestHead) -> None:
         """Refuse a request that names another server, or that another origin's page sends to change something.
@@ -112,7 +115,7 @@ class Front:
         if found is None:
             shown = address_without_password(text)[:SHOWN_CHARS_MAX]
             raise InputError(f"{shown!r} is no host, with or without a port", field=field)
-        if found.host not in self._hosts and not _is_address(found.host):
+        if not self._any_name and found.host not in self._hosts and not _is_address(found.host):
             raise WrongHostError(
                 f"the request is for {found.host[:SHOWN_CHARS_MAX]}, which is not a name of this server",
                 field=field,
@@ -129,6 +132,15 @@ class Front:
         if origin is None or _read_origin(origin) not in self._origins:
             return _VARY
         return [*_VARY, (b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*")]
+
+
+def _goes_by_any_name(settings: Settings) -> bool:
+    """Tell whether names need not be known: where every call brings a credential that no browser sends by itself to a page's own host.
+
+    A client certificate is sent so; and where names are listed, they are meant.
+    """
+    kinds = set(settings.auth.kinds)
+    return bool(kinds - {"none"}) and settings.auth.enforce and "cert" not in kinds and not settings.http.hosts
 
 
 class Forwarders:

@@ -22,6 +22,7 @@ import msgspec
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.asgi.server_context import ServerContext
 
@@ -122,7 +123,11 @@ class Handshake(asyncio.Protocol):
         self._handshakes = handshakes
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._make = functools.partial(HttpConnection, config, server_state, app_state, self._loop)
+        self._new_connection = functools.partial(HttpConnection, config, server_state, app_state, self._loop)
+        app: Any = config.app
+        self._connections: Connections = app.connections
+        self._client: str | None = None
+        self._connection: HttpConnection | None = None
         self._line: socket.socket | None = None
         self.address = ""
         self._deadline_s = 0.0
@@ -131,15 +136,20 @@ class Handshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         accepted = transport.get_extra_info("socket")
+        peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else None
+        self.address = self._client or "an unknown address"
+        if not self._connections.open(self._client, self._loop.time()):
+            transport.abort()
+            return
         try:
             self._line = socket.socket(fileno=os.dup(accepted.fileno()))
         except OSError:
+            self._connections.close(self._client)
             return  # no more files: the client may come again
         finally:
             transport.abort()  # the event loop's handle alone; nothing was read from it
         self._line.setblocking(False)
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else "an unknown address"
         self._deadline_s = self._loop.time() + HANDSHAKE_SECONDS_MAX
         self._timer = self._loop.call_at(self._deadline_s, self._end, LATE)
         self._loop.add_reader(self._line, self._look_at_first_byte)
@@ -170,6 +180,11 @@ class Handshake(asyncio.Protocol):
             self._end(NO_TLS)
         else:
             self._end(BROKEN)
+
+    def _make(self) -> HttpConnection:
+        self._connection = self._new_connection()
+        self._connection.is_counted = True
+        return self._connection
 
     def _tell_plain(self, line: socket.socket) -> None:
         with suppress(OSError):
@@ -221,4 +236,6 @@ class Handshake(asyncio.Protocol):
             self._loop.remove_reader(line)
             line.close()
         self._server_state.connections.discard(self)
+        if self._connection is None or not self._connection.has_begun:  # else it is counted until its own end
+            self._connections.close(self._client)
         self._handshakes.end(self, outcome)

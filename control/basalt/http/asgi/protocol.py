@@ -265,7 +265,9 @@ class HttpConnection(asyncio.Protocol):
         app: Any = config.app  # to uvicorn it is only an ASGI application
         self.app: Application = app
         self.heads = self.app.heads
-        self._is_counted = False  # among the connections that the server has; one too many never is
+        # Among the connections that the server has: by its handshake, or else when it begins. One too many never is.
+        self.is_counted = False
+        self.has_begun = False
         self.loop = _loop or asyncio.get_running_loop()
         self.server_state = server_state
         self.keep_alive_s = config.timeout_keep_alive
@@ -306,8 +308,9 @@ class HttpConnection(asyncio.Protocol):
         self.transport = transport
         address = get_remote_addr(transport)
         self.client = address[0] if address else None
-        self._is_counted = self.app.connections.open(self.client, self.loop.time())
-        if not self._is_counted:
+        self.has_begun = True
+        self.is_counted = self.is_counted or self.app.connections.open(self.client, self.loop.time())
+        if not self.is_counted:
             self._deaf = True
             transport.abort()
             return
@@ -324,8 +327,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
-        if self._is_counted:
-            self._is_counted = False
+        if self.is_counted:
+            self.is_counted = False
             self.app.connections.close(self.client)
         for timer in (self._head_timer, self._stall_timer, self._idle_timer):
             if timer is not None:

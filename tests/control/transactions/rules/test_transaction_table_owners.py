@@ -189,3 +189,13 @@ def test_the_numbers_of_what_a_principal_has_are_those_that_one_counts(acts: lis
                 getattr(scene, act)(transaction)
         for state in (scene.state, again(scene.state)):
             assert (dict(state.open_of), dict(state.session_table.held)) == counted(state)
+
+
+def test_an_invalid_transaction_that_is_being_rolled_back_counts_until_that_is_done(scene: Scene):
+    mine = scene.begin(principal=ETL)
+    scene.invalidate(mine)
+    assert dict(scene.state.open_of) == {}
+    scene.done(edits.Proposal([edits.Aborting(mine.id, False)], mine.id))
+    assert dict(scene.state.open_of) == {ETL: 1} == counted(scene.state)[0]
+    scene.finish(mine)
+    assert dict(scene.state.open_of) == {}

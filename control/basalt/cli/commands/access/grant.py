@@ -18,7 +18,7 @@ grant = group("grant", "Give rights, list them and take them back.")
 # What somebody does, and the verbs that it takes; the first is the one without which the shape means nothing.
 SHAPES: dict[str, tuple[str, ...]] = {
     "reader": ("read", "observe"),
-    "writer": ("write", "observe", "transact"),
+    "writer": ("write", "observe"),
     "owner": ("manage", "observe", "read", "write", "inspect"),
     "operator": ("operate", "observe", "inspect"),
     "auditor": ("inspect", "observe"),
@@ -52,7 +52,7 @@ def add(invocation: Invocation, subject: str, verbs: str, resource: str, dry_run
         found = client.grants.add(subject, given, resource, dry_run=dry_run, **author)
     what = f"{', '.join(found.verbs)} on {found.resource} to {found.subject}"
     invocation.out.done(f"would grant {what}" if dry_run else f"granted {what}", {**row(found), "dry_run": dry_run})
-    if "transact" in SHAPES.get(verbs, ()) and "transact" not in given:
+    if verbs == "writer":
         click.echo(
             f"basalt: to begin transactions it needs another right: basalt grant add {subject} transact cluster",
             err=True,

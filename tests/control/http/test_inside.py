@@ -1,0 +1,37 @@
+"""Calls from within the process: made for a caller, judged as over a socket, and answered as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from basalt.access.policy import Caller, Policy, parse_grant
+from basalt.access.principal import parse_principal
+from basalt.http.app import ANYBODY
+from basalt.http.asgi import inside
+from basalt.http.asgi.inside import ANSWER_BYTES_MAX, InsideCall
+
+ETL = parse_principal("token:etl")
+
+
+def test_a_call_from_within_is_made_for_its_caller_with_the_rights_that_they_have(client):
+    path = client.topic()
+    reading = Caller(ETL, Policy([parse_grant("token:etl", ["observe"], "topic:shop:*")]))
+    assert client.run(client.app.ask(reading, InsideCall("GET", path))).status == 200
+    refused = client.run(client.app.ask(reading, InsideCall("DELETE", path)))
+    assert refused.status == 403
+    assert refused.header(b"content-type") == b"application/problem+json"
+    assert client.call("GET", path).status == 200
+
+
+def test_a_body_and_the_address_of_who_looks_at_the_page_go_along(client):
+    call = InsideCall("POST", "/v1/admin/backups", b'{"name": "b1"}', address="203.0.113.5", agent=b"browser")
+    client.run(client.app.ask(ANYBODY, call))
+    (line,) = client.call("GET", "/v1/admin/audit").json()
+    assert (line["act"], line["address"], line["agent"]) == ("back up", "203.0.113.5", "browser")
+
+
+def test_an_answer_that_no_page_could_show_is_not_kept(client, monkeypatch):
+    assert ANSWER_BYTES_MAX >= 1 << 20
+    monkeypatch.setattr(inside, "ANSWER_BYTES_MAX", 10)
+    with pytest.raises(ValueError, match="longer than 10 bytes"):
+        client.run(client.app.ask(ANYBODY, InsideCall("GET", "/openapi.json")))
