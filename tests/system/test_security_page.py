@@ -1,4 +1,4 @@
-"""The commands of docs/operations/security.md that lead to callers by certificate, run as they are written."""
+"""The commands of docs/operations/security.md: from nothing to a server that asks everybody, and to callers by certificate, run as they are written."""
 
 from __future__ import annotations
 
@@ -26,9 +26,38 @@ def blocks(heading: str) -> list[str]:
     )
 
 
-def test_from_openssl_to_callers_by_certificate(tmp_path: Path):
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+        return port
+
+
+def stop(directory: Path) -> None:
+    """End the server of this data directory, which its commands left running."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int((directory / "LOCK").read_text()), signal.SIGKILL)
+
+
+def test_from_nothing_to_a_server_that_asks_everybody(tmp_path: Path):
+    port = free_port()
+    commands = CommandLine(tmp_path)
+    page = PAGE.read_text().partition("\n## From nothing to enforced\n")[2]
+    block = page.partition("```sh\n")[2].partition("```")[0].replace("--data data", f"--data data --port {port}")
+    try:
+        done = commands.shell(f"set -e; export BASALT_URL=http://127.0.0.1:{port}; {block}")
+        assert done.code == 0, done.err
+        assert "one armchair" in done.out
+        wrong = "BASALT_TOKEN_FILE={}-token basalt --url http://127.0.0.1:" + str(port)
+        for who, what in (("shop", "consume orders"), ("billing", "publish orders x"), ("shop", "tx list")):
+            refused = commands.shell(f"{wrong.format(who)} {what}")
+            assert (refused.code, f"token:{who} may not" in refused.err) == (5, True), refused.err
+        assert {each.stat().st_mode & 0o777 for each in tmp_path.glob("*-token")} == {0o600}
+    finally:
+        stop(tmp_path / "data")
+
+
+def test_from_openssl_to_callers_by_certificate(tmp_path: Path):
+    port = free_port()
     commands = CommandLine(tmp_path)
     make, ask, by_command_line = (
         block.replace("localhost:4780", f"localhost:{port}").replace('data = "data"', f'data = "data"\nport = {port}')
@@ -49,5 +78,4 @@ def test_from_openssl_to_callers_by_certificate(tmp_path: Path):
         assert "cert:CN=admin" in called.out
         assert "one armchair" in called.out
     finally:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(int((tmp_path / "data" / "LOCK").read_text()), signal.SIGKILL)
+        stop(tmp_path / "data")
