@@ -378,7 +378,7 @@ def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommen
     text = settings_file()
     assert tomllib.loads(text).keys() == {
         "server", "auth", "tls", "store", "leader", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs",
-        "log",
+        "log", "console",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
