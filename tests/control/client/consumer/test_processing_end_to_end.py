@@ -308,7 +308,7 @@ def test_batches_that_are_waited_for_end_when_the_consumer_is_closed_and_nobody_
 ):
     monkeypatch.setattr(open_consumer, "FOLLOW_WAIT_MS", QUICKLY_MS)
     consumer = connected.consumer("orders", group="billing")
-    side.do(consumer._enter() if side.name == "blocking" else consumer.__aenter__())
+    side.do(consumer.__enter__() if side.name == "blocking" else consumer.__aenter__())
     batches = consumer.batches()
     if side.name == "blocking":
         closing = threading.Timer(QUICKLY_MS / 1_000, consumer.close)
