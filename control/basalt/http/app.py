@@ -128,7 +128,7 @@ class Frame:
             await answer_no_request(scope, receive, send)
 
     async def ask(self, caller: Caller, call: InsideCall) -> Reply:
-        """Answer a call that is made from within the process for this caller, whose rights and limits hold as over a socket."""
+        """Answer a call that is made from within the process for this caller, whose rights hold as over a socket; a quota is charged for what led to it."""
         exchange = InsideExchange(call)
         request = self._request(call.head(), exchange, None)
         request.caller = caller

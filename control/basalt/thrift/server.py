@@ -11,9 +11,9 @@ import contextlib
 import logging
 import struct
 from collections.abc import Iterable
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
+from basalt.access.networks import Networks
 from basalt.errors import BasaltError, UnavailableError
 from basalt.thrift.calls import Calls, Encode, Served
 from basalt.thrift.wire import (
@@ -73,7 +73,7 @@ class TephraServer:
 
     def __init__(self, served: Served, networks: Iterable[str]) -> None:
         self.calls = Calls(served)
-        self._networks = tuple(map(ip_network, networks))
+        self._networks = Networks(networks)
         self.port = 0
         self._metrics = served.metrics
         self._connections: set[ThriftConnection] = set()
@@ -132,12 +132,7 @@ class TephraServer:
         return True
 
     def _admits(self, peer: str) -> bool:
-        try:
-            address = ip_address(peer.partition("%")[0])  # of a link's own address, without the link
-        except ValueError:
-            return False
-        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        return any((mapped or address) in network for network in self._networks)
+        return peer.partition("%")[0] in self._networks  # of a link's own address, without the link
 
     def leave(self, connection: ThriftConnection) -> None:
         self._connections.discard(connection)

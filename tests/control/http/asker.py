@@ -32,5 +32,10 @@ def made(root: Asker, name: str, *grants: tuple[list[str], str], **more: object)
     return Asker(root.client, new.json()["token"])
 
 
+def refused(reply: Reply) -> tuple[int, str]:
+    """The status of a refusal, and what it says."""
+    return reply.status, reply.json()["detail"]
+
+
 def id_of(asker: Asker) -> str:
     return asker.token.split("_")[1]

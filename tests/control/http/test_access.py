@@ -11,7 +11,7 @@ from basalt.access.directory import LOGINS_MAX
 from basalt.http.asgi.front import FORWARDED_BYTES_MAX
 from basalt.http.routes.access import LOGIN_MS_MAX, NETWORKS_MAX, ONLY_MAX, REFUSALS_MAX, TTL_MS_MAX, TTL_MS_MIN
 from basalt.settings import Settings
-from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made
+from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made, refused
 from tests.control.http.conftest import Reply
 
 DAY_MS = 86_400_000
@@ -25,10 +25,6 @@ def client(connect):
 @pytest.fixture
 def root(client) -> Asker:
     return Asker(client, BOOTSTRAP)
-
-
-def refused(reply: Reply) -> tuple[int, str]:
-    return reply.status, reply.json()["detail"]
 
 
 def test_who_sends_no_credential_may_make_public_calls_alone(client):

@@ -20,7 +20,7 @@ from basalt.http.app import build_app
 from basalt.http.asgi.requests import Head
 from basalt.http.routes.route_table import Request
 from basalt.settings import Settings
-from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made
+from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made, refused
 from tests.control.http.conftest import Client, Reply
 from tests.control.http.test_route_table_rights import Prompt
 
@@ -35,10 +35,6 @@ def client(connect):
 @pytest.fixture
 def root(client) -> Asker:
     return Asker(client, BOOTSTRAP)
-
-
-def refused(reply: Reply) -> tuple[int, str]:
-    return reply.status, reply.json()["detail"]
 
 
 # To rise.

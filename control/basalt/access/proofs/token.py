@@ -14,11 +14,12 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_network
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from basalt.access.networks import Networks
 from basalt.access.policy import parse_grant
 from basalt.access.principal import EVERYONE, parse_principal
 from basalt.access.proofs.proof import Proof
@@ -100,15 +101,7 @@ def check_lifetime(row: TokenRow, now_ms: int, not_before_ms: int) -> None:
 
 def check_network(networks: tuple[str, ...], address: str | None) -> None:
     """Refuse a token that counts only from certain networks, and is sent from elsewhere."""
-    if not networks:
-        return
-    try:
-        found = ip_address(address or "")
-    except ValueError:
-        raise invalid_token() from None
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if not any(found in ip_network(each) for each in networks):
+    if networks and (address or "") not in Networks(networks):
         raise invalid_token()  # who stole it need not learn that elsewhere it would count
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable
-from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from basalt.access.networks import Networks
 from basalt.errors import CrossOriginError, InputError, WrongHostError
 from basalt.http.asgi.requests import Headers, RequestHead, there_twice
 from basalt.redaction import address_without_password
@@ -150,12 +151,12 @@ class Forwarders:
     """
 
     def __init__(self, networks: Iterable[str]) -> None:
-        self._networks = tuple(map(ip_network, networks))
+        self._networks = Networks(networks)
 
     def client_of(self, request: RequestHead) -> str | None:
         """The address to show: what the last proxy of these was connected to, or else who the connection is from."""
         shown = request.exchange.client
-        if not self._networks or shown is None or not self._has(shown):
+        if not self._networks or shown is None or shown not in self._networks:
             return shown
         hops = request.headers.get(b"x-forwarded-for", b"")[-FORWARDED_BYTES_MAX:].decode("latin-1").split(",")
         for hop in reversed(hops):  # the client's own part stands first, and may say anything
@@ -165,17 +166,9 @@ class Forwarders:
             except ValueError:
                 break
             shown = address
-            if not self._has(address):
+            if address not in self._networks:
                 break
         return shown
-
-    def _has(self, text: str) -> bool:
-        try:
-            found = ip_address(text)
-        except ValueError:
-            return False
-        mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-        return any((mapped or found) in network for network in self._networks)
 
 
 def _read_authority(text: str) -> Authority | None:
