@@ -150,7 +150,8 @@ async def test_so_many_fetches_wait_in_one_group(shop: Wired, monkeypatch: pytes
     monkeypatch.setattr(live_group, "WAITING_MAX", 1)
     billing = await Billing.made(shop)
     waits = asyncio.create_task(billing.fetch(wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    while not billing.live._queue:
+        await asyncio.sleep(0.01)
     with pytest.raises(BusyError):
         await billing.fetch(wait_ms=60_000)
     await shop.publish(A, "a")
