@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -10,20 +11,31 @@ from itertools import islice
 import msgspec
 
 from basalt.api.bodies import operations as bodies
-from basalt.errors import ConflictError, NotFoundError, UnavailableError
+from basalt.errors import InputError, NoRegionsError, NotFoundError, UnavailableError
 from basalt.operations.audit import Audit, By
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner, PruneResult, Survey
-from basalt.pruning.rule import FREED_BY, Cause, Certificates, Hold, HoldingRegion, blocked, due, fault_of
+from basalt.pruning.rule import (
+    FREED_BY,
+    Cause,
+    Certificates,
+    Hold,
+    HoldingRegion,
+    blocked,
+    due,
+    fault_of,
+    held_by_file,
+)
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.snapshot import POINTERS_PER_MS
-from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, Region, RegionReport, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 POINTERS_SHOWN_MAX = 1_000  # of those that one run pruned; the archive has all
 HOLDS_SHOWN_MAX = 100  # things in the way of one writer
+COMPACTIONS_MAX = 20  # asked for with one call: each writes all files of a region anew
 
 
 class PruneReports:
@@ -79,6 +91,11 @@ class PruneReports:
 
         return await asyncio.to_thread(explained)
 
+    async def invalid(self, after: int, limit: int, cause: str | None) -> bodies.InvalidList:
+        """A page of the invalid list, from behind this pointer on; with a `cause` only those that wait for it first."""
+        survey = await self._pruner.survey()
+        return await asyncio.to_thread(_invalid, survey, after, limit, cause)
+
     async def regions(self, which: str | None) -> list[bodies.RegionInfo]:
         """The regions with what each holds back: all, those "blocking", or those "idle"."""
         survey = await self._pruner.survey()
@@ -93,6 +110,25 @@ class PruneReports:
         """One region with its files; `NotFoundError` when no table has it now."""
         survey = await self._pruner.survey()
         return _region_detail(_regions_of(survey), survey.invalid, region_id)
+
+    async def compact(self, wanted: Sequence[str] | None, by: By, *, dry_run: bool) -> bodies.Compactions:
+        """Ask HBase to write all files of these regions anew; of those that hold back the oldest writers, where none are named."""
+        survey = await self._pruner.survey()
+        certificates = _regions_of(survey)
+        if wanted is None:
+            chosen = await asyncio.to_thread(self._pruner.worth_compacting, survey)
+        else:
+            chosen = _named(certificates, wanted)
+        told = bodies.Compactions(tuple(_compacted(region, certificates) for region in chosen), dry_run)
+        if dry_run or not chosen:
+            return told
+
+        async def do() -> None:
+            for region in chosen:
+                await self._pruner.compact(region)
+
+        await self._audit.act("compact", f"regions {', '.join(region.id for region in chosen)}", *by, do)
+        return told
 
     async def history(self, limit: int) -> list[bodies.PrunedWriters]:
         """List what was pruned, newest first."""
@@ -118,7 +154,7 @@ class PruneReports:
         """Publish the snapshot for the region servers now."""
         publisher = self._pruner.publisher
         if publisher is None:
-            raise ConflictError(
+            raise NoRegionsError(
                 f"the store {self._store.kind} has no region servers to publish a snapshot for",
                 hint="retention goes by the manager's own snapshot here",
             )
@@ -197,6 +233,48 @@ def _explained(survey: Survey, pointer: int) -> bodies.ExplainedWriter:
     )
 
 
+def _invalid(survey: Survey, after: int, limit: int, cause: str | None) -> bodies.InvalidList:
+    """A page of the list; costs a search for each writer that is looked at."""
+    certificate, pointers = survey.certificate, survey.invalid
+    found: list[bodies.InvalidWriter] = []
+    for pointer in islice(pointers, bisect_right(pointers, after), None):
+        first = certificate.cause(pointer)
+        if cause is not None and (first is None or first.value != cause):
+            continue
+        if len(found) == limit:
+            return bodies.InvalidList(tuple(found), len(pointers), found[-1].write_pointer)
+        found.append(
+            bodies.InvalidWriter(
+                pointer, pointer // POINTERS_PER_MS, survey.terms.end_ms(pointer), None if first is None else first.value,
+                None if first is None else FREED_BY[first],
+            )
+        )  # fmt: skip
+    return bodies.InvalidList(tuple(found), len(pointers), None)
+
+
+def _named(certificates: Certificates, wanted: Sequence[str]) -> list[Region]:
+    """The regions of these ids, each once; `NotFoundError` when there is no such one now."""
+    if not 0 < len(wanted) <= COMPACTIONS_MAX:
+        raise InputError(
+            f"{len(wanted)} regions are named: name 1 to {COMPACTIONS_MAX}, or leave them out", field="regions"
+        )
+    known = {region.id: region for region in certificates.regions}
+    missing = next((name for name in wanted if name not in known), None)
+    if missing is not None:
+        raise NotFoundError(
+            f"no region {missing[:64]} has rows of writers now", field="regions", hint="see `basalt prune regions`"
+        )
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+def _compacted(region: Region, certificates: Certificates) -> bodies.CompactedRegion:
+    report = certificates.reports.get(region.id)
+    files = () if report is None else report.files
+    return bodies.CompactedRegion(
+        region.id, region.table, region.server, len(files), sum(file.size_bytes for file in files)
+    )
+
+
 def _regions(regions: Certificates, invalid: Sequence[int]) -> list[bodies.RegionInfo]:
     """All regions, those first that hold back the oldest writers."""
     pointers = due(regions, invalid)
@@ -222,7 +300,12 @@ def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str
         snapshot_epoch=None if report is None else report.snapshot_epoch,
         snapshot_sequence=None if report is None else report.snapshot_sequence,
         snapshot_time_ms=None if report is None else report.snapshot_time_ms,
-        store_files=() if report is None else tuple(bodies.RegionFile(*file) for file in report.files),
+        store_files=()
+        if report is None
+        else tuple(
+            bodies.RegionFile(*file, held_back=len(held_by_file(file, regions.terms, pointers)))
+            for file in report.files
+        ),
         counters={} if report is None else dict(report.counters),
     )
 
@@ -262,5 +345,5 @@ def _hold(hold: Hold) -> bodies.PruneHold:
 
 def _regions_of(survey: Survey) -> Certificates:
     if survey.regions is None:
-        raise ConflictError("this store has no regions", hint="`basalt prune explain` tells what is in the way here")
+        raise NoRegionsError("this store has no regions", hint="`basalt prune explain` tells what is in the way here")
     return survey.regions

@@ -213,15 +213,18 @@ def holds_of(region: Region, reports: Reports, terms: Terms, pointer: int, end_m
     return holds
 
 
+def held_by_file(file: StoreFile, terms: Terms, pointers: Sequence[int]) -> range:
+    """The indexes of the ascending writers that the file may hold."""
+    # A restored table needs a later snapshot; without one, writers up to `decided` were filtered out.
+    start = 0 if file.decided < terms.restored else bisect_right(pointers, file.decided)
+    return range(start, max(start, bisect_right(pointers, terms.newest(file))))
+
+
 def held_by_files(report: RegionReport, terms: Terms, pointers: Sequence[int]) -> list[range]:
     """The ascending writers that some file of the region may hold: ranges of their indexes, ascending and apart."""
-    spans = []
-    for file in report.files:
-        # A restored table needs a later snapshot; without one, writers up to `decided` were filtered out.
-        start = 0 if file.decided < terms.restored else bisect_right(pointers, file.decided)
-        spans.append((start, bisect_right(pointers, terms.newest(file))))
+    spans = [held_by_file(file, terms, pointers) for file in report.files]
     merged: list[range] = []
-    for start, stop in sorted(spans):
+    for start, stop in sorted((span.start, span.stop) for span in spans):
         if start >= stop:
             continue
         if merged and start <= merged[-1].stop:
