@@ -37,7 +37,8 @@ class Act:
 
     `call` is made with `dryRun` for the plan, and with a reason for the act. `page` is the path of what it is done to; the act has a
     path below it. `effect` tells in a sentence what it does, and whether something undoes it. `typed` is the name that is to be
-    typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it.
+    typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it. `below` names, as the
+    path has it, what it is done to where that has no page of its own.
     """
 
     name: str
@@ -49,11 +50,12 @@ class Act:
     effect: str
     plan: str
     typed: str = ""
+    below: str = ""
 
     @property
     def path(self) -> str:
         """The path that its forms are sent to."""
-        return f"{self.page}/{self.name}"
+        return "/".join(filter(None, (self.page, self.below, self.name)))
 
     @property
     def planned(self) -> Call:

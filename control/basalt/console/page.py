@@ -51,6 +51,10 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
+    (f"{CONSOLE_PATH}/pruning", "Pruning", "p"),
+    (f"{CONSOLE_PATH}/regions", "Regions", "r"),
+    (f"{CONSOLE_PATH}/jobs", "Jobs", "j"),
+    (f"{CONSOLE_PATH}/cluster", "Cluster", "c"),
 )
 
 PANEL: Query = query(
@@ -66,6 +70,7 @@ class Panel:
     """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open.
 
     `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
+    `meanings`: the templates that say in the answer's place what a problem of a code means here.
     """
 
     name: str
@@ -75,6 +80,7 @@ class Panel:
     live: bool = True
     subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,13 @@ class Shown:
     def template(self) -> str:
         """The file that shows the answer."""
         return f"panels/{self.panel.template or self.panel.name}.html"
+
+    @property
+    def meaning(self) -> str | None:
+        """The file that says what the answer's problem means; None where the problem says it itself."""
+        problem = self.answer.problem
+        found = None if problem is None else self.panel.meanings.get(problem.code)
+        return None if found is None else f"panels/{found}.html"
 
 
 class Visit:
