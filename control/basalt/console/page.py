@@ -24,10 +24,10 @@ from basalt.console.call import Answer, Call, answer_of
 from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
-from basalt.http.asgi.responses import Response
+from basalt.http.asgi.responses import HTML, Response
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
+from basalt.settings import Settings
 
-HTML = b"text/html; charset=utf-8"
 PANEL_NAME_CHARS_MAX = 40
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
@@ -161,18 +161,14 @@ class Visit:
 
     def html(self, template: str, status: int = 200, headers: Headers | None = None, **context: Any) -> Response:
         """A template with what every one has."""
-        caller = self.request.caller
-        body = _environment().get_template(template).render(
+        return rendered(
+            template, status, headers, self.settings, self.request.head.path,
             visit=self,
             now_ms=self.now_ms,
-            path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
-            principal=str(caller.principal),
+            principal=str(self.request.caller.principal),
             is_asked=self.services.authentication is not None,
-            refresh_ms=self.settings.console.refresh_ms,
-            read_only=self.settings.console.read_only,
             **context,
         )  # fmt: skip
-        return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
     def _as_json(self, seen: Sequence[Shown]) -> Response:
         found = {
@@ -184,6 +180,19 @@ class Visit:
             for each in seen
         }
         return Response(200, msgspec.json.encode(found), JSON)
+
+
+def rendered(
+    template: str, status: int, headers: Headers | None, settings: Settings, path: str, **context: Any
+) -> Response:
+    """A page of a template, at this path."""
+    body = _environment().get_template(template).render(
+        path="/" + "/".join(filter(None, path.split("/"))),
+        refresh_ms=settings.console.refresh_ms,
+        read_only=settings.console.read_only,
+        **context,
+    )  # fmt: skip
+    return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
 
 def redirect(to: str, headers: Headers | None = None) -> Response:

@@ -24,6 +24,7 @@ from basalt.pruning.rule import (
     blocked,
     due,
     fault_of,
+    first_obstacles,
     held_by_file,
 )
 from basalt.pruning.state import archived
@@ -49,10 +50,23 @@ class PruneReports:
         self._scheduler = scheduler
         self._audit = audit
         self._when_restored = when_restored
+        self._surveying = asyncio.Lock()
+        self._next: asyncio.Task[Survey] | None = None  # the survey that has not begun yet
+
+    async def _survey(self) -> Survey:
+        """A survey that begins from now on. Whoever asks before it begins shares it: a survey of long lists takes a while, and many may look."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._begin_survey())
+        return await asyncio.shield(self._next)
+
+    async def _begin_survey(self) -> Survey:
+        async with self._surveying:
+            self._next = None
+            return await self._pruner.survey()
 
     async def status(self) -> bodies.PruneStatus:
         """The length of the invalid list, and what is in the way of its writers."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         return await asyncio.to_thread(_status, survey, self._pruner.last)
 
     async def run(self, by: By, *, dry_run: bool) -> bodies.PruneRun:
@@ -76,7 +90,7 @@ class PruneReports:
 
     async def explain(self, write_pointer: int | None, limit: int) -> list[bodies.ExplainedWriter]:
         """List what is in the way of one writer, or of the oldest ones that something is in the way of."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         if write_pointer is not None and write_pointer not in survey.moment.view.invalid:
             raise NotFoundError(
                 f"write pointer {write_pointer} is not in the invalid list",
@@ -93,12 +107,12 @@ class PruneReports:
 
     async def invalid(self, after: int, limit: int, cause: str | None) -> bodies.InvalidList:
         """A page of the invalid list, from behind this pointer on; with a `cause` only those that wait for it first."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         return await asyncio.to_thread(_invalid, survey, after, limit, cause)
 
     async def regions(self, which: str | None) -> list[bodies.RegionInfo]:
         """The regions with what each holds back: all, those "blocking", or those "idle"."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         shown = await asyncio.to_thread(_regions, _regions_of(survey), survey.invalid)
         if which == "blocking":
             return [region for region in shown if region.held_back]
@@ -108,12 +122,12 @@ class PruneReports:
 
     async def region(self, region_id: str) -> bodies.RegionDetail:
         """One region with its files; `NotFoundError` when no table has it now."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         return _region_detail(_regions_of(survey), survey.invalid, region_id)
 
     async def compact(self, wanted: Sequence[str] | None, by: By, *, dry_run: bool) -> bodies.Compactions:
         """Ask HBase to write all files of these regions anew; of those that hold back the oldest writers, where none are named."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         certificates = _regions_of(survey)
         if wanted is None:
             chosen = await asyncio.to_thread(self._pruner.worth_compacting, survey)
@@ -192,15 +206,14 @@ def _run(result: PruneResult) -> bodies.PruneRun:
 
 
 def _status(survey: Survey, last: PruneResult | None) -> bodies.PruneStatus:
-    """Sum up a survey; costs a search for each invalid writer."""
+    """Sum up a survey."""
     certificate, terms = survey.certificate, survey.terms
     causes: Counter[Cause | None] = Counter()
     oldest = None
-    for pointer in survey.invalid:
-        cause = certificate.cause(pointer)
-        causes[cause] += 1
+    for span, cause in first_obstacles(certificate, survey.invalid):
+        causes[cause] += len(span)
         if oldest is None and cause is not None:
-            oldest = _explained(survey, pointer)
+            oldest = _explained(survey, survey.invalid[span.start])
     free = causes.pop(None, 0) if certificate.fault is None else 0
     regions = survey.regions
     return bodies.PruneStatus(
@@ -234,22 +247,21 @@ def _explained(survey: Survey, pointer: int) -> bodies.ExplainedWriter:
 
 
 def _invalid(survey: Survey, after: int, limit: int, cause: str | None) -> bodies.InvalidList:
-    """A page of the list; costs a search for each writer that is looked at."""
-    certificate, pointers = survey.certificate, survey.invalid
-    found: list[bodies.InvalidWriter] = []
-    for pointer in islice(pointers, bisect_right(pointers, after), None):
-        first = certificate.cause(pointer)
-        if cause is not None and (first is None or first.value != cause):
-            continue
-        if len(found) == limit:
-            return bodies.InvalidList(tuple(found), len(pointers), found[-1].write_pointer)
-        found.append(
-            bodies.InvalidWriter(
-                pointer, pointer // POINTERS_PER_MS, survey.terms.end_ms(pointer), None if first is None else first.value,
-                None if first is None else FREED_BY[first],
-            )
-        )  # fmt: skip
-    return bodies.InvalidList(tuple(found), len(pointers), None)
+    """A page of the list."""
+    pointers = survey.invalid
+    start = bisect_right(pointers, after)
+    found: list[tuple[int, Cause | None]] = []
+    for span, first in first_obstacles(survey.certificate, pointers):
+        if cause is None or (first is not None and first.value == cause):
+            stop = min(span.stop, max(span.start, start) + limit + 1 - len(found))
+            found += ((pointer, first) for pointer in pointers[max(span.start, start) : stop])
+    following = found[limit - 1][0] if len(found) > limit else None
+    return bodies.InvalidList(tuple(_writer(survey, *each) for each in found[:limit]), len(pointers), following)
+
+
+def _writer(survey: Survey, pointer: int, cause: Cause | None) -> bodies.InvalidWriter:
+    named = (None, None) if cause is None else (cause.value, FREED_BY[cause])
+    return bodies.InvalidWriter(pointer, pointer // POINTERS_PER_MS, survey.terms.end_ms(pointer), *named)
 
 
 def _named(certificates: Certificates, wanted: Sequence[str]) -> list[Region]:
