@@ -15,7 +15,6 @@ from basalt.http.asgi.requests import Headers, RequestHead
 from basalt.http.asgi.responses import Response
 from basalt.settings import Settings
 
-LIVE_PANEL = b"panel=standby"  # what its own page asks for, to renew itself
 WEB = ("http://", "https://")
 RETRY_AFTER_S = b"1"
 
@@ -43,13 +42,11 @@ def standby_answer(
     head = request.head
     if head.path.startswith(f"{ASSETS_PATH}/"):
         return file_at(head.path)
-    is_alone = head.query_string == LIVE_PANEL
-    headers: Headers = [] if is_alone else [(b"retry-after", RETRY_AFTER_S)]
+    headers: Headers = [(b"retry-after", RETRY_AFTER_S)]
     if health.leader_url is not None:
         headers.append((b"basalt-leader", health.leader_url.encode("ascii", "replace")))
-    template = "panels/standby.html" if is_alone else "standby.html"
     return rendered(
-        template, 200 if is_alone else 503, headers, settings, head.path, title="Standby", health=health, now_ms=now_ms,
+        "standby.html", 503, headers, settings, head.path, title="Standby", health=health, now_ms=now_ms,
         leader_page=_page_there(health.leader_url, request), is_form=head.method == "POST", is_asked=is_asked, principal=str(ANONYMOUS),
     )  # fmt: skip
 

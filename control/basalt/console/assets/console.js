@@ -34,41 +34,17 @@
     for (const time of document.querySelectorAll("time.age")) time.textContent = span((Date.now() - new Date(time.dateTime)) / 1000);
   }, 1000);
 
-  // A panel that is not up to date says so, and why, where everybody sees it; the server that leads by then has the same page.
-  const stale = (panel, text, leader) => {
-    let note = panel.querySelector(":scope > .stale");
-    if (note === null) {
-      note = document.createElement("p");
-      note.className = "stale";
-      panel.querySelector("h2").after(note);
-    }
-    if (note.firstChild?.textContent === text) return;
-    note.textContent = text;
-    if (leader !== null && /^https?:\/\//.test(leader)) {
-      const link = document.createElement("a");
-      link.href = new URL(location.pathname + location.search, leader).href;
-      link.textContent = leader;
-      note.append(" ", link);
-    }
-    if (said.textContent !== text) say(text);
-  };
-
   // Live panels: each is asked for anew and takes its own place. What is open or has the focus stays so.
   const renew = async (panel) => {
     const url = new URL(location.href);
     url.searchParams.set("panel", panel.dataset.live);
     const reply = await fetch(url, { headers: { accept: "text/html" } }).catch(() => null);
-    if (reply === null) return stale(panel, "The server does not answer. This page tries again.", null);
-    if (reply.redirected) return stale(panel, "You are signed in no more: load the page again.", null);
-    if (reply.status === 503 && panel.id !== "panel-standby") {
-      const leader = reply.headers.get("basalt-leader");
-      return stale(panel, leader === null ? "This server does not lead now. This page tries again." : "This server leads no more. The page at the one that does:", leader);
+    if (reply === null || !reply.ok || reply.redirected) {
+      panel.dataset.stale = "true";
+      say(reply === null ? "The server does not answer; this page tries again." : "The page could not be renewed.");
+      return;
     }
-    if (!reply.ok) return stale(panel, "This could not be renewed. This page tries again.", null);
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById(panel.id);
-    panel.querySelector(":scope > .stale")?.remove();
-    // The page is of another kind by now: a standby's, of a server that leads. Whoever types there loads it for themselves.
-    if (fresh === null && !document.activeElement.matches("input, textarea, select")) return location.reload();
     if (fresh === null || panel.contains(document.activeElement) || panel.querySelector("details[open]")) return;
     show(fresh);
     panel.replaceWith(fresh);
