@@ -159,7 +159,7 @@ class Certificates:
         return Cause.FILE if held else None
 
     def due_obstacles(self, pointers: Sequence[int]) -> list[Obstacle]:
-        """What `cause` tells of these writers, whose lifetime is over, but for writes elsewhere."""
+        """Tell of these writers, whose lifetime is over, what `cause` does, but for writes elsewhere."""
         certain = _index_of_end(self, pointers, self._certain_ms)
         found: list[Obstacle] = []
         start = 0
@@ -284,7 +284,7 @@ class EmbeddedCertificate:
         return self.terms.early_cause(pointer) or (Cause.NOTE if pointer in self._notes else None)
 
     def due_obstacles(self, pointers: Sequence[int]) -> list[Obstacle]:
-        """What `cause` tells of these writers, whose lifetime is over, but for writes elsewhere."""
+        """Tell of these writers, whose lifetime is over, what `cause` does, but for writes elsewhere."""
         found: list[Obstacle] = []
         start = 0
         for is_noted, group in groupby(map(self._notes.__contains__, pointers)):
