@@ -123,6 +123,7 @@ def test_a_browser_is_told_on_a_page_what_is_wrong_with_its_request_and_a_progra
     page = Page(reply)
     assert (page.status, told.encode() in reply.body) == (status, True), reply.body
     assert [each for each in page.links if not each.startswith("/console")] == []
+    assert len(page.all("p", **{"data-told": ""})) == 1, "an open page shows it"
     assert [len(page.all(tag)) for tag in ("main", "h1", "title", "script")] == [1, 1, 1, 0]
     assert client.call("GET", target).code
 

@@ -7,6 +7,8 @@ told as problem documents (RFC 9457), described in docs/reference/errors.md.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import math
 import time
@@ -55,13 +57,20 @@ EVERY_ANSWER: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-contr
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
 
 HTML = b"text/html; charset=utf-8"
-NOTHING_LOADED = b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+# Nothing is loaded but for this style, which the policy knows by its hash.
+_PROBLEM_STYLE = (
+    ":root{color-scheme:light dark}body{background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}"
+)
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_PROBLEM_STYLE.encode()).digest()).decode()
+PROBLEM_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _PROBLEM_PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
+<style>{style}</style>
 <title>{title} · Basalt</title>
 </head>
 <body>
@@ -194,10 +203,14 @@ def problem_page(error: errors.BasaltError, request: RequestHead) -> Response:
         parts.append(f'<a href="{again}">Try again</a>')
     title = error.code.replace("_", " ").capitalize()
     body = _PROBLEM_PAGE.format(
-        title=title, parts="".join(f"<p>{part}</p>\n" for part in parts), status=told.status, request_id=request.id
+        style=_PROBLEM_STYLE,
+        title=title,
+        parts=f"<p data-told>{parts[0]}</p>\n" + "".join(f"<p>{part}</p>\n" for part in parts[1:]),
+        status=told.status,
+        request_id=request.id,
     )
     headers = [(name, value) for name, value in told.headers or () if name != b"www-authenticate"]
-    return Response(told.status, body.encode(), HTML, [*headers, (b"content-security-policy", NOTHING_LOADED)])
+    return Response(told.status, body.encode(), HTML, [*headers, (b"content-security-policy", PROBLEM_POLICY.encode())])
 
 
 def wants_page(request: RequestHead) -> bool:
