@@ -26,6 +26,7 @@ from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
+from basalt_engine.stages import STAGES, Stages, monotonic_ms, stage
 from basalt_engine.table import Mutation, Store, TableWrite
 
 T = TypeVar("T")
@@ -117,6 +118,7 @@ class Group:
         self._writing: list[Callable[[], None]] = []
         self._lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
         self._late_bytes = 0
+        self._stages = Stages()  # of its write
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -174,7 +176,7 @@ def _by_table(items: list[tuple[str, Mutation | MakeMutation]]) -> list[TableWri
 
 
 class _Caller(Generic[T]):
-    __slots__ = ("number", "refusal", "releases", "result", "size_bytes", "stage", "waiter")
+    __slots__ = ("number", "queued_ms", "refusal", "releases", "result", "size_bytes", "stage", "stages", "waiter")
 
     def __init__(self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int) -> None:
         self.stage = stage
@@ -184,6 +186,8 @@ class _Caller(Generic[T]):
         self.result: Any = None  # the stage's, once it has run
         self.refusal: Exception | None = None  # or what it raised
         self.releases: Sequence[Callable[[], None]] = ()  # of what was loaded for the stage
+        self.stages = STAGES.get()  # of the call that it is a part of, for which it waits
+        self.queued_ms = 0.0 if self.stages is None else monotonic_ms()
 
     def release(self) -> None:
         """Let go of what was loaded for the stage."""
@@ -370,6 +374,7 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_queue(self, caller: _Caller[Any], missing: NotLoadedError) -> None:
+        STAGES.set(caller.stages)  # this task was made in the turn of another call
         error: Exception | None = None
         try:
             caller.releases = (*caller.releases, await missing.load())
@@ -406,6 +411,14 @@ class GroupCommit:
             log.exception("a call could not be told what became of it")
 
     def _write(self, group: Group) -> None:
+        token = STAGES.set(group._stages)
+        try:
+            with stage("write"):
+                self._write_phases(group)
+        finally:
+            STAGES.reset(token)
+
+    def _write_phases(self, group: Group) -> None:
         start_ms = self._clock.monotonic_ms()
         phases = group._writes(self._store.atomic)
         for number, writes in enumerate(phases):
@@ -434,6 +447,9 @@ class GroupCommit:
             except Exception:
                 log.exception("a callback after a write failed")
         for caller in callers:
+            if caller.stages is not None:
+                caller.stages.add("queue", caller.queued_ms, group._stages.began_ms)
+                caller.stages.add_all(group._stages)
             if not caller.waiter.done():
                 self._answer_caller(caller, error or caller.refusal)
         if self._queue:
