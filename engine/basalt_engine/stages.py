@@ -6,8 +6,6 @@ call has it with the call's context.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -29,27 +27,46 @@ class Stage(NamedTuple):
 
 
 class Stages:
-    """The stages of one call, in the order in which they ended. Any thread may add one."""
+    """The stages of one call. Any thread may add one.
 
-    __slots__ = ("began_ms", "found", "left_out")
+    Every publish has one of these, and few are ever looked at: what can be put together afterwards is.
+    """
 
-    def __init__(self) -> None:
-        self.began_ms = monotonic_ms()  # when the call came
-        self.found: list[Stage] = []
+    __slots__ = ("_added", "began_ms", "left_out")
+
+    def __init__(self, began_ms: float = 0.0) -> None:
+        self.began_ms = began_ms  # when the call came
+        self._added: list[tuple[str, float, float] | tuple[float, float, float, Stages | None]] = []
         self.left_out = 0
 
     def add(self, name: str, start_ms: float, stop_ms: float) -> None:
         """Note a stage; beyond `STAGES_MAX` it is only counted."""
-        if len(self.found) < STAGES_MAX:
-            self.found.append(Stage(name, start_ms, stop_ms))
+        if len(self._added) < STAGES_MAX:
+            self._added.append((name, start_ms, stop_ms))
         else:
             self.left_out += 1
 
-    def add_all(self, others: Stages) -> None:
-        """Note what another value has: a group's write is a stage of each call in the group."""
-        for stage in others.found:
-            self.add(*stage)
-        self.left_out += others.left_out
+    def add_write(self, queued_ms: float, start_ms: float, stop_ms: float, inside: Stages | None) -> None:
+        """Note a write that the call shared with others: since when it waited for that, when it was made, and what the write waited for."""
+        if len(self._added) < STAGES_MAX:
+            self._added.append((queued_ms, start_ms, stop_ms, inside))
+        else:
+            self.left_out += 1
+
+    @property
+    def found(self) -> list[Stage]:
+        """The stages in the order in which they were noted; a shared write is `queue`, what it waited for, and `write`."""
+        found: list[Stage] = []
+        for each in self._added:
+            if len(each) == 3:
+                found.append(Stage(*each))
+                continue
+            queued_ms, start_ms, stop_ms, inside = each
+            found.append(Stage("queue", queued_ms, start_ms))
+            if inside is not None:
+                found += inside.found
+            found.append(Stage("write", start_ms, stop_ms))
+        return found
 
     def told(self) -> str:
         """The sum of each kind of stage, the longest first: `write 2300 ms, queue 3 ms`."""
@@ -67,15 +84,19 @@ monotonic_ms = (
 STAGES: ContextVar[Stages | None] = ContextVar("stages", default=None)
 
 
-@contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Note the time of the block as a stage of the call that it works for, if it works for one."""
-    stages = STAGES.get()
-    if stages is None:
-        yield
-        return
-    start_ms = monotonic_ms()
-    try:
-        yield
-    finally:
-        stages.add(name, start_ms, monotonic_ms())
+class stage:  # noqa: N801  # it is used as `with stage("read"):`, and a generator would cost twice as much
+    """Notes the time of the block as a stage of the call that it works for, if it works for one."""
+
+    __slots__ = ("_name", "_stages", "_start_ms")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._stages = STAGES.get()
+        if self._stages is not None:
+            self._start_ms = monotonic_ms()
+
+    def __exit__(self, *_: object) -> None:
+        if self._stages is not None:
+            self._stages.add(self._name, self._start_ms, monotonic_ms())

@@ -32,10 +32,18 @@ def test_stages_beyond_the_most_are_counted():
     stages = Stages()
     for number in range(STAGES_MAX + 3):
         stages.add("read", number, number + 1)
-    more = Stages()
-    more.add("write", 0, 1)
-    stages.add_all(more)
-    assert (len(stages.found), stages.left_out) == (STAGES_MAX, 4)
+        stages.add_write(0, 1, 2, None)
+    assert (len(stages.found), stages.left_out) == (STAGES_MAX * 3 // 2, STAGES_MAX + 2 * 3)
+
+
+def test_a_call_waits_in_the_queue_until_the_write_that_it_shares_begins():
+    stages, inside = Stages(), Stages()
+    inside.add("hbase put", 11, 19)
+    stages.add_write(3, 10, 20, inside)
+    stages.add_write(21, 22, 23, None)
+    assert stages.found == [
+        Stage("queue", 3, 10), Stage("hbase put", 11, 19), Stage("write", 10, 20), Stage("queue", 21, 22), Stage("write", 22, 23),
+    ]  # fmt: skip
 
 
 def test_the_longest_kind_of_stage_is_told_first():

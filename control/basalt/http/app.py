@@ -251,15 +251,15 @@ class Frame:
         request.charge_answer(monotonic_ms)
         self.metrics.answered(request, duration_ms)
         client = services.forwarders.client_of(request)
-        if services.traces is None:
-            trace_id = traced_by(request)
-        else:
+        trace_id = traced_by(request)
+        if services.traces is not None and services.traces.is_sampled(request):
             about = About(_topic(request), _transaction(request), client, request.traceparents)
             trace_id = services.traces.answered(request, now_ms, duration_ms, request.stages, about)
         principal = "" if services.authentication is None else request.caller.principal
         settings = services.settings.log
         log_access(request, duration_ms, now_ms, settings.access, principal, client, trace_id)
-        log_slow(request, duration_ms, settings.slow_ms, principal, client, trace_id)
+        if settings.slow_ms is not None and duration_ms >= settings.slow_ms:
+            log_slow(request, duration_ms, principal, client, trace_id)
 
 
 def _transaction(request: Request) -> int:

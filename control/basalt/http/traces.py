@@ -58,7 +58,8 @@ SERVER_ERROR_MIN = 500
 
 def traced_by(request: RequestHead) -> str:
     """The trace that a request's client named, in hex; empty where it named none."""
-    found = TRACEPARENT.fullmatch(request.headers.get(b"traceparent", b""))
+    named = request.headers.get(b"traceparent")
+    found = None if named is None else TRACEPARENT.fullmatch(named)
     return "" if found is None else found[1].decode("ascii")
 
 
@@ -84,11 +85,15 @@ class Traces:
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import trace
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision
 
         self._api = trace  # imported here: who has no use for traces need not have the library
         self._provider = provider
+        # The sampler is asked before a span is made, for making one that is not sampled takes 10 µs; what is made is sampled.
+        self._sampler, self._dropped = provider.sampler, Decision.DROP
+        provider.sampler = ALWAYS_ON
         self._tracer = provider.get_tracer("basalt", __version__)
-        self._of_transactions: OrderedDict[int, list[SpanContext]] = OrderedDict()  # span contexts by write pointer
+        self._of_transactions: OrderedDict[int, list[SpanContext]] = OrderedDict()  # by write pointer
 
     @classmethod
     def configured(cls, environment: Mapping[str, str], instance: str) -> Traces | None:
@@ -108,6 +113,13 @@ class Traces:
         """Send what is left; at most as long as `OTEL_BSP_EXPORT_TIMEOUT` says."""
         self._provider.shutdown()
 
+    def is_sampled(self, request: RequestHead) -> bool:
+        """Tell whether a request that was answered is to have spans."""
+        named = request.headers.get(b"traceparent")
+        parent = None if named is None else self._parent(named)
+        trace_id = self._provider.id_generator.generate_trace_id()
+        return self._sampler.should_sample(parent, trace_id, request.route).decision is not self._dropped
+
     def answered(self, request: RequestHead, stop_ms: int, duration_ms: float, stages: Stages, about: About) -> str:
         """Make the span of a request that was answered, and return its trace in hex.
 
@@ -120,20 +132,19 @@ class Traces:
             f"{method} {route}" if route else method,
             self._parent(request.headers.get(b"traceparent", b"")),
             self._api.SpanKind.SERVER,
-            links=self._links(route, about),
-            start_time=start_ns,
+            _attributes(request, method, route, about),
+            self._links(route, about),
+            start_ns,
         )
-        context = span.get_span_context()
-        if span.is_recording():
-            span.set_attributes(_attributes(request, method, route, about))
-            if request.status >= SERVER_ERROR_MIN:
-                span.set_status(self._api.StatusCode.ERROR)
-            inside = self._api.set_span_in_context(span)
-            for stage in stages.found:
-                began_ns = start_ns + int((stage.start_ms - stages.began_ms) * 1_000_000)
-                child = self._tracer.start_span(stage.name, inside, start_time=began_ns)
-                child.end(began_ns + int(stage.duration_ms * 1_000_000))
+        if request.status >= SERVER_ERROR_MIN:
+            span.set_status(self._api.StatusCode.ERROR)
+        inside = self._api.set_span_in_context(span)
+        for stage in stages.found:
+            began_ns = start_ns + int((stage.start_ms - stages.began_ms) * 1_000_000)
+            child = self._tracer.start_span(stage.name, inside, start_time=began_ns)
+            child.end(began_ns + int(stage.duration_ms * 1_000_000))
         span.end(stop_ns)
+        context = span.get_span_context()
         self._remember(method, route, about.transaction, context)
         return f"{context.trace_id:032x}"
 
@@ -158,7 +169,7 @@ class Traces:
 
     def _remember(self, method: str, route: str, transaction: int, context: SpanContext) -> None:
         """Keep the span of a request that began a transaction, or stored under one, for that of its end."""
-        if not transaction or method != "POST" or route not in BEGINS_AND_STORES or not context.trace_flags.sampled:
+        if not transaction or method != "POST" or route not in BEGINS_AND_STORES:
             return
         known = self._of_transactions.setdefault(transaction, [])
         if len(known) < LINKS_MAX:

@@ -26,7 +26,7 @@ from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.stages import STAGES, Stages, monotonic_ms, stage
+from basalt_engine.stages import STAGES, Stages
 from basalt_engine.table import Mutation, Store, TableWrite
 
 T = TypeVar("T")
@@ -118,7 +118,8 @@ class Group:
         self._writing: list[Callable[[], None]] = []
         self._lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
         self._late_bytes = 0
-        self._stages = Stages()  # of its write
+        self._written_ms: tuple[float, float] | None = None  # from when until when it was written
+        self._waits: Stages | None = None  # what that waited for, where the store is far away
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -178,7 +179,9 @@ def _by_table(items: list[tuple[str, Mutation | MakeMutation]]) -> list[TableWri
 class _Caller(Generic[T]):
     __slots__ = ("number", "queued_ms", "refusal", "releases", "result", "size_bytes", "stage", "stages", "waiter")
 
-    def __init__(self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int) -> None:
+    def __init__(
+        self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int, queued_ms: float
+    ) -> None:
         self.stage = stage
         self.size_bytes = size_bytes
         self.waiter = waiter
@@ -187,7 +190,7 @@ class _Caller(Generic[T]):
         self.refusal: Exception | None = None  # or what it raised
         self.releases: Sequence[Callable[[], None]] = ()  # of what was loaded for the stage
         self.stages = STAGES.get()  # of the call that it is a part of, for which it waits
-        self.queued_ms = 0.0 if self.stages is None else monotonic_ms()
+        self.queued_ms = queued_ms
 
     def release(self) -> None:
         """Let go of what was loaded for the stage."""
@@ -240,7 +243,7 @@ class GroupCommit:
                 hint="send the same call again after Retry-After",
             )
         self._number += 1
-        self._queue.append(_Caller(stage, size_bytes, waiter, self._number))
+        self._queue.append(_Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms()))
         self.queue_bytes += size_bytes
         if not self._busy:
             self._wake()
@@ -270,6 +273,8 @@ class GroupCommit:
 
     def _turn(self) -> None:
         group = Group(self._clock.now_ms())
+        if self._store.remote:
+            group._waits = Stages()
         callers, group_bytes = self._stage(group)
         self._callers = len(callers)
         error = self._close(group)
@@ -411,27 +416,26 @@ class GroupCommit:
             log.exception("a call could not be told what became of it")
 
     def _write(self, group: Group) -> None:
-        token = STAGES.set(group._stages)
+        start_ms = self._clock.monotonic_ms()
+        token = STAGES.set(group._waits)
+        phases: list[list[TableWrite]] = []
         try:
-            with stage("write"):
-                self._write_phases(group)
+            phases = group._writes(self._store.atomic)
+            for number, writes in enumerate(phases):
+                try:
+                    self._store.write(writes)
+                except BasaltError as error:
+                    if number == 0:
+                        raise
+                    # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
+                    raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
         finally:
             STAGES.reset(token)
-
-    def _write_phases(self, group: Group) -> None:
-        start_ms = self._clock.monotonic_ms()
-        phases = group._writes(self._store.atomic)
-        for number, writes in enumerate(phases):
-            try:
-                self._store.write(writes)
-            except BasaltError as error:
-                if number == 0:
-                    raise
-                # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
-                raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
+            stop_ms = self._clock.monotonic_ms()
+            group._written_ms = (start_ms, stop_ms)
         if phases:
             self.groups += 1
-            took_ms = self._clock.monotonic_ms() - start_ms
+            took_ms = stop_ms - start_ms
             self.write_ms += took_ms
             self._recent_ms.append(took_ms)
 
@@ -447,9 +451,8 @@ class GroupCommit:
             except Exception:
                 log.exception("a callback after a write failed")
         for caller in callers:
-            if caller.stages is not None:
-                caller.stages.add("queue", caller.queued_ms, group._stages.began_ms)
-                caller.stages.add_all(group._stages)
+            if caller.stages is not None and group._written_ms is not None:
+                caller.stages.add_write(caller.queued_ms, *group._written_ms, group._waits)
             if not caller.waiter.done():
                 self._answer_caller(caller, error or caller.refusal)
         if self._queue:

@@ -191,7 +191,7 @@ class RequestHead:
         self.head = head
         self.exchange = exchange
         self.started_ms = started_ms
-        self.stages = Stages()  # what it waits for
+        self.stages = Stages(started_ms)  # what it waits for
         self.bodies = bodies
         self.headers = head.headers
         self.path: dict[str, str] = {}

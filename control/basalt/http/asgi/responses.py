@@ -210,13 +210,12 @@ def log_access(
 def log_slow(
     request: RequestHead,
     duration_ms: float,
-    slow_ms: int | None,
     principal: object = "",
     client: str | None = None,
     trace_id: str = "",
 ) -> None:
-    """Log a request that took `slow_ms` or longer, with what it waited for. A call that waits for messages is not a slow call."""
-    if slow_ms is None or duration_ms < slow_ms or request.route.endswith(WAITING):
+    """Log a request that took long, with what it waited for. A call that waits for messages is not a slow call."""
+    if request.route.endswith(WAITING):
         return
     fields = _facts(request, duration_ms, principal, client, trace_id)
     fields["stages"] = [{"name": each.name, "ms": round(each.duration_ms, 3)} for each in request.stages.found]
