@@ -55,7 +55,7 @@ from basalt.http.routes.route_table import Found, Operation, Request, Routes
 from basalt.http.services import Services
 from basalt.http.traces import About, traced_by
 from basalt.transactions.codec import SnapshotBytes
-from basalt_engine.stages import STAGES
+from basalt_engine.clock import STAGES
 
 # A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
 PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"

@@ -1,6 +1,6 @@
 """Spans for OpenTelemetry: one for each request, and one for each thing that it waited for. Configured by `OTEL_*` alone, and absent without.
 
-A span is made when its request is answered: what the request waited for is noted meanwhile anyway (`basalt_engine.stages`), so that a
+A span is made when its request is answered: what the request waited for is noted meanwhile anyway (`basalt_engine.clock`), so that a
 request which is not sampled costs next to nothing. A request goes on with the trace of its `traceparent` (W3C Trace Context). The span of a
 commit has a link to each request that began its transaction or stored under it; that of a fetch to the traces in the headers
 `traceparent` of messages that it answered. No message has a span of its own.
@@ -20,8 +20,8 @@ from basalt.errors import InvalidSettingError
 from basalt.http.asgi.requests import RequestHead
 from basalt.http.asgi.responses import WAITING
 from basalt_engine import __version__
+from basalt_engine.clock import Stages
 from basalt_engine.records import BatchSection, RecordBatch
-from basalt_engine.stages import Stages
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -219,7 +219,7 @@ def _names_a_place(environment: Mapping[str, str]) -> bool:
 
 
 def _provider(exporter: str, instance: str) -> TracerProvider:
-    """What samples, batches and sends spans, as the variables `OTEL_*` have it; each part of the library reads its own."""
+    """The provider that samples, batches and sends spans, as the variables `OTEL_*` have it; each part of the library reads its own."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter

@@ -24,9 +24,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.clock import Clock
+from basalt_engine.clock import STAGES, Clock, Stages
 from basalt_engine.errors import BasaltError
-from basalt_engine.stages import STAGES, Stages
 from basalt_engine.table import Mutation, Store, TableWrite
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 from basalt.errors import BusyError
 from basalt_engine.cells.keys import TableKeys
+from basalt_engine.clock import stage
 from basalt_engine.keys import TABLE_MARK, TopicKeys, base_bucket, is_table_prefix
-from basalt_engine.stages import stage
 from basalt_engine.table import Store
 
 READ_THREADS = 24  # each needs a connection: READ_CONNECTIONS_MAX of the HBase store

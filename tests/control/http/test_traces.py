@@ -188,7 +188,7 @@ def test_the_log_names_the_trace_whether_spans_are_made_or_not(
     client.call("GET", "/livez", Traceparent=TRACEPARENT)
     Traced(client).call("GET", "/livez", Traceparent=TRACEPARENT)
     client.call("GET", "/livez")
-    named = [record.fields.get("traceId") for record in caplog.records if record.name == "basalt.access"]
+    named = [vars(record)["fields"].get("traceId") for record in caplog.records if record.name == "basalt.access"]
     assert named[:2] == [TRACE, TRACE]
     assert named[2] not in (None, TRACE)
 

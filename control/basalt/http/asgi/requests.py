@@ -23,7 +23,7 @@ from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.http.asgi import content_encoding
-from basalt_engine.stages import Stages
+from basalt_engine.clock import Stages
 
 JSON = b"application/json"
 AVRO = b"avro/binary"

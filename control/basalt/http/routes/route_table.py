@@ -126,7 +126,7 @@ class Request(RequestHead):
         self.account: Account | None = None
         self.meters: tuple[Quota, ...] = ()
         self.writer = 0  # the write pointer that it begins or writes under; 0: none
-        self.traceparents: Sequence[bytes] = ()  # in the headers of the messages that it is answered with
+        self.traceparents: Sequence[bytes] = ()  # of its answer's messages
 
     async def body(self) -> bytes:
         """The whole body; where its bytes count for a quota they are charged now, before what it asks for is done."""
@@ -266,14 +266,8 @@ class Request(RequestHead):
         agent = self.headers.get(b"user-agent", b"").decode("latin-1")
         caller = self.caller
         via = "" if caller.via is None else str(caller.via)
-        author = Author(
-            self.services.forwarders.client_of(self) or EMBEDDED,
-            agent,
-            self.text("as") or "",
-            str(caller.principal),
-            caller.credential,
-            via,
-        )
+        client = self.services.forwarders.client_of(self) or EMBEDDED
+        author = Author(client, agent, self.text("as") or "", str(caller.principal), caller.credential, via)
         return author, self.text("reason") or "", self.id
 
 

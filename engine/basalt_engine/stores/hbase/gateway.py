@@ -31,9 +31,8 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
-from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.clock import Clock, SystemClock, stage
 from basalt_engine.errors import BasaltError, FencedError, InputError, StoreError, UnknownOutcomeError
-from basalt_engine.stages import stage
 from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.stores.hbase.gateway_socket import GatewaySocket, SaslSocket
 from basalt_engine.stores.hbase.kerberos import KerberosError, KerberosLogin

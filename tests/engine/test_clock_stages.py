@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from basalt_engine.stages import STAGES, STAGES_MAX, Stage, Stages, stage
+from basalt_engine.clock import STAGES, STAGES_MAX, Stage, Stages, stage
 
 
 def test_a_block_is_a_stage_of_the_call_that_it_works_for_also_when_it_fails():
