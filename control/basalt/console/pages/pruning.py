@@ -26,6 +26,7 @@ from basalt.http.routes.route_table import Request, RouteTable
 
 PAGE_ROWS = 100  # of the invalid list
 HISTORY_ROWS = 20
+TIME_DIGITS_MAX = 16  # of milliseconds: 300,000 years
 LIST_PATH = f"{CONSOLE_PATH}/pruning"
 WHY_PATH = f"{CONSOLE_PATH}/prune"
 PRUNE = "/v1/admin/prune"
@@ -113,7 +114,7 @@ def time_of(text: str) -> int | None:
     """The time, in ms since 1970, that a text names as such or as a date and time (of UTC, where it names no zone); None: it names none."""
     given = text.strip().removeprefix("@")
     if given.isascii() and given.isdigit():
-        return int(given)
+        return int(given) if len(given) <= TIME_DIGITS_MAX else None
     try:
         at = datetime.fromisoformat(given)
         return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)

@@ -42,7 +42,7 @@ async def regions(request: Request) -> Response:
     call = Call("GET", REGIONS, list[RegionInfo], query={"show": show} if show else {})
     extra = {"skip": skip, "rows": PAGE_ROWS, "show": show, "offers": acts.offers(visit, (OLDEST,))}
     panels = (
-        Panel("regions", "Regions", call, extra=extra, meanings=MEANINGS),
+        Panel("regions", "Regions", call, live=False, extra=extra, meanings=MEANINGS),
         Panel("published", "What region servers are told", Call("GET", "/v1/admin/snapshot", ManagerSnapshotInfo)),
     )
     return await visit.page("Regions", panels, "regions.html", show=show, choices=SHOWN)
