@@ -55,6 +55,8 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ): "table scan {table} --namespace {namespace} [--from {start}]",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/store"): None,
+    ("GET", "/v1/admin/alerts"): "alerts [--all{all:}]",
+    ("GET", "/v1/admin/process"): "process",
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 
