@@ -11,7 +11,7 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PYTHON) deploy/locked_install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev system-packages demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference format lock image clean
+.PHONY: help venv dev system-packages demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference monitoring format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -109,6 +109,9 @@ bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="-
 
 reference: $(VENV)/installed ## Write what docs/reference says of settings, commands, errors, metrics and calls anew from the code
 	@$(PYTHON) -m deploy.reference
+
+monitoring: $(VENV)/installed ## Write the rules and dashboards of deploy/monitoring anew from the code
+	@$(PYTHON) -m deploy.monitoring
 
 format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
 	@$(PYTHON) -m deploy.blocking_twin

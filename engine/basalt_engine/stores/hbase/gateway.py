@@ -70,17 +70,25 @@ class PoolFigures(NamedTuple):
     waits: int
 
 
+OUTCOMES = ("answered", "refused", "lost")  # of a call
+
+
 class CallFigures:
     """Calls of one gateway: how long each try took, and how it ended. Any thread may add one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.durations = Durations()
-        self.ended: Counter[tuple[str, str]] = Counter()  # by method and outcome: answered, refused, lost
+        self.ended: Counter[tuple[str, str]] = Counter()  # by method and outcome
 
     def add(self, method: str, outcome: str, duration_ms: float) -> None:
         """A try has ended."""
         with self._lock:
+            if (
+                method,
+                outcome,
+            ) not in self.ended:  # from 0 on, so that whoever compares two scrapes sees the first one
+                self.ended.update({(method, each): 0 for each in OUTCOMES})
             self.ended[method, outcome] += 1
             self.durations.add(duration_ms / 1_000)
 

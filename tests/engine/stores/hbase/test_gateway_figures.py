@@ -32,7 +32,7 @@ def test_a_refusal_is_no_loss(fake, pool, clock):
         table.get(b"k")
     except Exception:  # what it is told is another test's matter
         pass
-    assert gateway.calls.ended == {("get", "refused"): 1}
+    assert +gateway.calls.ended == {("get", "refused"): 1}
 
 
 def test_a_caller_who_has_to_wait_for_a_connection_is_counted(fake):
