@@ -23,20 +23,20 @@ class Case:
     labels: Mapping[str, str]
 
 
-def _series(name: str, **labels: str) -> str:
+def _series(metric: str, /, **labels: str) -> str:
     pairs = ", ".join(f'{key}="{value}"' for key, value in {**HERE, **labels}.items())
-    return f"{name}{{{pairs}}}"
+    return f"{metric}{{{pairs}}}"
 
 
-def _one(name: str, at: str, fires: str, quiet: str, shown: str, **labels: str) -> Case:
+def _one(metric: str, at: str, fires: str, quiet: str, shown: str, /, **labels: str) -> Case:
     """A case of one series, whose labels the alert has."""
-    series = _series(name, **labels)
+    series = _series(metric, **labels)
     return Case(at, {series: fires}, {series: quiet}, shown, {**HERE, **labels})
 
 
-def _risen(name: str, at: str, fires: str, quiet: str, shown: str, **labels: str) -> Case:
+def _risen(metric: str, at: str, fires: str, quiet: str, shown: str, /, **labels: str) -> Case:
     """A case of one counter, whose labels are summed up."""
-    series = _series(name, **labels)
+    series = _series(metric, **labels)
     return Case(at, {series: fires}, {series: quiet}, shown, HERE)
 
 
@@ -76,7 +76,7 @@ CASES: dict[str, Case] = {
     ),
     "BasaltWritesStopped": _one("basalt_store_write_stopped", "3m", "0 1x10", "0 1 0x10", ""),
     "BasaltServerFails": _one("basalt_http_problems_total", "10m", "0x10 2x20", "2x30", "2", code="internal"),
-    "BasaltJobFails": _one("basalt_job_failures", "5m", "3x10", "2x10", "3", job="prune"),
+    "BasaltJobFails": _one("basalt_job_failures", "5m", "3x10", "2x10", "3", name="prune"),
     "BasaltGroupLags": _one("basalt_group_lag_seconds", "10m", "900x30", "600x30", "15m 0s", **_GROUP),
     "BasaltMessagesParked": _one("basalt_group_unacknowledged", "5m", "4x10", "0x10", "4", **_GROUP, state="parked"),
     "BasaltReadersHeldBack": _one("basalt_transactions_oldest_blocking_seconds", "4m", "30 60 90+30x10", "0 30 60 90 0x10", "4m 30s"),

@@ -86,8 +86,8 @@ OVERVIEW = Dashboard("basalt-overview", "Basalt: overview", "basalt_event_loop_l
     Panel("Process", "CPU: 1 is one core.", [(f"rate(process_cpu_seconds_total{{{HERE}}}[{RANGE}])", "CPU {{instance}}")]),
     Panel("Memory", "Resident.", [(_now("process_resident_memory_bytes"), "{{instance}}")], "bytes"),
     Panel("Disk", "Of the embedded store.", [(_now("basalt_store_bytes"), "{{kind}} {{instance}}"), (_now("basalt_store_pending_compaction_bytes"), "to compact {{instance}}"), (_now("basalt_store_disk_free_bytes"), "free {{instance}}")], "bytes"),
-    Panel("Jobs that fail", "Runs that have failed in a row.", [(_now("basalt_job_failures") + " > 0", "{{job}} {{instance}}")]),
-    Panel("Last success of jobs", "How long ago each job last ended well.", [("time() - " + _now("basalt_job_last_success_timestamp_seconds"), "{{job}} {{instance}}")], "s"),
+    Panel("Jobs that fail", "Runs that have failed in a row.", [(_now("basalt_job_failures") + " > 0", "{{name}} {{instance}}")]),
+    Panel("Last success of jobs", "How long ago each job last ended well.", [("time() - " + _now("basalt_job_last_success_timestamp_seconds"), "{{name}} {{instance}}")], "s"),
     Panel("Refused", "For want of a right, for a quota, for a credential.", [(_rate("basalt_refused_total", "verb"), "no right to {{verb}}"), (_rate("basalt_throttled_total", "quota"), "quota {{quota}}"), (_rate("basalt_authentications_total", "kind", 'outcome="refused"'), "credential {{kind}}")], "ops"),
 ))  # fmt: skip
 

@@ -22,7 +22,7 @@ from deploy.monitoring.dashboards import GROUPS, OVERVIEW, TRANSACTIONS, model
 from deploy.monitoring.rules import RECORDED
 from tests.control.http.asker import ASKED
 from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of
-from tests.deploy.scrapes import Scrape, is_of_hbase, parsed, unknown
+from tests.deploy.scrapes import TARGET, Scrape, is_of_hbase, parsed, unknown
 from tests.programs import needed_program
 
 
@@ -79,6 +79,11 @@ def test_the_series_of_each_panel_are_there(scrape: Scrape, dashboard):
     }
     assert missing == {}
     assert dashboard.chosen_by in scrape
+
+
+def test_no_series_has_a_label_that_prometheus_gives_to_its_targets(scrape: Scrape):
+    """It would be renamed to `exported_job`, and an alert that names it would speak of another."""
+    assert {name for name, found in scrape.items() for labels, _ in found if TARGET.keys() & labels.keys()} == set()
 
 
 def test_what_is_not_there_is_found(scrape: Scrape):

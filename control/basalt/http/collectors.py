@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from basalt_engine.stores.hbase.gateway import Gateway
     from basalt_engine.stores.rocks import RocksStore
 
+JOB = "name"  # the label of a job's name: `job` is Prometheus' own, and would be shown as `exported_job`
+
 
 class ConnectionMetrics(Collector):
     """The series of the connections of one server; the same as leader and as standby."""
@@ -194,7 +196,7 @@ class JobMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every series there is now; of a job that has not run, those that can be told."""
-        runs = CounterMetricFamily("basalt_job_runs", "Runs of scheduled jobs by outcome", labels=("job", "outcome"))
+        runs = CounterMetricFamily("basalt_job_runs", "Runs of scheduled jobs by outcome", labels=(JOB, "outcome"))
         for name, outcomes in self._scheduler.run_totals().items():
             for outcome, count in outcomes.items():
                 runs.add_metric((name, outcome), count)
@@ -204,7 +206,7 @@ class JobMetrics(Collector):
             ("last_duration_seconds", "Time that the last run took"),
             ("failures", "Runs that have failed in a row, up to now"),
         )
-        families = [GaugeMetricFamily(f"basalt_job_{name}", text, labels=("job",)) for name, text in texts]
+        families = [GaugeMetricFamily(f"basalt_job_{name}", text, labels=(JOB,)) for name, text in texts]
         for name, figures in self._scheduler.figures().items():
             for family, value_ms in zip(families, (figures.success_ms, figures.duration_ms), strict=False):
                 if value_ms is not None:

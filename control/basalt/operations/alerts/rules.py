@@ -154,7 +154,7 @@ _SERVERS = (
     ),
     Alert(
         "BasaltJobFails", "warning", 0,
-        "The job {job} has failed {value} times in a row", "count",
+        "The job {name} has failed {value} times in a row", "count",
         Condition(Series("basalt_job_failures"), 2),
     ),
     Alert(

@@ -12,7 +12,7 @@ GROUP = {"namespace", "topic", "group"}
 LABELS = {
     "BasaltGroupLags": GROUP,
     "BasaltMessagesParked": GROUP,
-    "BasaltJobFails": {"job"},
+    "BasaltJobFails": {"name"},
     "BasaltServerDown": {"instance"},
     "BasaltServerFails": {"code"},
 }
