@@ -76,6 +76,8 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
         "POST",
         "/v1/admin/prune/restore",
     ): "prune restore --since @{since_ms} --yes [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/alerts"): "alerts [--all{all:}]",
+    ("GET", "/v1/admin/process"): "process",
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 

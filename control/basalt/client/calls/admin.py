@@ -9,6 +9,7 @@ from msgspec import ValidationError
 
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import (
+    AlertList,
     AuditLine,
     Backup,
     BackupPage,
@@ -24,6 +25,7 @@ from basalt.api.bodies.operations import (
     JobRun,
     MadeBackup,
     ManagerSnapshotInfo,
+    ProcessInfo,
     PrunedWriters,
     PruneRun,
     PruneStatus,
@@ -140,6 +142,19 @@ def metrics(scope: ClientScope) -> Steps[str]:
             "read the metrics", "GET", "/metrics", lambda answer: answer.body.decode(), Effect.NONE, accept="text/plain"
         )
     )
+
+
+def alerts(scope: ClientScope, *, everything: bool = False) -> Steps[AlertList]:
+    """The alerts that would fire now, in words, and those that will if it stays so; with `everything` those in order, too.
+
+    Each names the section of docs/operations/runbook.md that says what to do.
+    """
+    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None))
+
+
+def process(scope: ClientScope) -> Steps[ProcessInfo]:
+    """The server's process from within: the lag of its event loop, its queues, caches, connections and threads."""
+    return _get(ProcessInfo, "show the process", "process")
 
 
 def store(scope: ClientScope) -> Steps[StoreInfo]:

@@ -26,7 +26,8 @@ from basalt.errors import (
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
+from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
@@ -37,6 +38,7 @@ from basalt.http.routes.route_table import (
     TOPIC,
     Request,
     RouteTable,
+    flag,
     integer,
     words,
 )
@@ -232,6 +234,24 @@ async def cluster(request: Request) -> bodies.ClusterInfo:
         __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
         candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
     )  # fmt: skip
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/alerts",
+    needs("observe", CLUSTER),
+    query=(flag("all", "also those that do not fire, and those that only Prometheus can tell"),),
+    tag=admin,
+)
+async def alerts(request: Request) -> bodies.AlertList:
+    """The alerts that would fire now, in words; and those that will if it stays so."""
+    return await request.metrics.alerts(everything=request.flag("all"))
+
+
+@route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
+async def process(request: Request) -> bodies.ProcessInfo:
+    """The server's process from within: its event loop, queues, caches, connections and threads."""
+    return process_info(request.services, request.bodies)
 
 
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
