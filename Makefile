@@ -2,7 +2,7 @@
 # Basalt and its demos, or of requirements/dev.txt, which holds PySpark and all tools.
 # Needed beforehand: GNU make and Python 3.11 or later (with its venv module). What has to do with HBase also needs a JDK
 # (17, or 11) and Maven: tests of it are skipped without them, unless CI is set. So are those of Kerberos without MIT Kerberos' server, programs and
-# headers, and a C compiler.
+# headers, and a C compiler; and those of the console's pages without Chromium.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -114,6 +114,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/image.txt --constraint requirements/build.txt --extra dev --output-file requirements/dev.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/dev.txt --extra kerberos --output-file requirements/kerberos.txt
 	uv pip compile --group kerberos-build $(LOCK) --output-file requirements/kerberos-build.txt
+	uv pip compile --group browser $(LOCK) --constraint requirements/dev.txt --output-file requirements/browser.txt
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 image: ## Build the container images basalt:dev and basalt-hbase:dev (needs docker)
@@ -157,6 +158,13 @@ $(VENV)/kerberos: $(VENV)/locked requirements/kerberos.txt requirements/kerberos
 	@$(INSTALL) --no-build-isolation requirements/kerberos.txt
 	@touch $@
 
-$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS)
+# What drives Chromium is 160 MB with its driver, and of use only where Chromium is. Its own browsers are not downloaded: tests run the machine's.
+BROWSER := $(if $(shell command -v chromium),$(VENV)/browser)
+
+$(VENV)/browser: $(VENV)/locked requirements/browser.txt | $(VENV)/running
+	@$(INSTALL) requirements/browser.txt
+	@touch $@
+
+$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS) $(BROWSER)
 	@$(INSTALL) requirements/dev.txt
 	@touch $@
