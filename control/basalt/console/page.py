@@ -1,7 +1,7 @@
 """Pages: a list of panels, each of which is one call of the API, made as whoever looks at the page.
 
-So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME` renders one panel, for a page
-that keeps itself up to date; `.json` behind a page's path gives its calls and answers.
+So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME,NAME` renders these panels, for a
+page that keeps itself up to date; `?json=true` gives its calls and answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
 
 HTML = b"text/html; charset=utf-8"
-PANEL_NAME_CHARS_MAX = 40
+PANEL_NAMES_CHARS_MAX = 400  # of those that are asked for: a page has some ten
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
 
@@ -54,8 +54,8 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
 )
 
 PANEL: Query = query(
-    "panel", {"type": "string", "maxLength": PANEL_NAME_CHARS_MAX}, "one panel alone",
-    lambda value: len(value) <= PANEL_NAME_CHARS_MAX, "be the name of a panel",
+    "panel", {"type": "string", "maxLength": PANEL_NAMES_CHARS_MAX}, "these panels alone, by their names with commas between them",
+    lambda value: len(value) <= PANEL_NAMES_CHARS_MAX, "be names of panels",
 )  # fmt: skip
 AS_JSON = flag("json", "the calls and answers of the page, in place of it")
 PAGE_QUERY = (PANEL, AS_JSON)
@@ -134,7 +134,8 @@ class Visit:
             return redirect(login_path(self.request))
         wanted = self.request.text("panel")
         if wanted is not None:
-            panels = [panel for panel in panels if panel.name == wanted]
+            names = wanted.split(",")
+            panels = [panel for panel in panels if panel.name in names]
         answers = await asyncio.gather(*(self.ask(panel.call) for panel in panels))
         seen = [Shown(panel, answer) for panel, answer in zip(panels, answers, strict=True)]
         if self.request.flag("json"):
