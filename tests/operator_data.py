@@ -118,7 +118,9 @@ def _tables(ask: Ask) -> None:
     writer = _begin(ask)
     cells = (("chair", "4"), ("desk", MARKUP), (TURNED, "1"), ("lamp", "z" * 1_000))
     puts = [{"row": _bytes(row), "column": _bytes("count"), "value": _bytes(value)} for row, value in cells]
-    puts.append({"row": b64encode(b"\xff\x00").decode(), "column": _bytes(MARKUP), "value": b64encode(b"\x80").decode()})
+    puts.append(
+        {"row": b64encode(b"\xff\x00").decode(), "column": _bytes(MARKUP), "value": b64encode(b"\x80").decode()}
+    )
     ask("POST", f"{WAREHOUSE}/write", {"transaction": writer, "puts": puts})
     ask("POST", f"/v1/transactions/{writer}/commit")
 
