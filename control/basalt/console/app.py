@@ -1,15 +1,20 @@
-"""The console's routes, which the server answers beside the API; where there is no page, one that says so, as a browser can show it."""
+"""The console's routes, which the server answers beside the API; where there is no page, one that says so, as a browser can show it.
+
+A standby has no services, and so none of these pages. It shows how it is itself, and where the leader answers.
+"""
 
 from __future__ import annotations
 
 from basalt.access.needs import PUBLIC
+from basalt.api.bodies.operations import Readiness
 from basalt.console import assets, sign_in, terms
-from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, redirect
+from basalt.console.page import CONSOLE_PATH, HEADERS, HTML, PAGE_QUERY, Visit, environment, login_path, redirect
 from basalt.console.pages import overview, sessions, tables, topics, transactions
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
 
 PATH_NAMES_MAX = 10  # behind /console, of what is answered as a page that is missing; those of pages have up to eight
+STANDBY_RETRY_S = 2  # another server leads by then, or this one: an open page asks again
 
 missing = RouteTable("console")
 
@@ -34,3 +39,15 @@ PAGES: tuple[Operation, ...] = tuple(
     )
     for operation in table.operations
 )  # fmt: skip
+
+
+def standby_page(path: str, target: str, health: Readiness, leader_url: str | None) -> Response | None:
+    """Answer as a standby; `target` is what the leader is to be asked for. None for what is none of the console."""
+    if path != CONSOLE_PATH and not path.startswith(f"{CONSOLE_PATH}/"):
+        return None
+    found = assets.file_at(path)
+    if found is not None:
+        return found
+    body = environment().get_template("standby.html").render(health=health, leader=leader_url, target=target)
+    headers = [*HEADERS, (b"retry-after", b"%d" % STANDBY_RETRY_S)]
+    return Response(503, body.encode("utf-8", "backslashreplace"), HTML, headers)

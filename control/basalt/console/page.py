@@ -151,7 +151,7 @@ class Visit:
     def html(self, template: str, status: int = 200, headers: Headers | None = None, **context: Any) -> Response:
         """A template with what every one has."""
         caller = self.request.caller
-        body = _environment().get_template(template).render(
+        body = environment().get_template(template).render(
             visit=self,
             now_ms=self.now_ms,
             path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
@@ -211,7 +211,8 @@ def inside_console(path: str) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates, with the filters and names that each of them may use."""
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("basalt.console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

@@ -1,6 +1,6 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
-A standby says that it lives, that it is not ready, its metrics, and to all else who leads. Nothing is done for a call that
+A standby says that it lives, that it is not ready, its metrics, and to all else who leads; to a browser on a page of its own. Nothing is done for a call that
 gets `not_leader`, so a client may send it to the leader at once.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
@@ -69,6 +69,7 @@ class StandbyFrame:
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(ConnectionMetrics(connections))
+        self._has_pages = settings.console.enabled
         self._answers: dict[str, Callable[[RequestHead], responses.Response]] = {
             "/livez": lambda _: responses.json_response(Alive(True)),
             "/readyz": self._ready,
@@ -103,7 +104,7 @@ class StandbyFrame:
             self._front.admit(request)
             answer = self._answers.get(request.head.path)
             if answer is None:
-                raise self._not_leader()
+                return self._page(request)
             request.route = request.head.path
             if request.head.method not in METHODS:
                 raise responses.method_not_allowed(request, METHODS)
@@ -113,6 +114,21 @@ class StandbyFrame:
         except Exception:  # a bug, but the caller must be answered
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             return responses.problem_response(responses.internal_error(), request.id)
+
+    def _page(self, request: RequestHead) -> responses.Response:
+        """Show a browser what others are told, who leads; `NotLeaderError` for what is no page."""
+        if not self._has_pages:
+            raise self._not_leader()
+        from basalt.console.app import standby_page  # its templates take time to load, and memory
+
+        head = request.head
+        target = head.raw_path.decode("ascii", "replace")
+        target += f"?{head.query_string.decode('ascii', 'replace')}" if head.query_string else ""
+        found = standby_page(head.path, target, self._health(), self._leadership.leader_url)
+        if found is None:
+            raise self._not_leader()
+        request.route = "/console"
+        return found
 
     def _not_leader(self) -> NotLeaderError:
         url = self._leadership.leader_url
@@ -126,6 +142,9 @@ class StandbyFrame:
         return error
 
     def _ready(self, _request: RequestHead) -> responses.Response:
+        return responses.json_response(self._health(), HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _health(self) -> Readiness:
         leadership, url = self._leadership, self._leadership.leader_url
         if leadership.is_leader:
             detail = f"leads under epoch {leadership.epoch}, and reads what the last leader left"
@@ -134,9 +153,7 @@ class StandbyFrame:
         store = ServerPart(
             "store", leadership.reachable, 0.0, "" if leadership.reachable else "the lease cannot be read"
         )
-        return responses.json_response(
-            Readiness(False, (store, ServerPart("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
-        )
+        return Readiness(False, (store, ServerPart("leader", False, 0.0, detail)))
 
     def _metrics(self, request: RequestHead) -> responses.Response:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))

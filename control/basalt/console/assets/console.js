@@ -106,6 +106,7 @@
     if (type.startsWith("application/problem+json")) return [(await reply.json()).detail];
     const page = new DOMParser().parseFromString(await reply.text(), "text/html");
     const sentence = page.querySelector("[data-told]");
+    for (const each of sentence ? sentence.querySelectorAll("a") : []) each.search = location.search; // and not the one of these panels
     return sentence ? [...sentence.childNodes] : [`the server answers ${reply.status}.`];
   };
   const renew = async () => {
