@@ -83,6 +83,7 @@
   // A server that is away, or wants to be left alone, is asked less and less often; the page says that it is as it was.
   const stale = document.getElementById("stale");
   let since = new Date();
+  let backOffMs = refreshMs;
   let waitMs = refreshMs;
   const isStale = (...told) => {
     const first = stale.hidden;
@@ -93,7 +94,7 @@
   };
   const isFresh = () => {
     since = new Date();
-    waitMs = refreshMs;
+    backOffMs = waitMs = refreshMs;
     if (stale.hidden) return;
     stale.hidden = true;
     for (const panel of live()) delete panel.dataset.stale;
@@ -129,7 +130,8 @@
       isStale("the server does not answer.");
     }
     const asked = Number(reply && reply.headers.get("retry-after")) * 1000 || 0;
-    waitMs = Math.max(asked, Math.min(2 * waitMs, WAIT_MS_MAX)) * (1 + Math.random() / 5); // not all at once when it is back
+    backOffMs = Math.min(2 * backOffMs, WAIT_MS_MAX);
+    waitMs = Math.max(asked, backOffMs) * (1 + Math.random() / 5); // not all at once when it is back
   };
 
   let held = false;
