@@ -167,6 +167,8 @@ class Visit:
         found = {
             each.panel.name: {
                 "call": f"{each.answer.call.method} {each.answer.call.target}",
+                "curl": each.answer.call.curl(self.url, self.services.authentication is not None),
+                "cli": each.answer.call.cli(),
                 "status": each.answer.status,
                 "answer": each.answer.plain(),
             }

@@ -33,6 +33,8 @@ def test_the_calls_of_a_page_are_what_a_client_gets(browser, api):
     found = browser.get("/console?json=true").json()
     assert found["audit"] == {
         "call": "GET /v1/admin/audit?limit=10",
+        "curl": "curl -sS 'http://localhost/v1/admin/audit?limit=10'",
+        "cli": "basalt audit list --limit 10",
         "status": 200,
         "answer": api("GET", "/v1/admin/audit"),
     }
