@@ -20,8 +20,8 @@ venv: $(VENV)/running ## Build the virtual environment in .venv, with what runni
 
 dev: $(VENV)/installed ## The same with what developing needs (PySpark, tools), as the targets below do by themselves
 
-demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own)
-	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
+demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own; OPEN=1: the server goes on, for its console)
+	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)") $(if $(OPEN),--open)
 
 hbase-demo: $(VENV)/running ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
 	@$(PYTHON) -m demo.on_hbase $(if $(LOG),"$(LOG)")
