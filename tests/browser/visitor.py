@@ -78,12 +78,13 @@ class Visitor:
         for key in keys:
             self.page.keyboard.press(key)
 
-    def violations(self) -> list[str]:
-        """What axe finds on the page, in both color schemes."""
+    def violations(self, *, tags: bool = True) -> list[str]:
+        """What axe finds on the page, in both color schemes; without `tags` only what has to do with colors."""
         found = []
+        colors = {"type": "rule", "values": list(COLORS)}
         for scheme, options in (
-            ("light", {"type": "tag", "values": list(TAGS)}),
-            ("dark", {"type": "rule", "values": list(COLORS)}),
+            ("light", {"type": "tag", "values": list(TAGS)} if tags else colors),
+            ("dark", colors),
         ):
             self.page.emulate_media(color_scheme=scheme)
             found += [f"{scheme}: {each}" for each in self._axe(options)]
