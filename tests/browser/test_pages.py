@@ -66,6 +66,7 @@ def _look(visitor: Visitor, plain: Visitor, place: Place, found: Survey) -> str 
     found.note("status", place, answer.status not in (200, 409) and not NOT_YET.match(place.path) and answer.status)
     found.note("axe", place, visitor.violations())
     found.note("sideways", place, visitor.sideways())
+    found.note("motion", place, visitor.motion())
     found.note("refused", place, visitor.refused())
     # Chromium says so of every answer that is not 200; which ones there may be is another question.
     found.note("faults", place, [each for each in visitor.faults if f"a status of {answer.status}" not in each])
@@ -118,6 +119,10 @@ def test_no_page_has_errors_or_asks_another_host(survey: Survey):
 
 def test_nothing_but_tables_scrolls_sideways_on_a_narrow_screen_or_at_twice_the_size(survey: Survey):
     assert survey.faults.get("sideways", []) == []
+
+
+def test_nothing_moves_for_who_wants_it_to_be_still(survey: Survey):
+    assert survey.faults.get("motion", []) == []
 
 
 def test_every_page_tells_the_same_without_scripts(survey: Survey):

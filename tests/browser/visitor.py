@@ -45,6 +45,13 @@ _SIDEWAYS = """() => {
 }"""
 
 
+# What moves by itself, or takes time to change.
+_MOTION = """() => [...document.querySelectorAll("body, body *")].filter((each) => {
+  const style = getComputedStyle(each);
+  return style.animationName !== "none" || style.transitionDuration !== "0s" || style.scrollBehavior === "smooth";
+}).map((each) => `${each.tagName} ${each.id} ${each.className}`)"""
+
+
 class Visitor:
     """A window. `faults` are errors in its console, what the policy refused, and requests to anybody else."""
 
@@ -103,6 +110,10 @@ class Visitor:
             found += [f"{name}: {each}" for each in self.page.evaluate(_SIDEWAYS)]
         self.page.set_viewport_size(USUAL)
         return found
+
+    def motion(self) -> list[str]:
+        """What moves."""
+        return list(self.page.evaluate(_MOTION))
 
     def facts(self) -> str:
         """The text of the page, but for what a script may change. Changes the page."""
