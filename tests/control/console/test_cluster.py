@@ -13,7 +13,7 @@ from basalt.console.pages.cluster import CERTIFICATE_WARN_MS, proposed_name
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
