@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -82,10 +83,10 @@ def test_a_terminal_that_has_no_bars_gets_none(monkeypatch):
     class Ascii:
         encoding = "ascii"
 
-    monkeypatch.setattr(top.sys, "__stdout__", Ascii())
+    monkeypatch.setattr(sys, "__stdout__", Ascii())
     assert top._in_words({"figure": "open", "unit": "", "now": 1, "values": [1]})["last_10_min"] is None
 
 
 def test_it_asks_for_figures_that_there_are_and_steps_that_are_kept():
     assert set(top.WENT) <= {figure.name for figure in FIGURES}
-    assert top.STEP_MS_MIN == RESOLUTIONS[0].step_ms
+    assert RESOLUTIONS[0].step_ms == top.STEP_MS_MIN

@@ -13,7 +13,6 @@ from basalt.operations.series import (
     GROUPS_SHOWN_MAX,
     MINUTE,
     POINTS_MAX,
-    RESOLUTIONS,
     SECOND,
     STEP_MS_MAX,
     VALUES_MAX,
@@ -329,15 +328,13 @@ def test_the_group_is_read_from_the_name_of_its_figure(name, expected):
 
 def test_all_figures_and_two_hundred_groups_take_some_six_megabytes():
     series = Series(FIGURES)
-    for ring, resolution in zip(series.rings, RESOLUTIONS, strict=True):
-        for slot in range(resolution.slots + 10):
-            ring.put(slot, dict.fromkeys(series.figures, 1.0) if slot in (0, resolution.slots + 9) else {})
-    groups = [f"shop:orders/{number}" for number in range(GROUPS_SHOWN_MAX)]
-    lags = dict.fromkeys(groups, (1.0, 1.0))
-    for minute in range(1_500):
-        series.observe_groups(AT_MS + minute * 60_000, lags, groups)
-    for second in range(700):
-        series.observe_groups(AT_MS + 1_500 * 60_000 + second * 1_000, lags, groups)
+    groups = [
+        f"{kind}:shop:orders/{number}" for number in range(GROUPS_SHOWN_MAX) for kind in ("lag_messages", "lag_seconds")
+    ]
+    for rings, names in ((series.rings, list(series.figures)), (series.group_rings, groups)):
+        for ring in rings:
+            for slot in (0, ring.slots // 2, ring.slots + 10):
+                ring.put(slot, dict.fromkeys(names, 1.0))
     assert len(FIGURES) <= module.NAMES_MAX
     assert 5_500_000 < series.memory_bytes < 6_500_000
 
