@@ -60,6 +60,7 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
         "/v1/namespaces/{namespace}/tables/{table}/scan",
     ): "table scan {table} --namespace {namespace} [--from {start}]",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
+    ("GET", "/v1/admin/series"): "series [{names}] [--from={from}] [--to={to}] [--step {step}]",
     ("GET", "/v1/admin/store"): None,
     ("GET", "/v1/admin/cluster"): "cluster show",
     ("GET", "/v1/admin/backups"): "backup list",

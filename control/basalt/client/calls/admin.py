@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import ValidationError
@@ -35,6 +35,7 @@ from basalt.api.bodies.operations import (
     RegionInfo,
     RestoredWriters,
     RestoreRequest,
+    SeriesPage,
     SettingInfo,
     StoreInfo,
     Version,
@@ -155,6 +156,19 @@ def alerts(scope: ClientScope, *, everything: bool = False) -> Steps[AlertList]:
 def process(scope: ClientScope) -> Steps[ProcessInfo]:
     """The server's process from within: the lag of its event loop, its queues, caches, connections and threads."""
     return _get(ProcessInfo, "show the process", "process")
+
+
+def series(
+    scope: ClientScope,
+    names: Sequence[str] = (),
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    step_ms: int | None = None,
+) -> Steps[SeriesPage]:
+    """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
+    asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
+    return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
 
 
 def store(scope: ClientScope) -> Steps[StoreInfo]:
