@@ -34,6 +34,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.producers import Producers
 from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
 from basalt.messaging.topic_stats import TopicStatistics
@@ -45,6 +46,7 @@ from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
@@ -73,6 +75,7 @@ class Services:
     tables: Tables
     table_catalog: TableCatalog
     peek: Peek
+    back_reader: BackReader
     topic_stats: TopicStatistics
     first_unstable: FirstUnstable
     ranges: Ranges
@@ -94,6 +97,7 @@ class Services:
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
+    topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own

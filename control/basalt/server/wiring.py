@@ -31,6 +31,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.producers import ProducerLimits, Producers
 from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
@@ -43,6 +44,7 @@ from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
@@ -100,6 +102,9 @@ class RunningServices(services.Services):
             self.first_unstable,
             self.transactions,
             self.ids,
+        )
+        self.topic_inspection = TopicInspection(
+            self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
@@ -272,8 +277,8 @@ async def _wire(
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
-        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics,
-        transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
+        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
+        back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,

@@ -36,7 +36,7 @@ from basalt.http.routes.route_table import (
     integer,
     words,
 )
-from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
+from basalt.http.routes.topics import BACK, FROM, INCLUSIVE, start_of
 from basalt.messaging.log.answers import StretchPart
 from basalt.messaging.read.log_reader import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
@@ -136,7 +136,7 @@ def messages_answer(request: Request, fetched: Fetch, shape: Shape, headers: Hea
     "GET",
     RECORDS_PATH,
     READS,
-    query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
+    query=(FROM, INCLUSIVE, BACK, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
     answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
     errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
     meters=(FETCH_BYTES,),
