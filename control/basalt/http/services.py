@@ -28,6 +28,7 @@ from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Forwarders
+from basalt.http.asgi.open_streams import OpenStreams
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
@@ -94,6 +95,7 @@ class Services:
     authentication: Authentication | None  # None: nobody is asked who they are
     quotas: Quotas
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
+    streams: OpenStreams = field(default_factory=OpenStreams)
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)

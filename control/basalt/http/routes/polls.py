@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from basalt.access.needs import needs
 from basalt.access.quotas import FETCH_BYTES, WAITING_FETCHES
@@ -66,6 +66,7 @@ READ_QUERY = (
 READS = needs(
     "read", TOPIC, in_body=("transact transactions",)
 )  # the open transaction under which is read, if one is named
+_WAITS = "?waitMs"  # behind a route: in the metrics a call that waits is not a slow call
 _KIND_NAMES = {kind: kind.name.lower() for kind in RecordKind}
 
 T = TypeVar("T")
@@ -189,13 +190,15 @@ async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
     """
     try:
         with request.one_more(WAITING_FETCHES):
-            return await _unless_gone(request, answer)
+            return await while_there(request, answer)
     finally:
         answer.close()  # which nobody may have begun
 
 
-async def _unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
+async def while_there(request: Request, answer: Coroutine[Any, Any, T]) -> T:
+    """Wait for what is to be answered; `ClientGoneError` when nobody is left to be told."""
+    if not request.route.endswith(_WAITS):
+        request.route += _WAITS
     task, waits, given_up = asyncio.current_task(), True, False
     assert task is not None, "a call is answered in a task"
 
