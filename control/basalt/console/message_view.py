@@ -75,13 +75,14 @@ class Seen(NamedTuple):
 
 
 def seen(payload: bytes, view: str, schema: Any = None, chars_max: int = text.SHOWN_CHARS_MAX) -> Seen:
-    """A payload in this view; as text or hex where it cannot be shown so."""
+    """A payload in this view; as text or hex where it cannot be shown so. JSON takes a line in a list, and many where all of it is shown."""
     if view == "auto":
         view = _fitting(payload, schema)
     problem = ""
     if view in ("json", "avro"):
         try:
-            return _cut(view, json.dumps(_parsed(payload, view, schema), indent=2, ensure_ascii=False), chars_max)
+            indent = 2 if chars_max == text.SHOWN_CHARS_MAX else None
+            return _cut(view, json.dumps(_parsed(payload, view, schema), indent=indent, ensure_ascii=False), chars_max)
         except (ValueError, RecursionError) as error:
             problem = str(error) if isinstance(error, AvroError) else "it is no JSON"
             view = "text" if _is_text(payload) else "hex"

@@ -160,10 +160,12 @@ async def message(request: Request) -> Response:
     if visit.must_sign_in:
         return redirect(login_path(request))
     answer = await one(visit, names)
-    schema, problem = await schema_of(visit, names)
     title, path = f"Message {names['message']}", path_of(names["namespace"], names["topic"])
-    if request.flag("json") or not answer.ok:
-        return await visit.page(title, (Panel("message", "What it is", answer.call, live=False, subject=True),))
+    if request.flag("json"):
+        return await visit.page(title, (Panel("message", "What it is", answer.call, live=False),))
+    if not answer.ok:
+        return visit.html("absent.html", answer.status, title=title, answer=answer)
+    schema, problem = await schema_of(visit, names)
     found = message_view.seen(answer.value.content, request.text("view") or "auto", schema)
     given = {"view": request.text("view") or "", "schema": request.text("schema") or ""}
     extra = {
