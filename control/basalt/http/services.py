@@ -26,9 +26,8 @@ from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
-from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
-from basalt.http.asgi.open_streams import OpenStreams
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages

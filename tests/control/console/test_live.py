@@ -13,7 +13,7 @@ import pytest
 from basalt.console.pages import live
 from basalt.console.pages.live import ADVANCES_MAX, ROW_CHARS, ROWS_A_SECOND, WAIT_MS
 from basalt.http.asgi import inside
-from basalt.http.asgi.open_streams import STREAMS_MAX, STREAMS_OF_LOGIN_MAX
+from basalt.http.asgi.connections import STREAMS_MAX, STREAMS_OF_LOGIN_MAX
 from basalt.http.routes.polls import WAIT_MS_MAX
 from tests.control.console.conftest import Api
 from tests.control.http.conftest import Client

@@ -26,7 +26,7 @@ def test_a_topic_tells_what_its_properties_do_its_figures_and_its_groups(browser
     api("PUT", f"{API}/groups/billing")
     page = browser.page(ORDERS)
     assert "ttl 1m 7d how long messages are kept" in page.text
-    assert "label.team <b>a</b> – a property of your own" in page.text
+    assert "label.team <b>a</b> \u2013 a property of your own" in page.text
     assert "Messages 2 Payloads 4 B" in page.text
     assert "billing shared 0 2 0 ms goes on" in page.text
     assert "No task has given a marker." in page.text
@@ -61,7 +61,7 @@ def test_groups_beyond_a_page_are_said(browser, api, orders):
 
 def test_an_edit_shows_the_difference_first_and_then_does_that(browser, api, orders):
     plan = Page(browser.post(f"{ORDERS}/edit?step=plan", {"ttl": "2m", "onInvalid": "drop", "labels": "team=b"}))
-    assert "label.old 1 – taken away" in plan.text
+    assert "label.old 1 \u2013 taken away" in plan.text
     assert "label.team <b>a</b> b changed" in plan.text
     assert "ttl 60 120 changed" in plan.text
     assert "spread 1 1 no" in plan.text

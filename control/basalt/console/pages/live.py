@@ -93,13 +93,13 @@ class _Tail:
         if self._last is None:
             await self._settle()
         while not self._is_stopping():
-            caller = request.caller
+            principal, policy = request.caller.principal, request.caller.policy
             answer = await while_there(request, self._visit.ask(self._poll()))
             if self._is_stopping():
                 return
             request.judge_again()  # whose login is over sees no more
-            if request.caller is not caller:  # with other rights, maybe: the answer was for those of before
-                continue
+            if request.caller.policy is not policy or request.caller.principal != principal:
+                continue  # with other rights, maybe: the answer was for those of before
             if not answer.ok:
                 if answer.problem is None or answer.problem.code != "too_large":
                     yield _event("end", answer.problem)
