@@ -14,7 +14,7 @@ from basalt.console.pages import live
 from basalt.console.pages.live import ADVANCES_MAX, ROW_CHARS, ROWS_A_SECOND, WAIT_MS
 from basalt.http.asgi import inside
 from basalt.http.asgi.connections import STREAMS_MAX, STREAMS_OF_LOGIN_MAX
-from basalt.http.routes.polls import WAIT_MS_MAX
+from basalt.http.routes.polls import WAIT_MS_MAX, while_there
 from tests.control.console.conftest import Api
 from tests.control.http.conftest import Client
 
@@ -198,7 +198,7 @@ def test_no_more_than_so_many_are_sent_in_a_second_however_they_come(client, run
 
     async def pause(self: live._Tail) -> None:
         paused.set()
-        await live.while_there(self._visit.request, asyncio.sleep(3_600))
+        await while_there(self._visit.request, asyncio.sleep(3_600))
 
     monkeypatch.setattr(live._Tail, "_wait_a_second", pause)
 

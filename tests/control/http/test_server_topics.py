@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from basalt.http.routes.server import TOPICS_MAX
@@ -13,7 +11,7 @@ from tests.control.http.conftest import Client
 LIST = "/v1/admin/topics"
 
 
-def topic(client: Client, name: str, *payloads: str, namespace: str = "shop", **properties: Any) -> str:
+def topic(client, name: str, *payloads: str, namespace: str = "shop", **properties):
     path = client.topic(name, namespace=namespace, **properties)
     for payload in payloads:
         client.call("POST", f"{path}/publish", {"messages": [payload]})
@@ -128,7 +126,7 @@ def test_reading_figures_is_given_up_after_a_time(client, monkeypatch):
     assert [each["figures"] is None for each in shown] == [False, False, False]
 
 
-def take_time_to_count(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def take_time_to_count(client, monkeypatch):
     """Let the clock go on while a topic's figures are read."""
     read = client.services.topic_stats.sums
 

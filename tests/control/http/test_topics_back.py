@@ -10,7 +10,7 @@ from tests.control.http.conftest import Client
 TOPIC = "/v1/namespaces/shop/topics/orders"
 
 
-def publish(client: Client, *batches: int) -> None:
+def publish(client, *batches: int):
     """Publish batches of so many messages; each message is its number."""
     number = 0
     for count in batches:
