@@ -1,7 +1,7 @@
 """Avro payloads as values, for people: read by a schema in JSON, within bounds. Pure.
 
 Both the payload and the schema are hostile: an array of nulls takes no bytes, so a few of them may claim a billion items, and a schema may
-nest for ever. What is over a bound is refused, so a page takes milliseconds. Why there is no library: docs/decisions/0051-avro-is-read-by-hand.md.
+nest for ever. What is over a bound is refused, so a page takes milliseconds. Why there is no library: docs/decisions/0052-avro-is-read-by-hand.md.
 """
 
 from __future__ import annotations
