@@ -231,6 +231,16 @@ def test_a_message_that_is_not_there_is_a_page_that_says_so(browser, name):
         assert b"<script>" not in browser.get(path).body
 
 
+@pytest.mark.parametrize("name", ["none", "%3Cscript%3E"])
+def test_a_topic_that_does_not_exist_has_no_messages_and_the_page_says_so(browser, name):
+    path = f"/console/ns/shop/topics/{name}/messages"
+    for query in ("", "?from=start", "?follow=true"):
+        page = browser.page(path + query)
+        assert page.status in (400, 404)
+        assert b"<script>" not in browser.get(path + query).body
+    assert browser.get(f"{path}/download?from=start").status in (400, 404)
+
+
 def test_who_may_read_and_not_inspect_sees_messages_and_not_their_states(signed_in, root):
     root("PUT", API)
     publish(root, "hello")

@@ -120,7 +120,10 @@ async def messages(request: Request) -> Response:
     if visit.must_sign_in:
         return redirect(login_path(request))
     title, path = f"Messages of {names['namespace']}:{names['topic']}", path_of(**names)
-    reading = await reading_of(visit, names)
+    topic = await described(visit, names)
+    if not topic.ok:
+        return visit.html("absent.html", topic.status, title=title, answer=topic)
+    reading = reading_of(visit, names, topic)
     extra = {"path": path, "reading": reading, "python": python_of(visit, reading), "more": ""}
     panel = Panel("messages", "Messages", reading.call(), live=False, extra=extra)
     if request.flag("json") and reading.is_chosen:
@@ -145,7 +148,7 @@ async def download(request: Request) -> Response:
     visit, names = Visit(request), dict(request.path)
     if visit.must_sign_in:
         return redirect(login_path(request))
-    reading = await reading_of(visit, names)
+    reading = reading_of(visit, names, await described(visit, names))
     answer = await read(visit, reading)
     if not answer.ok:
         return visit.html("absent.html", answer.status, title="No download", answer=answer)
@@ -165,7 +168,7 @@ async def message(request: Request) -> Response:
         return await visit.page(title, (Panel("message", "What it is", answer.call, live=False),))
     if not answer.ok:
         return visit.html("absent.html", answer.status, title=title, answer=answer)
-    schema, problem = await schema_of(visit, names)
+    schema, problem = schema_of(visit, await described(visit, names))
     found = message_view.seen(answer.value.content, request.text("view") or "auto", schema)
     given = {"view": request.text("view") or "", "schema": request.text("schema") or ""}
     extra = {
@@ -192,23 +195,25 @@ async def payload(request: Request) -> Response:
     return Response(200, answer.value.content, OCTETS, attachment(f"{names['topic']}-{names['message']}.bin"))
 
 
-async def reading_of(visit: Visit, names: Mapping[str, str]) -> Reading:
+def reading_of(visit: Visit, names: Mapping[str, str], topic: Answer) -> Reading:
     """The reading that the request's query asks for."""
     request = visit.request
     given = {name: request.text(name) or "" for name in ("from", "isolation", "view", "schema", *_FILTERS)}
     numbers = {name: request.integer(name) for name in ("back", "limit")}
     given.update((name, "" if number is None else str(number)) for name, number in numbers.items())
     given["scan"] = "true" if request.flag("scan") else ""
-    schema, problem = await schema_of(visit, names)
+    schema, problem = schema_of(visit, topic)
     return Reading(names, given, numbers["limit"] or PAGE_ROWS, request.flag("scan"), schema, problem)
 
 
-async def schema_of(visit: Visit, names: Mapping[str, str]) -> tuple[Any, str]:
+async def described(visit: Visit, names: Mapping[str, str]) -> Answer:
+    """What the topic is, or that there is none."""
+    return await visit.ask(Call("GET", DESCRIPTION, TopicDescription, names))
+
+
+def schema_of(visit: Visit, topic: Answer) -> tuple[Any, str]:
     """The schema that is pasted, or else that of the topic, and what is wrong with it; None where there is none."""
-    pasted = visit.request.text("schema")
-    if not pasted:
-        found = await visit.ask(Call("GET", DESCRIPTION, TopicDescription, names))
-        pasted = found.value.properties.get(SCHEMA_LABEL) if found.ok else None
+    pasted = visit.request.text("schema") or (topic.value.properties.get(SCHEMA_LABEL) if topic.ok else None)
     try:
         return (None, "") if not pasted else (avro_view.parse_schema(pasted), "")
     except AvroError as error:
