@@ -208,7 +208,9 @@ async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[Ru
     loaded = load_settings([f"{key}={value}" for key, value in settings.items()])
     services = await open_services(loaded, directory)
     await services.scheduler.start()
-    return services, build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
+    application = build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
+    application.metrics.watch()
+    return services, application
 
 
 def _scope(request: Send, headers: Mapping[str, str]) -> _Message:

@@ -2,8 +2,8 @@
 
 A word in braces stands for a name in the path, a query parameter or a member of the body; with .1 or .2 behind it for what is before or behind
 its colon; with a colon behind it for nothing: it is the condition of
-an option without a value; with an exclamation mark, too, where the option is there without the word; with .+ its part in brackets is there once for
-each word of a list. A part in brackets is there where its words are.
+an option without a value; with an exclamation mark, too, where the option is there without the word, and with an equals sign where the word is
+just that; with .+ its part in brackets is there once for each word of a list. A part in brackets is there where its words are.
 A test runs each line that a page shows, and compares what it answers with the page.
 """
 
@@ -54,6 +54,11 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ),
     ("GET", f"{TOPIC}/messages/{{message}}"): "message show {topic} {message} --namespace {namespace}",
     ("GET", "/v1/admin/jobs"): "job list",
+    ("GET", "/v1/admin/jobs/{job}"): "job show {job}",
+    ("GET", "/v1/admin/jobs/{job}/history"): "job history {job} [--limit {limit}]",
+    ("POST", "/v1/admin/jobs/{job}/run"): "job run {job} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/jobs/{job}/pause"): "job pause {job} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/jobs/{job}/resume"): "job resume {job} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/audit"): "audit list [--limit {limit}]",
     ("GET", "/v1/transactions"): "tx list",
     ("GET", "/v1/admin/transactions"): (
@@ -86,10 +91,27 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ): "table scan {table} --namespace {namespace} [--from {start}]",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/store"): None,
+    ("GET", "/v1/admin/cluster"): "cluster show",
+    ("GET", "/v1/admin/backups"): "backup list",
+    ("POST", "/v1/admin/backups"): "backup create {name} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/prune"): "prune status",
+    ("GET", "/v1/admin/prune/invalid"): "prune list [--cause {cause}] [--after {after}] [--limit {limit}]",
+    ("GET", "/v1/admin/prune/explain"): "prune explain [{writePointer}] [--limit {limit}]",
+    ("GET", "/v1/admin/prune/history"): "prune history [--limit {limit}]",
+    ("GET", "/v1/admin/prune/regions"): "prune regions [--blocking{show=blocking}] [--idle{show=idle}]",
+    ("GET", "/v1/admin/prune/regions/{region}"): "prune info {region}",
+    ("POST", "/v1/admin/prune/run"): "prune run [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/prune/compact"): "prune compact [{regions}] [--reason {reason}] [--dry-run{dryRun:}]",
+    (
+        "POST",
+        "/v1/admin/prune/restore",
+    ): "prune restore --since @{since_ms} --yes [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/alerts"): "alerts [--all{all:}]",
+    ("GET", "/v1/admin/process"): "process",
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 
-_WORD = re.compile(r"\{(\w+)(\.1|\.2|\.\+|:|!)?\}")
+_WORD = re.compile(r"\{(\w+)(\.1|\.2|\.\+|:|!|=\w+)?\}")
 _PART = re.compile(r" ?\[([^\]]*)\]|\{[^}]*\}")
 
 
@@ -108,7 +130,7 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
         each = next((word for word, how in _WORD.findall(inner) if how == ".+"), None)
         if each is not None:
             return "".join(f" {_WORD.sub(lambda _, item=item: _quoted(item), inner)}" for item in given.get(each, ()))
-        if not all((word in given) != (how == "!") for word, how in _WORD.findall(inner)):
+        if not all(_holds(given, *word) for word in _WORD.findall(inner)):
             return ""
         return " " + _WORD.sub(lambda word: _value(given, word), inner)
 
@@ -117,9 +139,16 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
 
 def _value(given: Mapping[str, Any], match: re.Match[str]) -> str:
     name, how = match.groups()
-    if how in (":", "!"):
+    if how in (":", "!") or (how or "").startswith("="):
         return ""
     return _quoted(given[name] if how is None else str(given[name]).partition(":")[0 if how == ".1" else 2])
+
+
+def _holds(given: Mapping[str, Any], word: str, part: str) -> bool:
+    """Tell whether an optional part is there, by one of its words."""
+    if part.startswith("="):
+        return given.get(word) == part[1:]
+    return (word in given) != (part == "!")
 
 
 def _members(body: Any) -> Mapping[str, Any]:
@@ -147,7 +176,9 @@ def _lists(method: str, path: str, body: Any) -> Mapping[str, Any]:
 
 
 def _quoted(value: object) -> str:
-    """A word of a command line; bytes that are no text in the quotes that shells have for them."""
+    """A word of a command line, or several; bytes that are no text in the quotes that shells have for them."""
+    if isinstance(value, tuple):
+        return " ".join(map(_quoted, value))
     if isinstance(value, bytes):
         try:
             return shlex.quote(value.decode("utf-8"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
@@ -50,6 +51,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
@@ -57,6 +59,9 @@ from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
+
+if TYPE_CHECKING:
+    from basalt_engine.stores.hbase.gateway import Gateway
 
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
 
@@ -103,8 +108,11 @@ class Services:
     forced_ends: ForcedEnds = field(init=False)
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
+    gateways: Mapping[str, Gateway] = field(default_factory=dict)  # to HBase, by what they are for
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
+    loop_lag: LoopLag = field(init=False)  # of this process, too
+    watching: asyncio.Task[None] | None = None  # what the alerts go by
     stopping: bool = False
     setting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change of settings at a time
 
@@ -129,7 +137,14 @@ class Services:
             StoreTable(name, await call(self.store.table(name).size_bytes, _FIRST_KEY, _BEHIND_KEYS))
             for name in TABLE_NAMES
         ]
-        return StoreInfo(self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables))
+        facts = await call(FACTS.get, SystemTable(self.store.table(SystemTable.name)))
+        assert facts is not None, "an installation has its facts"
+        hbase = self.settings.store.hbase
+        gateways = (hbase.thrift2, hbase.thrift) if self.store.kind == "hbase" else ()
+        return StoreInfo(
+            self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables), facts.buckets,
+            tuple(filter(None, gateways)),
+        )  # fmt: skip
 
     async def change_settings(self, asked: Mapping[str, object], by: By, *, dry_run: bool) -> ChangedSettings:
         """Change settings until the server stops: all that are asked for, or none."""

@@ -25,7 +25,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
 from basalt.http.traces import Traces
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
@@ -231,6 +231,7 @@ async def _serve(process: _Process) -> None:
         try:
             services.traces = process.traces
             app = build_app(services, further_routes=pages_of(settings))
+            app.metrics.watch()
             server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
             services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
             _heed(signals, server, tls)

@@ -7,6 +7,7 @@ import shlex
 import click
 import pytest
 
+from basalt.api.bodies.operations import CompactionRequest
 from basalt.cli.root import root
 from basalt.console.copy_lines import COMMANDS, command_of
 from basalt.http.app import OPERATIONS
@@ -17,7 +18,12 @@ VALUES = {
     "olderThanMs": "5", "after": ID, "limit": "7", "reason": "it's gone", "dryRun": "true", "start": b"\xff\x00",
     "contains": "or'd", "deleted": "true", "sort": "rate", "descending": "true", "figures": "true", "message": "ab" * 20, "from": "-1h",
     "back": "9", "isolation": "uncommitted",
+    "job": "stats", "name": "nightly", "region": "1588230740", "regions": ("a1", "b2"), "cause": "no report", "show": "idle",
+    "writePointer": "17", "since_ms": 17,
 }  # fmt: skip
+POINTED = {**VALUES, "after": "17"}  # where a page begins behind a write pointer
+
+BODIES = {"/v1/admin/backups": ("name",), "/v1/admin/prune/restore": ("since_ms",)}  # what a call never goes without
 
 
 def taken(line: str) -> dict[str, object]:
@@ -37,7 +43,8 @@ def taken(line: str) -> dict[str, object]:
 @pytest.mark.parametrize(("method", "path"), [key for key, template in COMMANDS.items() if template])
 @pytest.mark.parametrize("given", [{}, VALUES])
 def test_every_line_is_a_command(method, path, given):
-    names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path}
+    given = POINTED if given and path.startswith("/v1/admin/prune") else given
+    names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path or name in BODIES.get(path, ())}
     line = command_of(method, path, names, given, None)
     assert line is not None
     taken(line)
@@ -76,6 +83,15 @@ def test_a_record_that_is_published_is_in_the_line_whatever_its_bytes():
     record = {"payloadBase64": "/wA="}
     line = command_of("POST", f"{TOPIC}/records", NAMES, {}, {"records": [record]})
     assert line == r"basalt publish orders --namespace shop -- $'\xff\x00'"
+
+
+def test_several_words_and_words_of_one_value_are_written_as_such():
+    path = "/v1/admin/prune/compact"
+    assert command_of("POST", path, {}, {}, CompactionRequest(("a1", "b 2"))) == "basalt prune compact a1 'b 2'"
+    assert command_of("POST", path, {}, {}, CompactionRequest()) == "basalt prune compact"
+    path = "/v1/admin/prune/regions"
+    shown = [command_of("GET", path, {}, {"show": show}, None) for show in ("idle", "blocking", "all")]
+    assert shown == ["basalt prune regions --idle", "basalt prune regions --blocking", "basalt prune regions"]
 
 
 def test_hostile_words_stay_one_word():
