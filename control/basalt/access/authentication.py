@@ -23,6 +23,7 @@ from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
 from basalt.access.quotas import HELD_MS
 from basalt.access.refusals import Refusals
+from basalt.access.sightings import NOTED_EVERY_MS
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
 
@@ -230,6 +231,11 @@ class Authentication:
     def now_ms(self) -> float:
         """The time by which what was found holds."""
         return self._clock.monotonic_ms()
+
+    def seen(self, caller: Caller, address: str | None, now_ms: float) -> None:
+        """Note that somebody calls, now and then."""
+        if caller is not self.nobody and now_ms - caller.noted_ms >= NOTED_EVERY_MS:
+            self.directory.sightings.note(caller, address, now_ms)
 
     def is_nobody(self, caller: Caller) -> bool:
         """Tell the caller of a request without a credential."""

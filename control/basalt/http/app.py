@@ -38,7 +38,6 @@ from basalt.http.asgi.responses import (
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import (
-    access,
     groups,
     messages,
     polls,
@@ -50,7 +49,9 @@ from basalt.http.routes import (
     topics,
     transactions,
 )
-from basalt.http.routes.route_table import Found, Operation, Request, Routes
+from basalt.http.routes.access import quotas, rights
+from basalt.http.routes.route_table import Operation, Request
+from basalt.http.routing import Found, Routes
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -81,7 +82,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, access.route, transactions.operators, tables.operators, pruning.route,
+        server.route, rights.route, quotas.route, transactions.operators, tables.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip

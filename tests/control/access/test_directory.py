@@ -237,6 +237,7 @@ def test_uses_of_grants_outlive_a_restart(clock):
         clock.advance(DAY_MS)
         again = Directory(store, clock, ())
         await again.start()
+        await again.read_uses()
         assert again.use_of(name) == GrantUse(used_ms, ("token:etl",))
         await again.close()
 

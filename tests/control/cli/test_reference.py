@@ -66,6 +66,7 @@ def test_every_write_can_be_tried_without_writing():
         "members",
         "messages",
         "whoami",
+        "principals",
         "would-refuse",
         "unused",
         "export",
