@@ -1,7 +1,8 @@
 """The command that makes a call, by the call's method and path: shown on every panel, to be copied.
 
-A word in braces stands for a name in the path, a query parameter or a member of the body; with .1 or .2 behind it for what is before or behind
-its colon; with a colon behind it for nothing: it is the condition of
+A word in braces stands for a name in the path, a query parameter or a member of the body, of a list of words for all of them with commas between them; with
+.1 or .2 behind it for what is before or behind its colon; with .* for each word of a list; with .+ its part in brackets is there once for each; with .~ for a
+subject as people write it; with a colon behind it for nothing: it is the condition of
 an option without a value; with an exclamation mark, too, where the option is there without the word. A part in brackets is there where its words are.
 A test runs each line that a page shows, and compares what it answers with the page.
 """
@@ -15,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from basalt.api.bodies.access import Rights
+
 NO_COMMAND = "there is no command for this call"
 
 # In the order of the routes. None: the command line has nothing for it, and the panel says so.
@@ -23,7 +26,44 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/topics"): "topic list [--all-namespaces{namespace!}] [--namespace {namespace}]",
     ("GET", "/v1/namespaces/{namespace}/topics"): "topic list --namespace {namespace}",
     ("GET", "/v1/admin/jobs"): "job list",
-    ("GET", "/v1/admin/audit"): "audit list [--limit {limit}]",
+    ("GET", "/v1/admin/audit"): (
+        "audit list [--from @{from}] [--to @{to}] [--act {act}] [--principal {principal}] [--target {target}] [--after {after}]"
+        " [--limit {limit}]"
+    ),
+    ("GET", "/v1/admin/settings"): "config show --server --origin",
+    ("POST", "/v1/auth/check"): "auth check {verb} {resource} [--principal {principal}]",
+    ("GET", "/v1/admin/principals"): "auth principals [--limit {limit}]",
+    ("GET", "/v1/admin/refusals"): "auth would-refuse [--limit {limit}]",
+    ("GET", "/v1/admin/tokens"): (
+        "token list [--all{active!}] [--principal {principal}] [--after {after}] [--limit {limit}]"
+    ),
+    ("POST", "/v1/admin/tokens"): (
+        "token create {name} [--ttl {ttlMs}ms] [--ttl never{ttlMs!}] [--only {only.+}] [--network {networks.+}] [--note {note}]"
+        " [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("GET", "/v1/admin/tokens/{token}"): "token show {token}",
+    ("DELETE", "/v1/admin/tokens/{token}"): "token revoke {token} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/tokens/{token}/rotate"): (
+        "token rotate {token} [--overlap {overlapMs}ms] [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("GET", "/v1/admin/grants"): (
+        "grant list [--subject {subject}] [--unused-days {unusedDays}] [--after {after}] [--limit {limit}]"
+    ),
+    ("POST", "/v1/admin/grants"): "grant add {subject} {verbs} {resource} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("DELETE", "/v1/admin/grants/{grant}"): "grant remove {grant} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/roles"): "role list",
+    ("GET", "/v1/admin/roles/{role}"): "role show {role}",
+    ("PUT", "/v1/admin/roles/{role}"): "role set {role} {members.*} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("DELETE", "/v1/admin/roles/{role}"): "role remove {role} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/quotas"): "quota list",
+    ("GET", "/v1/admin/quotas/{subject}"): "quota show {subject.~}",
+    ("PUT", "/v1/admin/quotas/{subject}"): (
+        "quota set {subject.~} [--requests-per-s {requestsPerS}] [--publish-bytes-per-s {publishBytesPerS}]"
+        " [--fetch-bytes-per-s {fetchBytesPerS}] [--open-transactions {openTransactions}] [--sessions {sessions}]"
+        " [--topics {topics}] [--waiting-fetches {waitingFetches}] [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("DELETE", "/v1/admin/quotas/{subject}"): "quota remove {subject.~} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/openapi.json"): None,
     ("GET", "/v1/transactions"): "tx list",
     ("GET", "/v1/admin/transactions"): (
         "tx list [--state {state}] [--owner {owner}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
@@ -59,7 +99,9 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
 }
 
 _OPTIONAL = re.compile(r" ?\[([^\]]*)\]")
-_WORD = re.compile(r"\{(\w+)(\.1|\.2|:|!)?\}")
+_WORD = re.compile(r"\{(\w+)(\.1|\.2|\.\*|\.\+|\.~|:|!)?\}")
+_ESCAPED = re.compile(r"~([012])")
+_ESCAPES = {"0": "~", "1": "/", "2": "\\"}  # of subjects in a path
 
 
 def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[str, str], body: Any) -> str | None:
@@ -67,29 +109,60 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
     template = COMMANDS.get((method, path))
     if template is None:
         return None
-    given = {**names, **query, **_members(body)}
+    given, pieces, at = {**names, **query, **_members(body)}, ["basalt "], 0
+    # Each part is filled once: a value that was put in may look like a word in braces.
+    for match in _OPTIONAL.finditer(template):
+        pieces += (_filled(template[at : match.start()], given), _option(match[1], given))
+        at = match.end()
+    return "".join((*pieces, _filled(template[at:], given)))
 
-    def optional(match: re.Match[str]) -> str:
-        return f" {match[1]}" if all((word in given) != (part == "!") for word, part in _WORD.findall(match[1])) else ""
+
+def _option(part: str, given: Mapping[str, Any]) -> str:
+    """A part in brackets: once, not at all, or once for each of a list."""
+    words = _WORD.findall(part)
+    each = next((word for word, how in words if how == ".+"), None)
+    if each is not None:
+        return "".join(f" {_filled(part, {each: item})}" for item in given.get(each, ()))
+    return f" {_filled(part, given)}" if all((word in given) != (how == "!") for word, how in words) else ""
+
+
+def _filled(part: str, given: Mapping[str, Any]) -> str:
+    """A part with its words."""
 
     def value(match: re.Match[str]) -> str:
-        if match[2] in (":", "!"):
+        word, how = match[1], match[2]
+        if how in (":", "!"):
             return ""
-        word, part = given[match[1]], match[2]
-        return _quoted(word if part is None else str(word).partition(":")[0 if part == ".1" else 2])
+        found = given[word]
+        if how in (".1", ".2"):
+            found = str(found).partition(":")[0 if how == ".1" else 2]
+        elif how == ".~":
+            found = _ESCAPED.sub(lambda each: _ESCAPES[each[1]], str(found))
+        elif how == ".*":
+            return " ".join(map(_quoted, found))
+        return _quoted(found)
 
-    line = _OPTIONAL.sub(optional, template)
-    return "basalt " + _WORD.sub(value, line)
+    return _WORD.sub(value, part)
 
 
 def _members(body: Any) -> Mapping[str, Any]:
+    """The members of a body that say something, under the names that they are sent by."""
     if isinstance(body, msgspec.Struct):
-        body = msgspec.structs.asdict(body)
-    return {name: value for name, value in body.items() if value not in (None, b"")} if isinstance(body, dict) else {}
+        body = {
+            name: getattr(body, each)
+            for each, name in zip(body.__struct_fields__, body.__struct_encode_fields__, strict=True)
+        }
+    return (
+        {name: value for name, value in body.items() if value not in (None, b"", "")} if isinstance(body, dict) else {}
+    )
 
 
 def _quoted(value: object) -> str:
-    """A word of a command line; bytes that are no text in the quotes that shells have for them."""
+    """A word of a command line: of a list its items with commas between them; bytes that are no text in the quotes that shells have for them."""
+    if isinstance(value, Rights):
+        value = f"{','.join(value.verbs)} {value.resource}"
+    if isinstance(value, tuple | list):
+        value = ",".join(map(str, value))
     if isinstance(value, bytes):
         try:
             return shlex.quote(value.decode("utf-8"))

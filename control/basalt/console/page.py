@@ -18,6 +18,7 @@ import msgspec
 
 from basalt.access.resources import Resource
 from basalt.api.bodies import json
+from basalt.api.bodies.access import QuotaRule
 from basalt.console import text
 from basalt.console.assets import ASSETS
 from basalt.console.call import Answer, Call, answer_of
@@ -52,6 +53,10 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
+    (f"{CONSOLE_PATH}/audit", "Audit", "a"),
+    (f"{CONSOLE_PATH}/access", "Access", "y"),
+    (f"{CONSOLE_PATH}/settings", "Settings", "e"),
+    (f"{CONSOLE_PATH}/api", "API", "i"),
 )
 
 PANEL: Query = query(
@@ -225,6 +230,7 @@ def _environment() -> jinja2.Environment:
         navigation=NAVIGATION,
         no_command=NO_COMMAND,
         terms_path=TERMS_PATH,
+        quota_names={each.name: each.encode_name for each in msgspec.structs.fields(QuotaRule)},
     )
     return found
 

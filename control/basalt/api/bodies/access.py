@@ -141,10 +141,14 @@ class TokenInfo(Struct, frozen=True, rename="camel"):
 
 
 class NewToken(Struct, frozen=True, rename="camel"):
-    """A token that was just made. It is shown this once: the server keeps only a hash. Null with `dryRun`: none was made."""
+    """A token that was just made. It is shown this once: the server keeps only a hash. Null with `dryRun`: none was made.
+
+    `beside` are the tokens of its principal that count already, without logins and the one that it takes the place of.
+    """
 
     token: str | None
     info: TokenInfo
+    beside: int = 0
 
     def __repr__(self) -> str:
         return f"NewToken(token={HIDDEN if self.token else None}, info={self.info})"

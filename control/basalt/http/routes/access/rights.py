@@ -198,10 +198,11 @@ async def make_token(request: Request, asked: bodies.TokenRequest) -> bodies.New
         principal, new.digest, now_ms, None if asked.ttl_ms is None else now_ms + asked.ttl_ms, only=_only(asked.only),
         networks=_networks(asked.networks), note=_note(asked.note), made_by=str(request.caller.principal),
     )  # fmt: skip
+    beside = _counting(request, principal)
     if request.flag("dryRun"):
-        return bodies.NewToken(None, _token_info(request, NO_ID, row, now_ms))
+        return bodies.NewToken(None, _token_info(request, NO_ID, row, now_ms), beside)
     await _audited(request, "make token", f"token {new.id} of {principal}", lambda: directory.add_token(new.id, row))
-    return bodies.NewToken(new.text, _token_info(request, new.id, row, now_ms))
+    return bodies.NewToken(new.text, _token_info(request, new.id, row, now_ms), beside)
 
 
 @route("GET", _TOKENS + "/{token}", SELF, errors=(NotFoundError, ForbiddenError))
@@ -263,14 +264,15 @@ async def rotate_token(
     )
     ends_ms = now_ms + asked.overlap_ms
     ending = replace(row, expire_ms=ends_ms if row.expire_ms is None else min(row.expire_ms, ends_ms))
+    beside = _counting(request, row.principal, but=old_id)
     if request.flag("dryRun"):
-        return bodies.NewToken(None, _token_info(request, NO_ID, made, now_ms))
+        return bodies.NewToken(None, _token_info(request, NO_ID, made, now_ms), beside)
     what = f"token {old_id} of {row.principal}"
     await _audited(
         request, "rotate token", what, lambda: directory.rotate_token(old_id, ending, new.id, made),
         lambda _: f"token {new.id} takes its place",
     )  # fmt: skip
-    return bodies.NewToken(new.text, _token_info(request, new.id, made, now_ms))
+    return bodies.NewToken(new.text, _token_info(request, new.id, made, now_ms), beside)
 
 
 # Grants.
@@ -593,6 +595,15 @@ def _token_info(request: Request, token_id: str, row: TokenRow, now_ms: int) -> 
         token_id, row.principal, state, row.created_ms, row.expire_ms, row.made_by, row.note, row.networks, only, row.parent,
         used_ms, used_from,
     )  # fmt: skip
+
+
+def _counting(request: Request, principal: str, but: str = NO_ID) -> int:
+    """The number of tokens of a principal that count, without logins and without one of them."""
+    now_ms, rows = request.services.clock.now_ms(), request.services.directory.entries.tokens
+    return sum(
+        row.principal == principal and not row.parent and not row.is_over(now_ms) and token_id != but
+        for token_id, row in rows.items()
+    )
 
 
 def _grant_info(request: Request, grant_id: str, row: GrantRow) -> bodies.GrantInfo:

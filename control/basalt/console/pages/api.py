@@ -1,0 +1,89 @@
+"""The API: every call with what it takes, the rights that it needs, and its command; made from the OpenAPI document, and searched by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from basalt.access.needs import PUBLIC
+from basalt.console.call import Call
+from basalt.console.copy_lines import COMMANDS
+from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
+from basalt.http.asgi.responses import Response
+from basalt.http.routes.route_table import Request, RouteTable
+
+LIST_PATH = f"{CONSOLE_PATH}/api"
+METHODS = ("get", "put", "post", "patch", "delete")
+
+route = RouteTable("console")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A call as the page tells it. `commands`: its line with the words to fill in; empty where this page knows none."""
+
+    method: str
+    path: str
+    tag: str
+    summary: str
+    description: str
+    rights: tuple[str, ...]
+    in_body: tuple[str, ...]
+    filters: str
+    is_public: bool
+    parameters: tuple[Mapping[str, Any], ...]
+    bodies: tuple[str, ...]
+    answers: tuple[tuple[str, str], ...]
+    command: str
+
+    @property
+    def anchor(self) -> str:
+        """The part of a link that leads to it."""
+        return "".join(each if each.isalnum() else "-" for each in f"{self.method} {self.path}".lower())
+
+    def has(self, words: list[str]) -> bool:
+        """Tell whether all of these words are somewhere in it."""
+        names = " ".join(str(each["name"]) for each in self.parameters)
+        text = " ".join(
+            (
+                self.method,
+                self.path,
+                self.tag,
+                self.summary,
+                self.description,
+                *self.rights,
+                *self.in_body,
+                names,
+                self.command,
+            )
+        )
+        return all(word in text.lower() for word in words)
+
+
+@route("GET", LIST_PATH, PUBLIC, query=(*PAGE_QUERY, text_query("q", "only calls with these words")))
+async def api(request: Request) -> Response:
+    """List the calls."""
+    q = (request.text("q") or "").strip()
+    extra = {"described": described, "words": q.lower().split()}
+    panel = Panel("api", "Calls", Call("GET", "/openapi.json", dict[str, Any]), live=False, extra=extra)
+    return await Visit(request).page("API", (panel,), "api.html", q=q)
+
+
+def described(document: Mapping[str, Any]) -> Iterator[Described]:
+    """The calls of an OpenAPI document."""
+    for path, calls in document["paths"].items():
+        for method in METHODS:
+            if method in calls:
+                yield _described(method.upper(), path, calls[method])
+
+
+def _described(method: str, path: str, told: Mapping[str, Any]) -> Described:
+    rights = told.get("x-basalt-rights", {})
+    return Described(
+        method, path, ", ".join(told.get("tags", ())), told.get("summary", ""), told.get("description", ""),
+        tuple(rights.get("path", ())), tuple(rights.get("body", ())), rights.get("filters", ""), "x-basalt-rights" not in told,
+        tuple(told.get("parameters", ())), tuple(told.get("requestBody", {}).get("content", ())),
+        tuple((status, answer.get("description", "")) for status, answer in told.get("responses", {}).items()),
+        f"basalt {line}" if (line := COMMANDS.get((method, path))) else "",
+    )  # fmt: skip

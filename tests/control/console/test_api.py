@@ -1,0 +1,37 @@
+"""The API on a page: every call with its rights and its command, and a search that needs no script."""
+
+from __future__ import annotations
+
+from basalt.console.pages.api import described
+from basalt.http.app import OPERATIONS
+
+PATH = "/console/api"
+
+
+def test_every_call_is_there_once_with_an_anchor_of_its_own(browser, api):
+    document = api("GET", "/openapi.json")
+    found = list(described(document))
+    assert {(each.method, each.path) for each in found} == {(each.method, each.path) for each in OPERATIONS}
+    page = browser.page(PATH)
+    anchors = [each["id"] for each in page.all("article")]
+    assert len(anchors) == len(set(anchors)) == len(found)
+    assert f"{len(found)} calls." in page.text
+
+
+def test_a_call_has_its_rights_and_its_command(browser):
+    page = browser.page(f"{PATH}?q=GET%20/v1/admin/audit")
+    assert len(page.all("article")) == 1
+    assert "Rights inspect cluster" in page.text
+    assert "basalt audit list [--from @{from}]" in page.text
+    assert "only acts before this time" in page.text
+    assert (
+        "Rights by its body; of what the query or the body names: grant *"
+        in browser.page(f"{PATH}?q=admin/grants").text
+    )
+    assert "none: it is public" in browser.page(f"{PATH}?q=livez").text
+
+
+def test_the_search_is_of_all_words_in_any_case(browser):
+    page = browser.page(f"{PATH}?q=TOKEN%20rotate")
+    assert [each["id"] for each in page.all("article")] == ["post--v1-admin-tokens--token--rotate"]
+    assert "No call has all of these words." in browser.page(f"{PATH}?q=%3Cscript%3E").text
