@@ -18,10 +18,7 @@ def test_members_come_and_go_and_the_plan_says_what_that_means(signed_in, root):
     page = ada.page(f"{PATH}?name=billing")
     assert "read namespace:shop" in page.text
     planned = plan(ada, f"{PATH}/set", {"name": "billing", "members": "token:b\ntoken:c"})
-    assert (
-        "token:a – ● loses read on namespace:shop" in planned.text.replace("loses", "● loses", 1)
-        or "loses read" in planned.text
-    )
+    assert "loses read on namespace:shop" in planned.text
     assert "token:c gains read on namespace:shop" in planned.text
     assert Page(ada.post(f"{PATH}/set", {**planned.fields, "reason": "review"})).status == 200
     assert root("GET", "/v1/admin/roles/billing")["members"] == ["token:b", "token:c"]

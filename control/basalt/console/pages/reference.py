@@ -1,4 +1,7 @@
-"""The API: every call with what it takes, the rights that it needs, and its command; made from the OpenAPI document, and searched by the server."""
+"""The server's own reference: its settings in force, without secrets; and every call of the API with what it takes, the rights that it needs, and its command.
+
+Both are searched by the server: no page needs a script.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from basalt.access.needs import PUBLIC
+from basalt.api.bodies.operations import SettingInfo
 from basalt.console.call import Call
 from basalt.console.copy_lines import COMMANDS
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
 from basalt.http.asgi.responses import Response
-from basalt.http.routes.route_table import Request, RouteTable
+from basalt.http.routes.route_table import Request, RouteTable, flag
 
-LIST_PATH = f"{CONSOLE_PATH}/api"
+API_PATH = f"{CONSOLE_PATH}/api"
+SETTINGS_PATH = f"{CONSOLE_PATH}/settings"
 METHODS = ("get", "put", "post", "patch", "delete")
 
 route = RouteTable("console")
@@ -61,13 +66,25 @@ class Described:
         return all(word in text.lower() for word in words)
 
 
-@route("GET", LIST_PATH, PUBLIC, query=(*PAGE_QUERY, text_query("q", "only calls with these words")))
+@route("GET", API_PATH, PUBLIC, query=(*PAGE_QUERY, text_query("q", "only calls with these words")))
 async def api(request: Request) -> Response:
     """List the calls."""
     q = (request.text("q") or "").strip()
     extra = {"described": described, "words": q.lower().split()}
     panel = Panel("api", "Calls", Call("GET", "/openapi.json", dict[str, Any]), live=False, extra=extra)
     return await Visit(request).page("API", (panel,), "api.html", q=q)
+
+
+@route(
+    "GET", SETTINGS_PATH, PUBLIC,
+    query=(*PAGE_QUERY, text_query("q", "only those with this text in key or meaning"), flag("changed", "only those that are not defaults")),
+)  # fmt: skip
+async def settings(request: Request) -> Response:
+    """List the settings."""
+    q, changed = (request.text("q") or "").strip(), request.flag("changed")
+    call = Call("GET", "/v1/admin/settings", list[SettingInfo])
+    panel = Panel("settings", "Settings", call, live=False, extra={"q": q.lower(), "changed": changed})
+    return await Visit(request).page("Settings", (panel,), "settings.html", q=q, changed=changed)
 
 
 def described(document: Mapping[str, Any]) -> Iterator[Described]:

@@ -1,10 +1,12 @@
-"""The API on a page: every call with its rights and its command, and a search that needs no script."""
+"""The settings and the calls on pages: each with what it means, and a search that needs no script."""
 
 from __future__ import annotations
 
-from basalt.console.pages.api import described
+from basalt.console.pages.reference import described
 from basalt.http.app import OPERATIONS
+from tests.control.console.conftest import BOOTSTRAP
 
+SETTINGS = "/console/settings"
 PATH = "/console/api"
 
 
@@ -35,3 +37,18 @@ def test_the_search_is_of_all_words_in_any_case(browser):
     page = browser.page(f"{PATH}?q=TOKEN%20rotate")
     assert [each["id"] for each in page.all("article")] == ["post--v1-admin-tokens--token--rotate"]
     assert "No call has all of these words." in browser.page(f"{PATH}?q=%3Cscript%3E").text
+
+
+def test_a_setting_is_found_with_its_value_origin_meaning_and_default(signed_in):
+    ada = signed_in("ada", ("inspect", "cluster"))
+    page = ada.page(f"{SETTINGS}?q=Refresh_MS")
+    assert "console.refresh_ms 5s default how often an open page renews what changes" in page.text.replace("5000", "5s")
+    assert "http.body_bytes_max" not in page.text
+    assert "http.body_bytes_max" in ada.page(SETTINGS).text
+    assert "No setting has that" in ada.page(f"{SETTINGS}?q=nothing%20like%20it").text
+    assert "console.refresh_ms" not in ada.page(f"{SETTINGS}?changed=true").text
+
+
+def test_no_secret_is_on_it_and_who_may_not_inspect_sees_none(signed_in):
+    assert BOOTSTRAP not in signed_in("ada", ("inspect", "cluster")).get(SETTINGS).body.decode()
+    assert "token:eve may not inspect cluster" in signed_in("eve").page(SETTINGS).text
