@@ -113,9 +113,14 @@ class Visit:
 
     @property
     def must_sign_in(self) -> bool:
-        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go."""
-        authentication = self.services.authentication
-        return authentication is not None and authentication.is_nobody(self.request.caller)
+        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go.
+
+        A certificate alone is none: the browser sends it whoever sits there, and nobody could sign out.
+        """
+        authentication, caller = self.services.authentication, self.request.caller
+        if authentication is None:
+            return False
+        return authentication.is_nobody(caller) or (caller.via is None and caller.credential.startswith("cert "))
 
     @property
     def url(self) -> str:
@@ -161,6 +166,7 @@ class Visit:
             path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
             principal=str(caller.principal),
             is_asked=self.services.authentication is not None,
+            has_login=caller.credential.startswith("login "),
             refresh_ms=self.settings.console.refresh_ms,
             read_only=self.settings.console.read_only,
             **context,

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from basalt.access.authentication import PLAIN_COOKIE, SECURE_COOKIE
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
@@ -58,8 +59,8 @@ from basalt.transactions.codec import SnapshotBytes
 # A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
 PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"
 FORGET_LOGIN = {
-    "http": b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
-    "https": b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
+    PLAIN_COOKIE: b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
+    SECURE_COOKIE: b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
 }
 
 HELD_SPREAD = (
@@ -288,14 +289,19 @@ class _StageAnswer:
 
 
 def _sign_in_again(request: Request) -> Response:
-    head = request.head
+    head, authentication = request.head, request.services.authentication
     location = LOGIN_PAGE
-    if head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
+    if head.path.startswith(f"{LOGIN_PAGE}/"):
+        location = (
+            f"{LOGIN_PAGE}?failed=true"  # what a button sent does not count: to come back here would send it again
+        )
+    elif head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
         target = head.raw_path + (b"?" + head.query_string if head.query_string else b"")
         location = (
             f"{LOGIN_PAGE}?next={quote(target, safe='')}"  # which that page takes only where it is one of the console
         )
-    forgetting = FORGET_LOGIN[request.exchange.scheme]
+    assert authentication is not None
+    forgetting = FORGET_LOGIN[authentication.cookie(request.exchange.scheme == "https")]
     return Response(303, headers=[(b"location", location.encode("ascii")), (b"set-cookie", forgetting)])
 
 

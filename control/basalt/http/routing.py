@@ -5,10 +5,10 @@ All of it is found once for requests that begin alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from basalt.access.authentication import Authentication, Identified
+from basalt.access.authentication import Authentication, Identified, without_do_as
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
 from basalt.access.quotas import Quota, Quotas
@@ -166,7 +166,10 @@ class Routes:
         self._meter(request, method.meters)
         self._judge(request, method.needs, path)
         declared = method.query
-        query = read_query(head.query_string, declared) if head.query_string and declared is not None else {}
+        asked = head.query_string
+        if asked and self._authentication is not None and self._authentication.takes_do_as:
+            asked = without_do_as(asked)
+        query = read_query(asked, declared) if asked and declared is not None else {}
         found = head.found = Found(self, endpoint.path, method, path, query, request.caller)
         return found
 
@@ -181,13 +184,17 @@ class Routes:
     def _identify(self, request: Request, authentication: Authentication, now_ms: float) -> None:
         """Find who makes the call. Requests that begin alike have one credential, which is verified once."""
         exchange, head = request.exchange, request.head
+        headers: Mapping[bytes, bytes] = request.headers
         if exchange.internal:
             return
+        if authentication.takes_do_as and head.query_string:
+            headers = authentication.naming(headers, head.query_string)
         known: Identified | None = head.identified
-        certificate = exchange.certificate
-        if certificate is not None and authentication.reads_certificates and b"authorization" not in request.headers:
+        certificate, secure = exchange.certificate, exchange.scheme == "https"
+        if certificate is not None and authentication.reads_certificates and b"authorization" not in headers:
             # The head says nothing of the connection: others send the same bytes with another certificate, or without one.
-            request.caller = authentication.identify(request.headers, exchange.client, now_ms, certificate).caller
+            found = authentication.identify(headers, exchange.client, now_ms, certificate, secure=secure)
+            request.caller = found.caller
             authentication.seen(request.caller, exchange.client, now_ms)
             return
         if (
@@ -197,7 +204,7 @@ class Routes:
             or known.networks
         ):
             known = authentication.identify(
-                request.headers, exchange.client, now_ms, before=known, end_point=exchange.end_point_hash
+                headers, exchange.client, now_ms, before=known, end_point=exchange.end_point_hash, secure=secure
             )
             head.identified = known
             if known.answer:

@@ -191,6 +191,9 @@ class ProxySettings:
     groups_header: Annotated[
         str, HeaderName("the header in which it names the user's groups, with commas between them")
     ] = "X-Forwarded-Groups"
+    do_as: Annotated[
+        bool, Flag("let a proxy name the user in the query parameter doAs in place of the header, as Apache Knox does")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
