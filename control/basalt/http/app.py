@@ -130,7 +130,7 @@ class Frame:
             await answer_no_request(scope, receive, send)
 
     async def ask(self, caller: Caller, call: InsideCall) -> Reply:
-        """Answer a call that is made from within the process for this caller, whose rights hold as over a socket; a quota is charged for what led to it."""
+        """Answer a call that is made from within the process for this caller, whose rights and quotas hold as over a socket."""
         exchange = InsideExchange(call)
         request = self._request(call.head(), exchange, None)
         request.caller = caller

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from basalt.access.authentication import Authentication, Identified, without_do_as
 from basalt.access.needs import PUBLIC, Needs
 from basalt.access.policy import Caller
-from basalt.access.quotas import Quota, Quotas
+from basalt.access.quotas import REQUESTS, Quota, Quotas
 from basalt.access.sightings import NOTED_EVERY_MS
 from basalt.errors import MethodNotAllowedError, RouteNotFoundError
 from basalt.http.asgi.front import Front
@@ -226,13 +226,21 @@ class Routes:
             raise self._authentication.missing(request.exchange.client, request.started_ms)
 
     def _admit(self, request: Request) -> None:
-        """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read."""
-        if request.account is not None or request.exchange.internal or request.head.path in self._unmetered:
+        """Charge the request to its caller, who waits where a quota is used up: before anything of the body is read.
+
+        A call that a page makes is charged like any other, for its bytes and for what it holds. For its number alone it is never refused:
+        whoever asked for the page was let in, and what its calls overdraw is paid back before the next one.
+        """
+        if request.account is not None or request.head.path in self._unmetered:
             return  # it is charged, and is looked for again
         account = self._quotas.account_of(request.caller, request.started_ms)
-        if account is not None:
+        if account is None:
+            return
+        if request.exchange.internal:
+            account.charge(REQUESTS, 1, request.started_ms)
+        else:
             self._quotas.admit(account, request.started_ms)
-            request.account = account
+        request.account = account
 
     def _meter(self, request: Request, meters: tuple[Quota, ...]) -> None:
         """Have the caller wait whose bytes are used up; others are charged when they are known."""
