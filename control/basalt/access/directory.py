@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from basalt.access.policy import Grant, Policy, parse_grant
+from basalt.access.policy import Grant, GrantReader, Policy
 from basalt.access.quotas import ROWS as QUOTA_ROWS
 from basalt.access.quotas import QuotaLimits, QuotaRow, Quotas
 from basalt.access.records import (
@@ -478,10 +478,8 @@ def _entries(
     """
     if grants is before.grants and roles is before.roles:
         return Entries(version, tokens, grants, roles, quotas, before.policy, before.parsed)
-    known = before.parsed
-    parsed = {
-        name: known.get(name) or parse_grant(row.subject, row.verbs, row.resource) for name, row in grants.items()
-    }
+    known, read = before.parsed, GrantReader()
+    parsed = {name: known.get(name) or read(row.subject, row.verbs, row.resource) for name, row in grants.items()}
     members = {name: row.members for name, row in roles.items()}
     return Entries(version, tokens, grants, roles, quotas, Policy(parsed.values(), members, superusers), parsed)
 

@@ -43,6 +43,25 @@ def parse_grant(subject: str, verbs: Iterable[str], resource: str) -> Grant:
     return Grant(check_subject(subject), check_verbs(verbs, found.kind), found)
 
 
+class GrantReader:
+    """Reads many grants: most are for the same verbs on a few resources, which are parsed once."""
+
+    def __init__(self) -> None:
+        self._resources: dict[str, Resource] = {}
+        self._verbs: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
+
+    def __call__(self, subject: str, verbs: tuple[str, ...], resource: str) -> Grant:
+        """The grant that these texts tell, as `parse_grant` reads it."""
+        found = self._resources.get(resource)
+        if found is None:
+            found = self._resources[resource] = parse_resource(resource)
+        key = verbs, found.kind
+        checked = self._verbs.get(key)
+        if checked is None:
+            checked = self._verbs[key] = check_verbs(verbs, found.kind)
+        return Grant(check_subject(subject), checked, found)
+
+
 class Verdict(NamedTuple):
     """The answer to whether a right is there, and by what: `because` in words, and the grants that give it."""
 
