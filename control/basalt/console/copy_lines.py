@@ -117,6 +117,12 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
     return "".join((*pieces, _filled(template[at:], given)))
 
 
+def form_of(method: str, path: str) -> str:
+    """The command of a call with its words in braces, for people to fill in; empty where there is none."""
+    template = COMMANDS.get((method, path)) or ""
+    return _WORD.sub(lambda match: "" if match[2] in (":", "!") else f"{{{match[1]}}}", template)
+
+
 def _option(part: str, given: Mapping[str, Any]) -> str:
     """A part in brackets: once, not at all, or once for each of a list."""
     words = _WORD.findall(part)

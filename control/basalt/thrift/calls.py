@@ -13,7 +13,7 @@ from msgspec import structs
 
 from basalt.access import ownership
 from basalt.access.policy import Caller
-from basalt.access.quotas import OPEN_TRANSACTIONS, REQUESTS, Account, Quotas
+from basalt.access.quotas import OPEN_TRANSACTIONS, PUBLISH_BYTES, REQUESTS, Account, Quota, Quotas
 from basalt.access.resources import CLUSTER
 from basalt.commits.commit_stage import Guard
 from basalt.commits.coordinator import Coordinator
@@ -154,19 +154,19 @@ class Calls:
         if prompt is None or (self._caller.policy is not None and not self._transactions.manager.is_known):
             return None
         account, now_ms = self._account(method), self._served.clock.monotonic_ms()
-        if account is not None and (account.wait_ms(REQUESTS, now_ms) or self._must_count(account, method)):
+        if account is not None and (self._must_wait(account, arguments, now_ms) or self._must_count(account, method)):
             return None
         self._judge(method, arguments)
         begun = prompt(arguments, waiter)
         if account is not None and begun is not None:
-            account.charge(REQUESTS, 1, now_ms)
+            _charge(account, arguments, now_ms)
         return begun
 
     async def answer(self, method: Method, arguments: Arguments) -> Pieces:
         """The result of one call. Raises what `refused` makes a result of."""
         account = self._account(method)
         if account is not None:
-            await self._admit(account)
+            await self._admit(account, arguments)
         if self._caller.policy is not None and method.name in _ON_A_TRANSACTION:
             await self._transactions.manager.ensure_known()  # whose a transaction is, the log tells
         self._judge(method, arguments)
@@ -184,13 +184,20 @@ class Calls:
             return None
         return quotas.account_of(self._caller, self._served.clock.monotonic_ms())
 
-    async def _admit(self, account: Account) -> None:
+    async def _admit(self, account: Account, arguments: Arguments) -> None:
         """Charge one call; `ThrottledError`, kept back where its client was told to wait and came all the same."""
+        quotas, now_ms = self._served.quotas, self._served.clock.monotonic_ms()
         try:
-            self._served.quotas.admit(account, self._served.clock.monotonic_ms())
+            for quota in _rates(arguments):
+                quotas.admit_bytes(account, quota, now_ms)
         except ThrottledError as error:
             await asyncio.sleep(error.held_ms / 1_000)
             raise
+        _charge(account, arguments, now_ms)
+
+    @staticmethod
+    def _must_wait(account: Account, arguments: Arguments, now_ms: float) -> bool:
+        return any(account.wait_ms(quota, now_ms) for quota in _rates(arguments))
 
     @staticmethod
     def _must_count(account: Account, method: Method) -> bool:
@@ -386,6 +393,18 @@ class Calls:
         if isinstance(error, InputError):
             return types.TGenericException(_words(error), BAD_ARGUMENT)
         return None
+
+
+def _rates(arguments: Arguments) -> tuple[Quota, ...]:
+    """The rates that a call is charged to: one with a change set brings bytes, as over HTTP."""
+    return (REQUESTS, PUBLISH_BYTES) if arguments.get("changes") else (REQUESTS,)
+
+
+def _charge(account: Account, arguments: Arguments, now_ms: float) -> None:
+    account.charge(REQUESTS, 1, now_ms)
+    changes = arguments.get("changes")
+    if changes:
+        account.charge(PUBLISH_BYTES, sum(map(len, changes)), now_ms)
 
 
 def _needed(arguments: Arguments, name: str) -> Any:

@@ -35,8 +35,8 @@ def test_who_comes_into_a_role_gains_what_it_has_and_who_leaves_loses_it():
 def test_what_everyone_has_and_superusers_have_changes_for_nobody():
     everyone = parse_grant("everyone", ["read", "write"], "topic:shop:orders")
     assert consequences(Policy([everyone]), Policy([everyone, ORDERS]), ["token:a"], [ORDERS]).told == ()
-    superusers = [Policy(grants, superusers=["token:a"]) for grants in ((), (ORDERS,))]
-    assert consequences(*superusers, ["token:a"], [ORDERS]).told == ()
+    before, after = (Policy(grants, superusers=["token:a"]) for grants in ((), (ORDERS,)))
+    assert consequences(before, after, ["token:a"], [ORDERS]).told == ()
 
 
 def test_of_many_the_first_ones_are_told_and_the_others_counted():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from basalt.console.pages.reference import described
+import click
+import pytest
+
+from basalt.cli.root import root as root_command
+from basalt.console.pages.reference import FURTHER_COMMANDS, described
 from basalt.http.app import OPERATIONS
 from tests.control.console.conftest import BOOTSTRAP
 
@@ -25,6 +29,7 @@ def test_a_call_has_its_rights_and_its_command(browser):
     assert len(page.all("article")) == 1
     assert "Rights inspect cluster" in page.text
     assert "basalt audit list [--from @{from}]" in page.text
+    assert "[--dry-run]" in browser.page(f"{PATH}?q=POST%20admin/grants").text
     assert "only acts before this time" in page.text
     assert (
         "Rights by its body; of what the query or the body names: grant *"
@@ -52,3 +57,17 @@ def test_a_setting_is_found_with_its_value_origin_meaning_and_default(signed_in)
 def test_no_secret_is_on_it_and_who_may_not_inspect_sees_none(signed_in):
     assert BOOTSTRAP not in signed_in("ada", ("inspect", "cluster")).get(SETTINGS).body.decode()
     assert "token:eve may not inspect cluster" in signed_in("eve").page(SETTINGS).text
+
+
+@pytest.mark.parametrize(("method", "path"), FURTHER_COMMANDS)
+def test_every_further_command_is_one_and_belongs_to_a_call(method, path):
+    assert (method, path) in {(each.method, each.path) for each in OPERATIONS}
+    words = FURTHER_COMMANDS[method, path].partition("{")[0].partition("--")[0].split()
+    command: click.Command = root_command
+    for word in words:
+        assert isinstance(command, click.Group), words
+        command = (
+            command.commands[word] if word in command.commands else command.get_command(click.Context(command), word)
+        )
+        assert command is not None, words
+    assert not isinstance(command, click.Group)

@@ -73,6 +73,16 @@ def test_each_call_is_charged_once_whichever_way_it_is_answered(serving, more):
     assert account.used(REQUESTS, now_ms) == 4
 
 
+def test_change_sets_are_bytes_that_are_published(serving):
+    limit(serving, publish_bytes_per_s=10)
+    with serving.client() as client:
+        one, other = client.startShort(), client.startShort()
+        client.canCommitTx(one, {b"x" * 50})
+        assert f"{FACE} has used up its quota publish_bytes_per_s" in throttled(client.canCommitTx, other, {b"y"})
+        assert client.canCommitTx(other, set())
+        assert client.commitTx(one)
+
+
 def test_without_quotas_there_is_no_account(serving):
     serving.services.quotas.use({})
     with serving.client() as client:

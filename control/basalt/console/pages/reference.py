@@ -12,7 +12,7 @@ from typing import Any
 from basalt.access.needs import PUBLIC
 from basalt.api.bodies.operations import SettingInfo
 from basalt.console.call import Call
-from basalt.console.copy_lines import COMMANDS
+from basalt.console.copy_lines import form_of
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable, flag
@@ -20,6 +20,73 @@ from basalt.http.routes.route_table import Request, RouteTable, flag
 API_PATH = f"{CONSOLE_PATH}/api"
 SETTINGS_PATH = f"{CONSOLE_PATH}/settings"
 METHODS = ("get", "put", "post", "patch", "delete")
+
+_TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
+_GROUP = _TOPIC + "/groups/{group}"
+_TABLE = "/v1/namespaces/{namespace}/tables/{table}"
+# Of calls that no page makes, so that nobody copies a line of theirs: without their options, which --help tells.
+FURTHER_COMMANDS: Mapping[tuple[str, str], str] = {
+    ("POST", f"{_TOPIC}/publish"): "publish {topic} --namespace {namespace}",
+    ("POST", f"{_TOPIC}/store"): "publish {topic} --namespace {namespace} --tx {transaction}",
+    ("POST", f"{_TOPIC}/poll"): "consume {topic} --namespace {namespace}",
+    ("GET", _TOPIC): "topic show {topic} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/stats"): "topic show {topic} --namespace {namespace}",
+    ("PUT", _TOPIC): "topic create {topic} --namespace {namespace}",
+    ("PATCH", f"{_TOPIC}/properties"): "topic update {topic} --namespace {namespace}",
+    ("DELETE", _TOPIC): "topic delete {topic} --namespace {namespace}",
+    ("POST", f"{_TOPIC}/truncate"): "topic truncate {topic} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/stable-end"): "topic range {topic} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/markers"): "topic markers {topic} --namespace {namespace}",
+    ("POST", f"{_TOPIC}/markers"): "topic watermark {topic} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/holder"): "explain poll {topic} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/producers"): "topic producers list {topic} --namespace {namespace}",
+    ("DELETE", f"{_TOPIC}/producers/{{producer}}"): "topic producers delete {topic} {producer} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/messages"): "message peek {topic} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/messages/{{message}}"): "message show {topic} {message} --namespace {namespace}",
+    ("GET", f"{_TOPIC}/groups"): "group list {topic} --namespace {namespace}",
+    ("PUT", _GROUP): "group create {topic} {group} --namespace {namespace}",
+    ("PUT", f"{_GROUP}/options"): "group change {topic} {group} --namespace {namespace}",
+    ("GET", _GROUP): "group show {topic} {group} --namespace {namespace}",
+    ("DELETE", _GROUP): "group delete {topic} {group} --namespace {namespace}",
+    ("GET", f"{_GROUP}/members"): "group members {topic} {group} --namespace {namespace}",
+    ("GET", f"{_GROUP}/claims"): "group claims {topic} {group} --namespace {namespace}",
+    ("POST", f"{_GROUP}/release"): "group release {topic} {group} --namespace {namespace}",
+    ("GET", f"{_GROUP}/messages"): "group messages {topic} {group} --namespace {namespace}",
+    ("POST", f"{_GROUP}/seek"): "group seek {topic} {group} --namespace {namespace}",
+    ("POST", f"{_GROUP}/pause"): "group pause {topic} {group} --namespace {namespace}",
+    ("POST", f"{_GROUP}/resume"): "group resume {topic} {group} --namespace {namespace}",
+    ("POST", f"{_GROUP}/unpark"): "group unpark {topic} {group} --namespace {namespace}",
+    ("POST", "/v1/transactions"): "tx begin",
+    ("GET", "/v1/transactions/{transaction}"): "tx show {transaction}",
+    ("POST", "/v1/transactions/{transaction}/commit"): "tx commit {transaction}",
+    ("POST", "/v1/transactions/{transaction}/abort"): "tx abort {transaction}",
+    ("POST", "/v1/transactions/{transaction}/invalidate"): "tx invalidate {transaction}",
+    ("GET", "/v1/namespaces/{namespace}/tables"): "table list --namespace {namespace}",
+    ("PUT", _TABLE): "table create {table} --namespace {namespace}",
+    ("DELETE", _TABLE): "table delete {table} --namespace {namespace}",
+    ("POST", f"{_TABLE}/read"): "table get {table} --namespace {namespace}",
+    ("POST", f"{_TABLE}/write"): "table put {table} --namespace {namespace}",
+    ("GET", "/v1/admin/namespaces"): "namespace list",
+    ("POST", "/v1/admin/jobs/{job}/run"): "job run {job}",
+    ("POST", "/v1/admin/jobs/{job}/pause"): "job pause {job}",
+    ("POST", "/v1/admin/jobs/{job}/resume"): "job resume {job}",
+    ("GET", "/v1/admin/jobs/{job}/history"): "job history {job}",
+    ("PATCH", "/v1/admin/settings"): "config set",
+    ("POST", "/v1/admin/backups"): "backup create {name}",
+    ("GET", "/v1/admin/backups"): "backup list",
+    ("POST", "/v1/admin/backups/{backup}/verify"): "backup verify {backup}",
+    ("DELETE", "/v1/admin/backups/{backup}"): "backup delete {backup}",
+    ("POST", "/v1/auth/logins"): "auth login",
+    ("DELETE", "/v1/auth/logins"): "auth logout",
+    ("GET", "/v1/admin/prune"): "prune status",
+    ("POST", "/v1/admin/prune/run"): "prune run",
+    ("GET", "/v1/admin/prune/explain"): "prune explain",
+    ("GET", "/v1/admin/prune/regions"): "prune regions",
+    ("GET", "/v1/admin/prune/regions/{region}"): "prune info {region}",
+    ("GET", "/v1/admin/prune/history"): "prune history",
+    ("POST", "/v1/admin/prune/restore"): "prune restore",
+    ("POST", "/v1/admin/snapshot/publish"): "snapshot publish",
+}
 
 route = RouteTable("console")
 
@@ -102,5 +169,5 @@ def _described(method: str, path: str, told: Mapping[str, Any]) -> Described:
         tuple(rights.get("path", ())), tuple(rights.get("body", ())), rights.get("filters", ""), "x-basalt-rights" not in told,
         tuple(told.get("parameters", ())), tuple(told.get("requestBody", {}).get("content", ())),
         tuple((status, answer.get("description", "")) for status, answer in told.get("responses", {}).items()),
-        f"basalt {line}" if (line := COMMANDS.get((method, path))) else "",
+        f"basalt {line}" if (line := form_of(method, path) or FURTHER_COMMANDS.get((method, path))) else "",
     )  # fmt: skip
