@@ -28,6 +28,7 @@ from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Forwarders
+from basalt.http.traces import Traces
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
@@ -97,6 +98,7 @@ class Services:
     forced_ends: ForcedEnds = field(init=False)
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
+    traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
     stopping: bool = False
     setting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change of settings at a time

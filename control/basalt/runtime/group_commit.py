@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.clock import Clock
+from basalt_engine.clock import STAGES, Clock, Stages
 from basalt_engine.errors import BasaltError
 from basalt_engine.table import Mutation, Store, TableWrite
 
@@ -117,6 +117,8 @@ class Group:
         self._writing: list[Callable[[], None]] = []
         self._lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
         self._late_bytes = 0
+        self._written_ms: tuple[float, float] | None = None  # from when until when it was written
+        self._waits: Stages | None = None  # what that waited for, where the store is far away
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -174,9 +176,11 @@ def _by_table(items: list[tuple[str, Mutation | MakeMutation]]) -> list[TableWri
 
 
 class _Caller(Generic[T]):
-    __slots__ = ("number", "refusal", "releases", "result", "size_bytes", "stage", "waiter")
+    __slots__ = ("number", "queued_ms", "refusal", "releases", "result", "size_bytes", "stage", "stages", "waiter")
 
-    def __init__(self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int) -> None:
+    def __init__(
+        self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int, queued_ms: float
+    ) -> None:
         self.stage = stage
         self.size_bytes = size_bytes
         self.waiter = waiter
@@ -184,6 +188,8 @@ class _Caller(Generic[T]):
         self.result: Any = None  # the stage's, once it has run
         self.refusal: Exception | None = None  # or what it raised
         self.releases: Sequence[Callable[[], None]] = ()  # of what was loaded for the stage
+        self.stages = STAGES.get()  # of the call that it is a part of, for which it waits
+        self.queued_ms = queued_ms
 
     def release(self) -> None:
         """Let go of what was loaded for the stage."""
@@ -236,7 +242,7 @@ class GroupCommit:
                 hint="send the same call again after Retry-After",
             )
         self._number += 1
-        self._queue.append(_Caller(stage, size_bytes, waiter, self._number))
+        self._queue.append(_Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms()))
         self.queue_bytes += size_bytes
         if not self._busy:
             self._wake()
@@ -266,6 +272,8 @@ class GroupCommit:
 
     def _turn(self) -> None:
         group = Group(self._clock.now_ms())
+        if self._store.remote:
+            group._waits = Stages()
         callers, group_bytes = self._stage(group)
         self._callers = len(callers)
         error = self._close(group)
@@ -370,6 +378,7 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_queue(self, caller: _Caller[Any], missing: NotLoadedError) -> None:
+        STAGES.set(caller.stages)  # this task was made in the turn of another call
         error: Exception | None = None
         try:
             caller.releases = (*caller.releases, await missing.load())
@@ -407,18 +416,25 @@ class GroupCommit:
 
     def _write(self, group: Group) -> None:
         start_ms = self._clock.monotonic_ms()
-        phases = group._writes(self._store.atomic)
-        for number, writes in enumerate(phases):
-            try:
-                self._store.write(writes)
-            except BasaltError as error:
-                if number == 0:
-                    raise
-                # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
-                raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
+        token = STAGES.set(group._waits)
+        phases: list[list[TableWrite]] = []
+        try:
+            phases = group._writes(self._store.atomic)
+            for number, writes in enumerate(phases):
+                try:
+                    self._store.write(writes)
+                except BasaltError as error:
+                    if number == 0:
+                        raise
+                    # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
+                    raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
+        finally:
+            STAGES.reset(token)
+            stop_ms = self._clock.monotonic_ms()
+            group._written_ms = (start_ms, stop_ms)
         if phases:
             self.groups += 1
-            took_ms = self._clock.monotonic_ms() - start_ms
+            took_ms = stop_ms - start_ms
             self.write_ms += took_ms
             self._recent_ms.append(took_ms)
 
@@ -434,6 +450,8 @@ class GroupCommit:
             except Exception:
                 log.exception("a callback after a write failed")
         for caller in callers:
+            if caller.stages is not None and group._written_ms is not None:
+                caller.stages.add_write(caller.queued_ms, *group._written_ms, group._waits)
             if not caller.waiter.done():
                 self._answer_caller(caller, error or caller.refusal)
         if self._queue:

@@ -31,7 +31,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
-from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.clock import Clock, SystemClock, stage
 from basalt_engine.errors import BasaltError, FencedError, InputError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.stores.hbase.gateway_socket import GatewaySocket, SaslSocket
@@ -112,7 +112,8 @@ class Gateway:
             try:
                 with self._pool.lent() as connection:
                     left_ms = deadline_ms - self._clock.monotonic_ms()
-                    return connection.call(method, arguments, min(CALL_TIMEOUT_MS, left_ms))
+                    with stage(f"hbase {method}"):
+                        return connection.call(method, arguments, min(CALL_TIMEOUT_MS, left_ms))
             except LostError as error:
                 asked = asked or error.asked
                 pause_ms = PAUSE_MS * 2**number
