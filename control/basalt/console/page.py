@@ -106,10 +106,10 @@ class Visit:
         self.settings = request.services.settings
 
     def may(self, verb: str, resource: Resource) -> bool:
-        """Tell whether the visitor has a right: an act without it is shown, and disabled."""
+        """Tell whether the visitor has a right: an act without it is shown, and disabled. To look at the act is no use of the grant."""
         caller = self.request.caller
         is_let_through = caller.refusals is not None and not caller.refusals.enforced
-        return is_let_through or caller.has(verb, resource)
+        return is_let_through or caller.why(verb, resource).allowed
 
     @property
     def must_sign_in(self) -> bool:

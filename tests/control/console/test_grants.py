@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from basalt.console.pages.access.grants import UNUSED_DAYS_MAX
-from tests.control.console.conftest import Page
+from tests.control.console.conftest import ASKED, BOOTSTRAP, Api, Browser, Page
 from tests.control.console.test_tokens import act, plan
 
 GIVES = (("grant", "*"), ("inspect", "cluster"), ("read", "namespace:shop"), ("write", "namespace:shop"))
@@ -74,3 +76,39 @@ def test_hostile_names_are_text(signed_in, root):
     ada = signed_in("ada", *GIVES)
     root("POST", "/v1/admin/grants", {"subject": 'token:"><script>', "verbs": ["read"], "resource": "topic:shop:x"})
     assert 'token:"><script>' in ada.page(LIST).text
+
+
+def test_a_grant_that_one_may_not_take_back_has_a_button_that_cannot_be_pressed(signed_in, root):
+    root("POST", "/v1/admin/grants", {"subject": "token:bob", "verbs": ["read"], "resource": "topic:other:x"})
+    root("POST", "/v1/admin/grants", {"subject": "token:bob", "verbs": ["read"], "resource": "topic:shop:x"})
+    ada = signed_in("ada", ("grant", "namespace:shop"), ("inspect", "cluster"))
+    page = ada.page(f"{LIST}?subject=token:bob")
+    disabled = {each["aria-label"]: "disabled" in each for each in page.all("button") if "aria-label" in each}
+    taking = "Take back read on topic:{}:x from token:bob"
+    assert disabled == {taking.format("other"): True, taking.format("shop"): False}
+    assert "taking-back" in [each.get("id") for each in page.all("p")]
+
+
+def test_to_look_at_what_one_may_do_is_no_use_of_the_right_to_it(signed_in, root):
+    begun = root("POST", "/v1/transactions", {})["id"]
+    ada = signed_in("ada", ("operate", "cluster"), ("observe", "cluster"), ("observe", "transactions:token:bootstrap"))
+    page = ada.page(f"/console/transactions/{begun}")
+    assert not [each for each in page.all("button") if "disabled" in each]
+    used = {(each["verbs"][0]): each["usedMs"] for each in root("GET", "/v1/admin/grants?subject=token:ada")}
+    assert (used["operate"], used["observe"] is None) == (None, False)
+
+
+def test_a_console_that_only_shows_offers_nothing_and_does_nothing(connect):
+    client = connect(replace(ASKED, console=replace(ASKED.console, read_only=True)))
+    root = Api(client, BOOTSTRAP)
+    made = root("POST", "/v1/admin/grants", {"subject": "token:bob", "verbs": ["read"], "resource": "topic:shop:x"})[
+        "id"
+    ]
+    ada = Browser(client, root("POST", "/v1/auth/logins", {})["token"])
+    for path in (LIST, "/console/access/tokens", "/console/access/role", "/console/access/quota?subject=token:bob"):
+        page = ada.page(path)
+        assert all("disabled" in each for each in page.all("fieldset"))
+        assert "console.read_only is true" in page.text
+    assert plan(ada, f"{LIST}/{made}/remove", {}).status == 403
+    assert plan(ada, "/console/access/tokens/make", {"name": "etl"}).status == 403
+    assert len(root("GET", "/v1/admin/grants")) == 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote, urlencode
 
 from basalt.access.needs import PUBLIC
-from basalt.access.resources import CLUSTER
+from basalt.access.resources import CLUSTER, parse_resource
 from basalt.api.bodies.access import GrantInfo, GrantRequest
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act, Offer
@@ -48,7 +49,8 @@ async def grants(request: Request) -> Response:
         "after": after,
         "rows": PAGE_ROWS,
         "path": LIST_PATH,
-        "read_only": visit.settings.console.read_only,
+        "may_take_back": functools.partial(_may_take_back, visit),
+        "read_only": acts.READ_ONLY if visit.settings.console.read_only else "",
     }
     panel = Panel("grants", "Grants", Call("GET", GRANTS, list[GrantInfo], query=query), extra=extra)
     return await visit.page(
@@ -87,6 +89,12 @@ def removal_of(grant_id: str) -> Act:
         "Whoever has a right by nothing else has it no more, from the next call on.", "grant_changed", moving=MOVING,
         sent_to=f"{LIST_PATH}/{quote(grant_id, safe='')}/remove",
     )  # fmt: skip
+
+
+def _may_take_back(visit: Visit, grant: GrantInfo) -> bool:
+    if visit.settings.console.read_only:
+        return False
+    return visit.may("grant", parse_resource(grant.resource)) or visit.may("grant", CLUSTER)
 
 
 def _offer(visit: Visit) -> Offer:
