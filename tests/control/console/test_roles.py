@@ -46,3 +46,12 @@ def test_hostile_names_are_text_and_a_new_role_has_a_form(signed_in, root):
     assert [each["action"] for each in ada.page(PATH).all("form") if "set" in each.get("action", "")] == [
         f"{PATH}/set?step=plan"
     ]
+
+
+def test_a_form_without_a_name_makes_and_removes_no_role(signed_in, root):
+    ada = signed_in("ada", *GIVES)
+    root("PUT", "/v1/admin/roles/-", {"members": []})
+    for act_path in ("set", "remove"):
+        for fields in ({}, {"name": "  "}):
+            assert ada.post(f"{PATH}/{act_path}?step=plan", fields).status == 400
+    assert [each["name"] for each in root("GET", "/v1/admin/roles")] == ["-"]

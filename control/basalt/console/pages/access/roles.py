@@ -14,6 +14,7 @@ from basalt.console.call import Call
 from basalt.console.forms import form_of
 from basalt.console.page import PAGE_QUERY, Panel, Visit, text_query
 from basalt.console.pages.access.rights import ACCESS_PATH
+from basalt.errors import InputError
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
 
@@ -47,6 +48,7 @@ async def role(request: Request) -> Response:
 async def set_members(request: Request) -> Response:
     """Make a role, or give it other members."""
     fields = await form_of(request)
+    _must_name(fields)
     return await acts.respond(Visit(request), setting(fields), fields)
 
 
@@ -54,7 +56,8 @@ async def set_members(request: Request) -> Response:
 async def remove(request: Request) -> Response:
     """Remove a role."""
     fields = await form_of(request)
-    return await acts.respond(Visit(request), removal_of(fields.get("name", "")), fields)
+    _must_name(fields)
+    return await acts.respond(Visit(request), removal_of(fields["name"]), fields)
 
 
 def setting(fields: Mapping[str, str]) -> Act:
@@ -80,3 +83,8 @@ def removal_of(name: str) -> Act:
 def path_of(name: str) -> str:
     """The path of a role's page."""
     return f"{ONE_PATH}?{urlencode({'name': name})}" if name else ACCESS_PATH
+
+
+def _must_name(fields: Mapping[str, str]) -> None:
+    if not fields.get("name", "").strip():
+        raise InputError("the form names no role", field="name", hint="Go back and name one.")
