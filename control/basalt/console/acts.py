@@ -43,7 +43,7 @@ class Act:
 
     `inputs` are what the visitor has filled in, by the names of the form's fields: they come along to the second step. `moving` are members of
     the answer that say something else each time, as the present moment does, and are no other plan. `sent_to` is the path of the forms, where
-    it is not below the page.
+    it is not below the page. `below` names, as the path has it, what it is done to where that has no page of its own.
     """
 
     name: str
@@ -58,11 +58,12 @@ class Act:
     inputs: Mapping[str, str] = field(default_factory=dict)
     moving: frozenset[str] = frozenset()
     sent_to: str = ""
+    below: str = ""
 
     @property
     def path(self) -> str:
         """The path that its forms are sent to."""
-        return self.sent_to or f"{self.page}/{self.name}"
+        return self.sent_to or "/".join(filter(None, (self.page, self.below, self.name)))
 
     @property
     def planned(self) -> Call:

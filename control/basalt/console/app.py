@@ -5,7 +5,19 @@ from __future__ import annotations
 from basalt.access.needs import PUBLIC
 from basalt.console import assets, sign_in, terms
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, redirect
-from basalt.console.pages import audit, overview, reference, sessions, tables, topics, transactions
+from basalt.console.pages import (
+    audit,
+    cluster,
+    jobs,
+    overview,
+    pruning,
+    reference,
+    regions,
+    sessions,
+    tables,
+    topics,
+    transactions,
+)
 from basalt.console.pages.access import grants, quotas, rights, roles, tokens
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
@@ -31,8 +43,9 @@ for _count in range(1, PATH_NAMES_MAX + 1):
 PAGES: tuple[Operation, ...] = tuple(
     operation
     for table in (
-        overview.route, topics.route, transactions.route, sessions.route, tables.route, audit.route, rights.route, tokens.route, grants.route,
-        roles.route, quotas.route, reference.route, sign_in.route, terms.route, assets.route, missing,
+        overview.route, topics.route, transactions.route, sessions.route, tables.route, pruning.route, regions.route, jobs.route,
+        cluster.route, audit.route, rights.route, tokens.route, grants.route, roles.route, quotas.route, reference.route, sign_in.route,
+        terms.route, assets.route, missing,
     )
     for operation in table.operations
 )  # fmt: skip

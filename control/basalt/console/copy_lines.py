@@ -1,9 +1,10 @@
 """The command that makes a call, by the call's method and path: shown on every panel, to be copied.
 
-A word in braces stands for a name in the path, a query parameter or a member of the body, of a list of words for all of them with commas between them; with
-.1 or .2 behind it for what is before or behind its colon; with .* for each word of a list; with .+ its part in brackets is there once for each; with .~ for a
+A word in braces stands for a name in the path, a query parameter or a member of the body, of a list for each of its words; with ., behind it for all
+of them with commas between; with .+ its part in brackets is there once for each; with .1 or .2 for what is before or behind its colon; with .~ for a
 subject as people write it; with a colon behind it for nothing: it is the condition of
-an option without a value; with an exclamation mark, too, where the option is there without the word. A part in brackets is there where its words are.
+an option without a value; with an exclamation mark, too, where the option is there without the word, and with an equals sign where the word is
+just that. A part in brackets is there where its words are.
 A test runs each line that a page shows, and compares what it answers with the page.
 """
 
@@ -49,11 +50,11 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/grants"): (
         "grant list [--subject {subject}] [--unused-days {unusedDays}] [--after {after}] [--limit {limit}]"
     ),
-    ("POST", "/v1/admin/grants"): "grant add {subject} {verbs} {resource} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/grants"): "grant add {subject} {verbs.,} {resource} [--reason {reason}] [--dry-run{dryRun:}]",
     ("DELETE", "/v1/admin/grants/{grant}"): "grant remove {grant} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/roles"): "role list",
     ("GET", "/v1/admin/roles/{role}"): "role show {role}",
-    ("PUT", "/v1/admin/roles/{role}"): "role set {role} {members.*} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("PUT", "/v1/admin/roles/{role}"): "role set {role} {members} [--reason {reason}] [--dry-run{dryRun:}]",
     ("DELETE", "/v1/admin/roles/{role}"): "role remove {role} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/quotas"): "quota list",
     ("GET", "/v1/admin/quotas/{subject}"): "quota show {subject.~}",
@@ -64,6 +65,11 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ),
     ("DELETE", "/v1/admin/quotas/{subject}"): "quota remove {subject.~} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/openapi.json"): None,
+    ("GET", "/v1/admin/jobs/{job}"): "job show {job}",
+    ("GET", "/v1/admin/jobs/{job}/history"): "job history {job} [--limit {limit}]",
+    ("POST", "/v1/admin/jobs/{job}/run"): "job run {job} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/jobs/{job}/pause"): "job pause {job} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/jobs/{job}/resume"): "job resume {job} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/transactions"): "tx list",
     ("GET", "/v1/admin/transactions"): (
         "tx list [--state {state}] [--owner {owner}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
@@ -95,11 +101,26 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ): "table scan {table} --namespace {namespace} [--from {start}]",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/store"): None,
+    ("GET", "/v1/admin/cluster"): "cluster show",
+    ("GET", "/v1/admin/backups"): "backup list",
+    ("POST", "/v1/admin/backups"): "backup create {name} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/prune"): "prune status",
+    ("GET", "/v1/admin/prune/invalid"): "prune list [--cause {cause}] [--after {after}] [--limit {limit}]",
+    ("GET", "/v1/admin/prune/explain"): "prune explain [{writePointer}] [--limit {limit}]",
+    ("GET", "/v1/admin/prune/history"): "prune history [--limit {limit}]",
+    ("GET", "/v1/admin/prune/regions"): "prune regions [--blocking{show=blocking}] [--idle{show=idle}]",
+    ("GET", "/v1/admin/prune/regions/{region}"): "prune info {region}",
+    ("POST", "/v1/admin/prune/run"): "prune run [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/prune/compact"): "prune compact [{regions}] [--reason {reason}] [--dry-run{dryRun:}]",
+    (
+        "POST",
+        "/v1/admin/prune/restore",
+    ): "prune restore --since @{sinceMs} --yes [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 
 _OPTIONAL = re.compile(r" ?\[([^\]]*)\]")
-_WORD = re.compile(r"\{(\w+)(\.1|\.2|\.\*|\.\+|\.~|:|!)?\}")
+_WORD = re.compile(r"\{(\w+)(\.1|\.2|\.,|\.\+|\.~|:|!|=\w+)?\}")
 _ESCAPED = re.compile(r"~([012])")
 _ESCAPES = {"0": "~", "1": "/", "2": "\\"}  # of subjects in a path
 
@@ -120,7 +141,7 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
 def form_of(method: str, path: str) -> str:
     """The command of a call with its words in braces, for people to fill in; empty where there is none."""
     template = COMMANDS.get((method, path)) or ""
-    return _WORD.sub(lambda match: "" if match[2] in (":", "!") else f"{{{match[1]}}}", template)
+    return _WORD.sub(lambda match: "" if (match[2] or "")[:1] in (":", "!", "=") else f"{{{match[1]}}}", template)
 
 
 def _option(part: str, given: Mapping[str, Any]) -> str:
@@ -129,7 +150,7 @@ def _option(part: str, given: Mapping[str, Any]) -> str:
     each = next((word for word, how in words if how == ".+"), None)
     if each is not None:
         return "".join(f" {_filled(part, {each: item})}" for item in given.get(each, ()))
-    return f" {_filled(part, given)}" if all((word in given) != (how == "!") for word, how in words) else ""
+    return f" {_filled(part, given)}" if all(_holds(given, *word) for word in words) else ""
 
 
 def _filled(part: str, given: Mapping[str, Any]) -> str:
@@ -137,18 +158,25 @@ def _filled(part: str, given: Mapping[str, Any]) -> str:
 
     def value(match: re.Match[str]) -> str:
         word, how = match[1], match[2]
-        if how in (":", "!"):
+        if how in (":", "!") or (how or "").startswith("="):
             return ""
         found = given[word]
         if how in (".1", ".2"):
             found = str(found).partition(":")[0 if how == ".1" else 2]
         elif how == ".~":
             found = _ESCAPED.sub(lambda each: _ESCAPES[each[1]], str(found))
-        elif how == ".*":
-            return " ".join(map(_quoted, found))
+        elif how == ".,":
+            found = ",".join(found)
         return _quoted(found)
 
     return _WORD.sub(value, part)
+
+
+def _holds(given: Mapping[str, Any], word: str, part: str) -> bool:
+    """Tell whether an optional part is there, by one of its words."""
+    if part.startswith("="):
+        return given.get(word) == part[1:]
+    return (word in given) != (part == "!")
 
 
 def _members(body: Any) -> Mapping[str, Any]:
@@ -164,11 +192,11 @@ def _members(body: Any) -> Mapping[str, Any]:
 
 
 def _quoted(value: object) -> str:
-    """A word of a command line: of a list its items with commas between them; bytes that are no text in the quotes that shells have for them."""
+    """A word of a command line, or several; bytes that are no text in the quotes that shells have for them."""
     if isinstance(value, Rights):
         value = f"{','.join(value.verbs)} {value.resource}"
     if isinstance(value, tuple | list):
-        value = ",".join(map(str, value))
+        return " ".join(map(_quoted, value))
     if isinstance(value, bytes):
         try:
             return shlex.quote(value.decode("utf-8"))

@@ -25,10 +25,10 @@ from basalt.console.call import Answer, Call, answer_of
 from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
-from basalt.http.asgi.responses import Response
+from basalt.http.asgi.responses import HTML, Response
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
+from basalt.settings import Settings
 
-HTML = b"text/html; charset=utf-8"
 PANEL_NAME_CHARS_MAX = 40
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
@@ -53,6 +53,10 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
+    (f"{CONSOLE_PATH}/pruning", "Pruning", "p"),
+    (f"{CONSOLE_PATH}/regions", "Regions", "r"),
+    (f"{CONSOLE_PATH}/jobs", "Jobs", "j"),
+    (f"{CONSOLE_PATH}/cluster", "Cluster", "c"),
     (f"{CONSOLE_PATH}/audit", "Audit", "a"),
     (f"{CONSOLE_PATH}/access", "Access", "y"),
     (f"{CONSOLE_PATH}/settings", "Settings", "e"),
@@ -72,6 +76,7 @@ class Panel:
     """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open.
 
     `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
+    `meanings`: the templates that say in the answer's place what a problem of a code means here.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Panel:
     live: bool = True
     subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,13 @@ class Shown:
     def template(self) -> str:
         """The file that shows the answer."""
         return f"panels/{self.panel.template or self.panel.name}.html"
+
+    @property
+    def meaning(self) -> str | None:
+        """The file that says what the answer's problem means; None where the problem says it itself."""
+        problem = self.answer.problem
+        found = None if problem is None else self.panel.meanings.get(problem.code)
+        return None if found is None else f"panels/{found}.html"
 
 
 class Visit:
@@ -159,19 +172,15 @@ class Visit:
 
     def html(self, template: str, status: int = 200, headers: Headers | None = None, **context: Any) -> Response:
         """A template with what every one has."""
-        caller = self.request.caller
-        body = _environment().get_template(template).render(
+        return rendered(
+            template, status, headers, self.settings, self.request.head.path,
             visit=self,
             now_ms=self.now_ms,
-            path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
-            principal=str(caller.principal),
+            principal=str(self.request.caller.principal),
             is_asked=self.services.authentication is not None,
-            has_login=caller.credential.startswith("login "),
-            refresh_ms=self.settings.console.refresh_ms,
-            read_only=self.settings.console.read_only,
+            has_login=self.request.caller.credential.startswith("login "),
             **context,
         )  # fmt: skip
-        return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
     def _as_json(self, seen: Sequence[Shown]) -> Response:
         found = {
@@ -183,6 +192,19 @@ class Visit:
             for each in seen
         }
         return Response(200, msgspec.json.encode(found), JSON)
+
+
+def rendered(
+    template: str, status: int, headers: Headers | None, settings: Settings, path: str, **context: Any
+) -> Response:
+    """A page of a template, at this path."""
+    body = _environment().get_template(template).render(
+        path="/" + "/".join(filter(None, path.split("/"))),
+        refresh_ms=settings.console.refresh_ms,
+        read_only=settings.console.read_only,
+        **context,
+    )  # fmt: skip
+    return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
 
 def redirect(to: str, headers: Headers | None = None) -> Response:

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from basalt.api.bodies.access import GrantRequest, QuotaRule, Rights, RoleRequest, TokenRequest
+from basalt.api.bodies.operations import CompactionRequest
 from basalt.cli.root import root
 from basalt.console.copy_lines import COMMANDS, command_of
 from basalt.http.app import OPERATIONS
@@ -21,7 +22,12 @@ VALUES = {
     "name": "etl", "ttlMs": "86400000", "only": (Rights(("read", "write"), "topic:shop:*"),), "networks": ("10.0.0.0/8", "::1"), "note": "a;b",
     "token": ID[:16], "overlapMs": "0", "subject": "token:a~1b", "unusedDays": "30", "verbs": ("observe", "read"), "grant": ID[:16],
     "role": "billing", "members": ("token:a", "jwt-group:b c"), "requestsPerS": "5", "topics": "off",
+    "job": "stats", "region": "1588230740", "regions": ("a1", "b2"), "cause": "no report", "show": "idle",
+    "writePointer": "17", "sinceMs": 17,
 }  # fmt: skip
+POINTED = {**VALUES, "after": "17"}  # where a page begins behind a write pointer
+
+BODIES = {"/v1/admin/backups": ("name",), "/v1/admin/prune/restore": ("sinceMs",)}  # what a call never goes without
 
 
 def taken(line: str) -> dict[str, object]:
@@ -41,6 +47,7 @@ def taken(line: str) -> dict[str, object]:
 @pytest.mark.parametrize(("method", "path"), [key for key, template in COMMANDS.items() if template])
 @pytest.mark.parametrize("given", [{}, VALUES])
 def test_every_line_is_a_command(method, path, given):
+    given = POINTED if given and path.startswith("/v1/admin/prune") else given
     always = re.sub(r"\[[^\]]*\]", "", COMMANDS[method, path] or "")
     names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path or re.search(rf"\{{{name}\b", always)}
     line = command_of(method, path, names, given, None)
@@ -59,6 +66,15 @@ def test_a_line_has_what_was_asked_and_nothing_else():
     assert command_of("GET", path, {}, {}, None) == "basalt tx list"
     assert command_of("GET", "/v1/admin/tables", {}, {}, None) == "basalt table list --all-namespaces"
     assert command_of("GET", "/v1/admin/tables", {}, {"namespace": "a"}, None) == "basalt table list --namespace a"
+
+
+def test_several_words_and_words_of_one_value_are_written_as_such():
+    path = "/v1/admin/prune/compact"
+    assert command_of("POST", path, {}, {}, CompactionRequest(("a1", "b 2"))) == "basalt prune compact a1 'b 2'"
+    assert command_of("POST", path, {}, {}, CompactionRequest()) == "basalt prune compact"
+    path = "/v1/admin/prune/regions"
+    shown = [command_of("GET", path, {}, {"show": show}, None) for show in ("idle", "blocking", "all")]
+    assert shown == ["basalt prune regions --idle", "basalt prune regions --blocking", "basalt prune regions"]
 
 
 def test_hostile_words_stay_one_word():

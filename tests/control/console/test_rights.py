@@ -15,9 +15,9 @@ def test_a_right_is_asked_for_and_the_grant_that_gives_it_is_told(signed_in, roo
     root("POST", "/v1/admin/grants", {"subject": "token:etl", "verbs": ["write"], "resource": "topic:shop:*"})
     asked = f"{PATH}?principal=token:etl&verb=write&resource=topic:shop:orders"
     page = ada.page(asked)
-    assert "yes : token:etl may write on topic:shop:orders" in page.text
+    assert "token:etl may write on topic:shop:orders" in page.text
     assert "token:etl has write on topic:shop:*" in page.text
-    assert "no : token:etl may not read" in ada.page(asked.replace("verb=write", "verb=read")).text
+    assert "token:etl may not read" in ada.page(asked.replace("verb=write", "verb=read")).text
     assert "may not operate on cluster" in ada.page(f"{PATH}?verb=operate&resource=cluster").text
     assert ada.page(f"{PATH}?verb=fly&resource=cluster").status == 200
     assert {"read", "write", "grant", "transact"} <= set(VERBS)

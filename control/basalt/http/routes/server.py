@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import chain
 
 import msgspec
@@ -11,7 +12,7 @@ from basalt.access import resources
 from basalt.access.needs import PUBLIC, needs
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
-from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
+from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import Topic
@@ -25,6 +26,7 @@ from basalt.errors import (
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
+from basalt.http.metrics import TlsMetrics
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
@@ -48,6 +50,7 @@ from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 
+_ACT = (DRY_RUN, REASON, AS)
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
 _JOB_ERRORS = (JobNotFoundError,)
 _BACKUPS = ADMIN_PATH + "/backups"
@@ -147,22 +150,34 @@ async def jobs(request: Request) -> list[JobInfo]:
     return await request.services.scheduler.jobs()
 
 
-@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def run_job(request: Request) -> JobRun:
+@route("GET", _JOB_PATH, needs("observe", CLUSTER), errors=_JOB_ERRORS, tag=admin)
+async def job(request: Request) -> JobInfo:
+    """A scheduled job."""
+    return await request.services.scheduler.job(request.path["job"])
+
+
+@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def run_job(request: Request) -> JobAct:
     """Run a job now."""
-    return _run(await request.services.scheduler.run_now(request.path["job"]))
+    scheduler, audit, name = request.services.scheduler, request.services.audit, request.path["job"]
+    found = await scheduler.job(name)
+    if request.flag("dryRun"):
+        return JobAct(name, "run", found.help, found.paused, True, True)
+    do = functools.partial(scheduler.run_now, name)
+    run = await audit.act("run job", f"job {name}", *request.act, do, lambda run: run.error or run.outcome)
+    return JobAct(name, "run", found.help, found.paused, True, False, _run(run))
 
 
-@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def pause_job(request: Request) -> JobInfo:
+@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def pause_job(request: Request) -> JobAct:
     """Let a job run no more by itself."""
-    return await request.services.scheduler.pause(request.path["job"])
+    return await _set_paused(request, "pause")
 
 
-@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def resume_job(request: Request) -> JobInfo:
+@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def resume_job(request: Request) -> JobAct:
     """Let a paused job run again."""
-    return await request.services.scheduler.resume(request.path["job"])
+    return await _set_paused(request, "resume")
 
 
 @route(
@@ -207,19 +222,35 @@ async def store(request: Request) -> bodies.StoreInfo:
     return await request.services.store_info()
 
 
+@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
+async def cluster(request: Request) -> bodies.ClusterInfo:
+    """The server that leads: its lease, its epoch and its certificate."""
+    services = request.services
+    leadership = services.leadership
+    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
+    if leadership is None:  # nobody else has the store open
+        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
+    candidate = leadership.candidate
+    return bodies.ClusterInfo(
+        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
+        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
+    )  # fmt: skip
+
+
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
 async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
 
 
-@route(
-    "POST", _BACKUPS, needs("operate", CLUSTER), query=(REASON, AS), errors=(InvalidNameError, ConflictError), tag=admin
-)
-async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
+@route("POST", _BACKUPS, needs("operate", CLUSTER), query=_ACT, errors=(InvalidNameError, ConflictError), tag=admin)
+async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.MadeBackup:
     """Make a backup."""
-    services, name = request.services, asked.name
-    return await services.audit.act("back up", f"backup {name}", *request.act, lambda: services.backups.create(name))
+    backups, audit, name = request.services.backups, request.services.audit, asked.name
+    if request.flag("dryRun"):
+        return await backups.plan(name)
+    made = await audit.act("back up", f"backup {name}", *request.act, lambda: backups.create(name))
+    return bodies.MadeBackup(**structs.asdict(made))
 
 
 @route("GET", _BACKUPS, needs("observe", CLUSTER), tag=admin)
@@ -278,6 +309,15 @@ def _topic(topic: Topic) -> TopicDescription:
     return TopicDescription(
         *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
     )
+
+
+async def _set_paused(request: Request, act: str) -> JobAct:
+    scheduler, audit, name = request.services.scheduler, request.services.audit, request.path["job"]
+    found, paused = await scheduler.job(name), act == "pause"
+    if not request.flag("dryRun"):
+        do = functools.partial(scheduler.pause if paused else scheduler.resume, name)
+        await audit.act(f"{act} job", f"job {name}", *request.act, do)
+    return JobAct(name, act, found.help, paused, found.paused != paused, request.flag("dryRun"))
 
 
 def _run(run: Run) -> JobRun:
