@@ -17,6 +17,7 @@ from basalt.console.app import PAGES, missing
 from basalt.console.page import NAVIGATION
 
 PAGES_MAX = 400  # of one walk: each kind has a few, so more means that the walk does not end
+FILLED_IN = {"since": "@1700000000000"}  # what a visitor writes into an empty field, where the page offers more then
 NOT_LEFT = ("/console/assets/", "/console/live/", "/console/logout")
 
 
@@ -65,7 +66,7 @@ class Links(HTMLParser):
         elif tag == "input" and "name" in given and (
             given.get("type") not in ("checkbox", "radio") or "checked" in given
         ):  # fmt: skip
-            self._form[1][given["name"]] = given.get("value", "")
+            self._form[1][given["name"]] = given.get("value") or FILLED_IN.get(given["name"], "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "form" and self._form is not None:
