@@ -509,6 +509,7 @@ class AsyncAuth(Handle[ClientScope, AsyncDriver]):
     login = awaiting(access.login)
     logout = awaiting(access.logout)
     refusals = awaiting(access.refusals)
+    principals = awaiting(access.principals)
 
 
 class AsyncTokens(Handle[ClientScope, AsyncDriver]):
@@ -584,6 +585,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     abort_transaction = awaiting(admin.abort_transaction)
     invalidate_transaction = awaiting(admin.invalidate_transaction)
     audit = awaiting(admin.audit)
+    series = awaiting(admin.series)
     backup = awaiting(admin.backup)
     backups = awaiting(admin.backups)
     verify_backup = awaiting(admin.verify_backup)

@@ -508,6 +508,7 @@ class Auth(Handle[ClientScope, Driver]):
     login = blocking(access.login)
     logout = blocking(access.logout)
     refusals = blocking(access.refusals)
+    principals = blocking(access.principals)
 
 
 class Tokens(Handle[ClientScope, Driver]):
@@ -583,6 +584,7 @@ class Admin(Handle[ClientScope, Driver]):
     abort_transaction = blocking(admin.abort_transaction)
     invalidate_transaction = blocking(admin.invalidate_transaction)
     audit = blocking(admin.audit)
+    series = blocking(admin.series)
     backup = blocking(admin.backup)
     backups = blocking(admin.backups)
     verify_backup = blocking(admin.verify_backup)

@@ -48,6 +48,8 @@ from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.series import Series
+from basalt.operations.series_days import SeriesDays
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
@@ -99,6 +101,7 @@ class Services:
     refusals: Refusals
     authentication: Authentication | None  # None: nobody is asked who they are
     quotas: Quotas
+    series_days: SeriesDays
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
     streams: OpenStreams = field(default_factory=OpenStreams)
     forwarders: Forwarders = field(init=False)
@@ -106,6 +109,7 @@ class Services:
     group_inspection: GroupInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
     gateways: Mapping[str, Gateway] = field(default_factory=dict)  # to HBase, by what they are for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import ValidationError
@@ -35,6 +35,7 @@ from basalt.api.bodies.operations import (
     RegionInfo,
     RestoredWriters,
     RestoreRequest,
+    SeriesPage,
     SettingInfo,
     StoreInfo,
     Version,
@@ -190,6 +191,19 @@ def process(scope: ClientScope) -> Steps[ProcessInfo]:
     return _get(ProcessInfo, "show the process", "process")
 
 
+def series(
+    scope: ClientScope,
+    names: Sequence[str] = (),
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    step_ms: int | None = None,
+) -> Steps[SeriesPage]:
+    """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
+    asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
+    return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
+
+
 def store(scope: ClientScope) -> Steps[StoreInfo]:
     """The store's kind, size, tables and state."""
     return _get(StoreInfo, "show the store", "store")
@@ -331,9 +345,19 @@ def invalidate_transaction(
     return _post(ForcedEnd, what, "transactions", transaction, "invalidate", query=query)
 
 
-def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[list[AuditLine]]:
-    """The acts of operators, newest first: what they did, who, why, and how it ended."""
-    return _get(list[AuditLine], "read the audit", "audit", query=query_of(limit=limit))
+def audit(
+    scope: ClientScope, *, from_ms: int | None = None, to_ms: int | None = None, act: str | None = None,
+    principal: str | None = None, target: str | None = None, after: str | None = None, limit: int | None = None,
+) -> Steps[list[AuditLine]]:  # fmt: skip
+    """The acts of operators, newest first: what they did, who, why, and how it ended.
+
+    `from_ms` and `to_ms` (not included) bound the time, in ms since 1970; `target` is text in the name of what was acted on. `after` is the id
+    of the last line of one answer, for the next.
+    """
+    query = query_of(
+        **{"from": from_ms}, to=to_ms, act=act, principal=principal, target=target, after=after, limit=limit
+    )
+    return _get(list[AuditLine], "read the audit", "audit", query=query)
 
 
 def backup(

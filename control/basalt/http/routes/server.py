@@ -9,15 +9,19 @@ from msgspec import structs
 
 from basalt.access import resources
 from basalt.access.needs import PUBLIC, needs
+from basalt.access.resources import Resource
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
 from basalt.api.bodies.topics import TOPIC_ORDERS, TopicDescription, TopicPage
+from basalt.api.positions import UNIT_MS
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
+    InputError,
     InvalidNameError,
     InvalidSettingError,
     JobNotFoundError,
+    SeriesNotFoundError,
     SettingNeedsStartError,
     TopicNotFoundError,
 )
@@ -32,6 +36,7 @@ from basalt.http.routes.route_table import (
     CLUSTER,
     DRY_RUN,
     EXISTING,
+    MS_MAX,
     REASON,
     TOPIC,
     Request,
@@ -39,16 +44,20 @@ from basalt.http.routes.route_table import (
     choice,
     flag,
     integer,
+    query,
     text_query,
     words,
 )
+from basalt.operations.audit import Wanted
 from basalt.operations.scheduler import RUNS_MAX, Run
+from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
 from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
 from basalt.settings import effective
 from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
+NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
 TOPICS_MAX = 1_000  # of one page; some 300 KB of JSON, written in a millisecond or two
 
 _ACT = (DRY_RUN, REASON, AS)
@@ -105,7 +114,7 @@ async def namespaces(request: Request) -> list[str]:
     return [
         namespace
         for namespace in await catalog.namespaces()
-        if caller.may("observe", resources.Resource("namespace", (namespace,)))
+        if caller.may("observe", Resource("namespace", (namespace,)))
         or any(caller.may("observe", resources.topic(namespace, name)) for name in await catalog.list(namespace))
     ]
 
@@ -245,6 +254,12 @@ async def cluster(request: Request) -> bodies.ClusterInfo:
     )  # fmt: skip
 
 
+def is_names(text: str) -> bool:
+    """Tell whether a text is names with commas between, and not too many."""
+    names = text.split(",")
+    return len(text) <= NAMES_CHARS_MAX and len(names) <= NAMES_MAX and all(names) and text.isprintable()
+
+
 @route(
     "GET",
     ADMIN_PATH + "/alerts",
@@ -261,6 +276,36 @@ async def alerts(request: Request) -> bodies.AlertList:
 async def process(request: Request) -> bodies.ProcessInfo:
     """The server's process from within: its event loop, queues, caches, connections and threads."""
     return process_info(request.services, request.bodies)
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/series",
+    needs(in_body=("observe cluster", "observe group"), filters="observe group"),
+    query=(
+        query(
+            "names", {"type": "string", "maxLength": NAMES_CHARS_MAX}, "figures, with commas between; without them the list of all",
+            is_names, f"be up to {NAMES_MAX} names with commas between",
+        ),
+        text_query("from", "begin at this time: -1h (before now), or @ and a time; 10 minutes ago by default"),
+        text_query("to", "end before this time; now by default"),
+        words("step", "^[0-9]{1,9}(ms|s|m|h|d)$", "length of a slot, such as 10s; by default as fine as it is kept, of at most 2,000"),
+    ),
+    errors=(SeriesNotFoundError,),
+    tag=admin,
+)  # fmt: skip
+async def series(request: Request) -> bodies.SeriesPage:
+    """The history of the server's figures, and of the lag of consumer groups."""
+    caller, kept, asked = request.caller, request.services.series, request.text("names")
+    if asked is None:
+        figures = [each for each in kept.known() if caller.may("observe", _observed(each.name))]
+        return bodies.SeriesPage(0, (), {}, tuple(map(figure_body, figures)))
+    names = asked.split(",")
+    for name in names:
+        caller.must("observe", _observed(name))
+    step = request.text("step")
+    step_ms = None if step is None else _step_ms(step)
+    return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
 
 
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
@@ -311,13 +356,37 @@ async def delete_backup(request: Request) -> bodies.Backup:
     "GET",
     ADMIN_PATH + "/audit",
     needs("inspect", CLUSTER),
-    query=(integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),),
+    query=(
+        integer("from", 0, MS_MAX, "only acts at this time (ms since 1970) or later"),
+        integer("to", 0, MS_MAX, "only acts before this time"),
+        text_query("act", "only this act, such as `grant`"),
+        text_query("principal", "only those of this principal"),
+        text_query("target", "only those about something with this text in its name, in any case"),
+        words("after", "^[0-9]{19}:[0-9a-f]{16}$", "only those that come behind the act of this id, which are older"),
+        integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),
+    ),
     tag=admin,
 )
 async def audit(request: Request) -> list[AuditLine]:
     """List the acts of operators, newest first."""
-    lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
-    return msgspec.convert(lines, list[AuditLine], from_attributes=True)
+    text = {name: request.text(name) or "" for name in ("act", "principal", "target", "after")}
+    wanted = Wanted(request.integer("from") or 0, request.integer("to"), **text)
+    found = await request.services.audit.find(wanted, request.integer("limit") or AUDIT_DEFAULT)
+    return [AuditLine(id=name, **structs.asdict(line)) for name, line in found]
+
+
+def _observed(name: str) -> Resource:
+    """The resource that a figure tells of: a group, or the whole server."""
+    group = title_of_group(name)
+    return resources.CLUSTER if group is None else resources.group(*group)
+
+
+def _step_ms(text: str) -> int:
+    digits = text.rstrip("dhms")
+    step_ms = int(digits) * UNIT_MS[text[len(digits) :]]
+    if not 0 < step_ms <= STEP_MS_MAX:
+        raise InputError("a slot has up to a day, and not no time", field="step", hint="write 10s, 5m or 1h")
+    return step_ms
 
 
 async def _set_paused(request: Request, act: str) -> JobAct:
