@@ -297,8 +297,7 @@ async def _wire(
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
         table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
         back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
-        series_days=days,
-        backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
+        series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
