@@ -42,6 +42,9 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
             "top",
             "Watch what a server does: its busiest topics, its groups, its transactions, and jobs that are late.",
         ),
+        "series": Lazy(
+            "top", "series", "Show how a server's figures went: rates, latencies, transactions, lag, memory."
+        ),
         "explain": Lazy(
             "diagnosis",
             "explain",

@@ -294,7 +294,9 @@ class Topics(Handle[ClientScope, Driver]):
     """Topics by name: `client.topics`."""
 
     create = blocking(topics.create)
+    would_create = blocking(topics.would_create)
     update = blocking(topics.update)
+    would_update = blocking(topics.would_update)
     replace = blocking(topics.replace)
     get = blocking(topics.get)
     list = blocking(topics.names)
@@ -337,6 +339,7 @@ class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
     stats = blocking(topics.stats)
     message = blocking(topics.message)
     peek = blocking(topics.peek)
+    back = blocking(topics.back)
     holder = blocking(topics.holder)
     read = making(Reader, reading.read)
     watermark = blocking(topics.watermark)
@@ -548,6 +551,7 @@ class Admin(Handle[ClientScope, Driver]):
 
     namespaces = blocking(admin.namespaces)
     topics = blocking(admin.topics)
+    topics_page = blocking(admin.topics_page)
     jobs = blocking(admin.jobs)
     job = blocking(admin.job)
     run_job = blocking(admin.run_job)
@@ -579,6 +583,7 @@ class Admin(Handle[ClientScope, Driver]):
     abort_transaction = blocking(admin.abort_transaction)
     invalidate_transaction = blocking(admin.invalidate_transaction)
     audit = blocking(admin.audit)
+    series = blocking(admin.series)
     backup = blocking(admin.backup)
     backups = blocking(admin.backups)
     verify_backup = blocking(admin.verify_backup)

@@ -1,7 +1,7 @@
 """Pages: a list of panels, each of which is one call of the API, made as whoever looks at the page.
 
-So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME` renders one panel, for a page
-that keeps itself up to date; `.json` behind a page's path gives its calls and answers.
+So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME,NAME` renders these panels, for a
+page that keeps itself up to date; `?json=true` gives its calls and answers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from basalt.api.bodies import json
 from basalt.console import text
 from basalt.console.assets import ASSETS
 from basalt.console.call import Answer, Call, answer_of
+from basalt.console.charts import spark
 from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
@@ -28,7 +29,7 @@ from basalt.http.asgi.responses import HTML, Response
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
 from basalt.settings import Settings
 
-PANEL_NAME_CHARS_MAX = 40
+PANEL_NAMES_CHARS_MAX = 400  # of those that are asked for: a page has some ten
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
 TERMS_PATH = f"{CONSOLE_PATH}/terms"
@@ -59,8 +60,8 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
 )
 
 PANEL: Query = query(
-    "panel", {"type": "string", "maxLength": PANEL_NAME_CHARS_MAX}, "one panel alone",
-    lambda value: len(value) <= PANEL_NAME_CHARS_MAX, "be the name of a panel",
+    "panel", {"type": "string", "maxLength": PANEL_NAMES_CHARS_MAX}, "these panels alone, by their names with commas between them",
+    lambda value: len(value) <= PANEL_NAMES_CHARS_MAX, "be names of panels",
 )  # fmt: skip
 AS_JSON = flag("json", "the calls and answers of the page, in place of it")
 PAGE_QUERY = (PANEL, AS_JSON)
@@ -135,7 +136,12 @@ class Visit:
         """Make a call as the visitor."""
         headers = self.request.headers
         inside = InsideCall(
-            call.method, call.target, call.sent, self.request.exchange.client, headers.get(b"user-agent", b"")
+            call.method,
+            call.target,
+            call.sent,
+            self.request.exchange.client,
+            headers.get(b"user-agent", b""),
+            call.once,
         )
         return answer_of(call, await self.request.ask(self.request.caller, inside))
 
@@ -148,7 +154,8 @@ class Visit:
             return redirect(login_path(self.request))
         wanted = self.request.text("panel")
         if wanted is not None:
-            panels = [panel for panel in panels if panel.name == wanted]
+            names = wanted.split(",")
+            panels = [panel for panel in panels if panel.name in names]
         answers = await asyncio.gather(*(self.ask(panel.call) for panel in panels))
         seen = [Shown(panel, answer) for panel, answer in zip(panels, answers, strict=True)]
         if self.request.flag("json"):
@@ -175,6 +182,8 @@ class Visit:
         found = {
             each.panel.name: {
                 "call": f"{each.answer.call.method} {each.answer.call.target}",
+                "curl": each.answer.call.curl(self.url, self.services.authentication is not None),
+                "cli": each.answer.call.cli(),
                 "status": each.answer.status,
                 "answer": each.answer.plain(),
             }
@@ -187,7 +196,7 @@ def rendered(
     template: str, status: int, headers: Headers | None, settings: Settings, path: str, **context: Any
 ) -> Response:
     """A page of a template, at this path."""
-    body = _environment().get_template(template).render(
+    body = environment().get_template(template).render(
         path="/" + "/".join(filter(None, path.split("/"))),
         refresh_ms=settings.console.refresh_ms,
         read_only=settings.console.read_only,
@@ -232,7 +241,8 @@ def inside_console(path: str) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates, with the filters and names that each of them may use."""
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("basalt.console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -240,7 +250,7 @@ def _environment() -> jinja2.Environment:
     found.filters.update(
         shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age,
         block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
-        anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()),
+        anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()), spark=spark,
     )  # fmt: skip
     found.globals.update(
         asset={name: asset.path for name, asset in ASSETS.items()},

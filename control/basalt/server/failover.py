@@ -261,6 +261,7 @@ class FailoverServer:
         self.loop_lag.stop()
         try:
             if serving is not None:
+                serving.app.sampler.stop()
                 await serving.thrift.stop()
                 await serving.services.close()
         finally:
@@ -284,10 +285,12 @@ class FailoverServer:
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
         self._serving = _Serving(term, services, app, thrift)
+        app.sampler.start()
         log.info("serves under epoch %d", term.epoch)
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
         self._serving = None
+        app.sampler.stop()
         await thrift.stop()
         await services.close()
 

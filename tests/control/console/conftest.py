@@ -36,7 +36,9 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.status = reply.status
         self.tags: list[tuple[str, dict[str, str]]] = []
+        self.lines: list[str] = []  # to be copied
         self._open: list[str] = []
+        self._line = False
         self._parts: list[str] = []
         assert reply.header("content-type") == "text/html; charset=utf-8", (reply.status, reply.body)
         assert b"default-src 'none'" in dict(reply.headers)[b"content-security-policy"]
@@ -50,16 +52,22 @@ class Page(HTMLParser):
         assert not [name for name in given if name.startswith("on") or name == "style"], given
         assert tag != "script" or given.get("src", "").startswith("/console/assets/")
         self.tags.append((tag, given))
+        if "data-copy" in given:
+            self.lines.append("")
+            self._line = True
         if tag not in VOID:
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
+        self._line = self._line and tag != "code"
         if tag in BLOCKS:
             self._parts.append(" ")
 
     def handle_data(self, data: str) -> None:
         self._parts.append(data)
+        if self._line:
+            self.lines[-1] += data
 
     def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
         """The attributes of the elements of this kind that have these."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from basalt.console.page import PANEL_NAME_CHARS_MAX, POLICY, inside_console
+from basalt.console.page import PANEL_NAMES_CHARS_MAX, POLICY, inside_console
 from tests.control.console.conftest import ASKED, BOOTSTRAP, FORM, Api, Browser, Page
 
 
@@ -24,13 +24,17 @@ def test_a_panel_is_made_of_one_call_and_can_be_had_alone(browser):
     assert [each["id"] for each in alone.all("section")] == ["panel-jobs"]
     assert alone.all("html") == []
     assert browser.page("/console?panel=none").all("section") == []
-    assert browser.get(f"/console?panel={'x' * (PANEL_NAME_CHARS_MAX + 1)}").status == 400
+    both = browser.page("/console?panel=audit,jobs").all("section")
+    assert [each["id"] for each in both] == ["panel-jobs", "panel-audit"], "in the page's order"
+    assert browser.get(f"/console?panel={'x' * (PANEL_NAMES_CHARS_MAX + 1)}").status == 400
 
 
 def test_the_calls_of_a_page_are_what_a_client_gets(browser, api):
     found = browser.get("/console?json=true").json()
     assert found["audit"] == {
         "call": "GET /v1/admin/audit?limit=10",
+        "curl": "curl -sS 'http://localhost/v1/admin/audit?limit=10'",
+        "cli": "basalt audit list --limit 10",
         "status": 200,
         "answer": api("GET", "/v1/admin/audit"),
     }

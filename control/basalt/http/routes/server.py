@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import functools
-from itertools import chain
 
 import msgspec
 from msgspec import structs
 
 from basalt.access import resources
 from basalt.access.needs import PUBLIC, needs
-from basalt.api.bodies import json
+from basalt.access.resources import Resource
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
-from basalt.api.bodies.topics import TopicDescription
-from basalt.catalog.catalog import check_name
-from basalt.catalog.topics import Topic
+from basalt.api.bodies.topics import TOPIC_ORDERS, TopicDescription, TopicPage
+from basalt.api.positions import UNIT_MS
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
+    InputError,
     InvalidNameError,
     InvalidSettingError,
     JobNotFoundError,
+    SeriesNotFoundError,
     SettingNeedsStartError,
+    TopicNotFoundError,
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
@@ -30,6 +31,7 @@ from basalt.http.collectors import TlsMetrics
 from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
+    AFTER,
     AS,
     CLUSTER,
     DRY_RUN,
@@ -38,16 +40,23 @@ from basalt.http.routes.route_table import (
     TOPIC,
     Request,
     RouteTable,
+    choice,
     flag,
     integer,
+    query,
+    text_query,
     words,
 )
 from basalt.operations.scheduler import RUNS_MAX, Run
+from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
+from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
 from basalt.settings import effective
 from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
+NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
+TOPICS_MAX = 1_000  # of one page; some 300 KB of JSON, written in a millisecond or two
 
 _ACT = (DRY_RUN, REASON, AS)
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
@@ -103,7 +112,7 @@ async def namespaces(request: Request) -> list[str]:
     return [
         namespace
         for namespace in await catalog.namespaces()
-        if caller.may("observe", resources.Resource("namespace", (namespace,)))
+        if caller.may("observe", Resource("namespace", (namespace,)))
         or any(caller.may("observe", resources.topic(namespace, name)) for name in await catalog.list(namespace))
     ]
 
@@ -112,26 +121,33 @@ async def namespaces(request: Request) -> list[str]:
     "GET",
     ADMIN_PATH + "/topics",
     needs(filters="observe topic"),
-    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),),
-    answer=list[TopicDescription],
-    errors=(InvalidNameError,),
+    query=(
+        words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),
+        text_query("contains", "only those with this in namespace:topic, in any case"),
+        flag("deleted", "deleted ones too"),
+        choice("sort", TOPIC_ORDERS, "in which order: by name unless it is given, as the store has them"),
+        flag("descending", "the other way round"),
+        AFTER,
+        integer("limit", 1, TOPICS_MAX, f"most to answer; {TOPICS_MAX:,} when it is left out"),
+        flag("figures", "with the figures of each, as many as are read in about a quarter of a second"),
+    ),
+    errors=(InvalidNameError, TopicNotFoundError),
     tag=admin,
 )
-async def topics(request: Request) -> Response:
-    """All topics with all their metadata, deleted ones too."""
-    namespace = request.text("namespace")
-    if namespace is not None:
-        check_name(namespace, "namespace")
-    catalog, may = request.services.topics.catalog, request.caller.may
-    seen = [
-        [_topic(catalog.at(title, stored)) for title, stored in page if may("observe", resources.topic(*title))]
-        async for page in catalog.pages(namespace)
-    ]
-    pages = [json.encode(page)[1:-1] for page in seen if page]  # arrays of some topics each, in the order of the store
-    parts = (
-        b"," + page if number else page for number, page in enumerate(pages)
-    )  # sent one by one: others go in between
-    return Response(200, chain([b"["], parts, [b"]"]), JSON)
+async def topics(request: Request) -> TopicPage:
+    """The topics of all namespaces with all their metadata, a page at a time."""
+    may = request.caller.may
+    query = TopicQuery(
+        limit=request.integer("limit") or TOPICS_MAX,
+        namespace=request.text("namespace"),
+        contains=request.text("contains") or "",
+        deleted=request.flag("deleted"),
+        sort=request.text("sort") or NAME,
+        descending=request.flag("descending"),
+        after=after_of(request.text("after")),
+        figures=request.flag("figures"),
+    )
+    return await request.services.topic_inspection.page(query, lambda title: may("observe", resources.topic(*title)))
 
 
 @route(
@@ -139,8 +155,8 @@ async def topics(request: Request) -> Response:
 )
 async def topic(request: Request) -> TopicDescription:
     """A topic with all its metadata, also a deleted one."""
-    title, catalog = request.topic, request.services.topics.catalog
-    return _topic(catalog.at(title, await catalog.describe(title)))
+    title, services = request.topic, request.services
+    return services.topic_inspection.described(title, await services.topics.catalog.describe(title))
 
 
 @route("GET", ADMIN_PATH + "/jobs", needs("observe", CLUSTER), tag=admin)
@@ -236,6 +252,12 @@ async def cluster(request: Request) -> bodies.ClusterInfo:
     )  # fmt: skip
 
 
+def is_names(text: str) -> bool:
+    """Tell whether a text is names with commas between, and not too many."""
+    names = text.split(",")
+    return len(text) <= NAMES_CHARS_MAX and len(names) <= NAMES_MAX and all(names) and text.isprintable()
+
+
 @route(
     "GET",
     ADMIN_PATH + "/alerts",
@@ -252,6 +274,36 @@ async def alerts(request: Request) -> bodies.AlertList:
 async def process(request: Request) -> bodies.ProcessInfo:
     """The server's process from within: its event loop, queues, caches, connections and threads."""
     return process_info(request.services, request.bodies)
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/series",
+    needs(in_body=("observe cluster", "observe group"), filters="observe group"),
+    query=(
+        query(
+            "names", {"type": "string", "maxLength": NAMES_CHARS_MAX}, "figures, with commas between; without them the list of all",
+            is_names, f"be up to {NAMES_MAX} names with commas between",
+        ),
+        text_query("from", "begin at this time: -1h (before now), or @ and a time; 10 minutes ago by default"),
+        text_query("to", "end before this time; now by default"),
+        words("step", "^[0-9]{1,9}(ms|s|m|h|d)$", "length of a slot, such as 10s; by default as fine as it is kept, of at most 2,000"),
+    ),
+    errors=(SeriesNotFoundError,),
+    tag=admin,
+)  # fmt: skip
+async def series(request: Request) -> bodies.SeriesPage:
+    """The history of the server's figures, and of the lag of consumer groups."""
+    caller, kept, asked = request.caller, request.services.series, request.text("names")
+    if asked is None:
+        figures = [each for each in kept.known() if caller.may("observe", _observed(each.name))]
+        return bodies.SeriesPage(0, (), {}, tuple(map(figure_body, figures)))
+    names = asked.split(",")
+    for name in names:
+        caller.must("observe", _observed(name))
+    step = request.text("step")
+    step_ms = None if step is None else _step_ms(step)
+    return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
 
 
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
@@ -311,11 +363,18 @@ async def audit(request: Request) -> list[AuditLine]:
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
 
 
-def _topic(topic: Topic) -> TopicDescription:
-    stored, is_deleted = topic.metadata, topic.metadata.generation < 0
-    return TopicDescription(
-        *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
-    )
+def _observed(name: str) -> Resource:
+    """The resource that a figure tells of: a group, or the whole server."""
+    group = title_of_group(name)
+    return resources.CLUSTER if group is None else resources.group(*group)
+
+
+def _step_ms(text: str) -> int:
+    digits = text.rstrip("dhms")
+    step_ms = int(digits) * UNIT_MS[text[len(digits) :]]
+    if not 0 < step_ms <= STEP_MS_MAX:
+        raise InputError("a slot has up to a day, and not no time", field="step", hint="write 10s, 5m or 1h")
+    return step_ms
 
 
 async def _set_paused(request: Request, act: str) -> JobAct:
