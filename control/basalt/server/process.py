@@ -184,6 +184,7 @@ def serve(
     """
     set_up_logging(settings.log)
     keep_large_buffers()
+    gc.set_threshold(*GC_THRESHOLDS)  # before the store is read: what is kept of it would be scanned over and over
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     process = _Process(settings, signals, port_file, tell)
     try:
@@ -235,7 +236,11 @@ async def _serve(process: _Process) -> None:
             server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
             services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
             _heed(signals, server, tls)
-            await server.serve(sockets=[listener])
+            app.sampler.start()
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                app.sampler.stop()
         finally:
             await thrift.stop()
     finally:
@@ -289,7 +294,6 @@ def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable
         server_header=False, proxy_headers=False, headers=[HSTS] if tls is not None and tls.hsts else [],
     )  # fmt: skip
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     return _Server(config, stop_waiting, ready, tls)
 
 
