@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from basalt.access.resources import Resource
 from basalt.api.bodies.operations import AuditLine
@@ -32,12 +34,24 @@ READ_ONLY = "This console only shows: console.read_only is true."
 
 
 @dataclass(frozen=True, slots=True)
+class Field:
+    """A field that an act asks for before its plan. `choices`: it is one of these."""
+
+    name: str
+    label: str
+    value: str = ""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """Something that an operator does.
 
     `call` is made with `dryRun` for the plan, and with a reason for the act. `page` is the path of what it is done to; the act has a
     path below it. `effect` tells in a sentence what it does, and whether something undoes it. `typed` is the name that is to be
     typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it.
+    `asks` is what its first form has; the second one carries it on. `drifts` are members of the answer that move by themselves, such as
+    how far a group is that is worked on: a plan in which only they differ is still the plan that was seen.
     """
 
     name: str
@@ -49,6 +63,8 @@ class Act:
     effect: str
     plan: str
     typed: str = ""
+    asks: tuple[Field, ...] = ()
+    drifts: frozenset[str] = frozenset()
 
     @property
     def path(self) -> str:
@@ -90,18 +106,19 @@ def offers(visit: Visit, acts: Iterable[Act]) -> tuple[Offer, ...]:
     return tuple(offer(visit, act) for act in acts)
 
 
-async def respond(visit: Visit, act: Act) -> Response:
-    """Answer a form: with the plan, with what was done, or with why it was not."""
+async def respond(visit: Visit, act: Act, given: Mapping[str, str] | None = None) -> Response:
+    """Answer a form: with the plan, with what was done, or with why it was not. `given`: the form, where it was read before."""
     if visit.must_sign_in:
         return redirect(sign_in_path(act.page))
     offered = offer(visit, act)
     if visit.settings.console.read_only:
         return visit.html("act_refused.html", 403, title=act.title, offer=offered, answer=None)
-    fields = {} if visit.request.text("step") == "plan" else await form_of(visit.request)
+    is_plan = visit.request.text("step") == "plan"
+    fields = {} if is_plan else await form_of(visit.request) if given is None else given
     planned = await visit.ask(act.planned)
     if not planned.ok:
         return visit.html("act_refused.html", planned.status, title=act.title, offer=offered, answer=planned)
-    digest = digest_of(visit, planned)
+    digest = digest_of(visit, planned, act.drifts)
     status, problem = (200, "") if not fields else _fault(act, fields, digest)
     if not fields or problem:
         return visit.html(
@@ -121,11 +138,13 @@ async def respond(visit: Visit, act: Act) -> Response:
     )
 
 
-def digest_of(visit: Visit, planned: Answer) -> str:
-    """The digest of a plan: of the call, of what it would do, and of who looks at it."""
-    call = planned.call
+def digest_of(visit: Visit, planned: Answer, drifts: Container[str] = ()) -> str:
+    """The digest of a plan: of the call, of what it would do but for what drifts, and of who looks at it."""
+    call, told = planned.call, planned.raw
+    if drifts:
+        told = msgspec.json.encode({name: value for name, value in planned.plain().items() if name not in drifts})
     parts = (call.method, call.target, str(visit.request.caller.principal))
-    content = b"\n".join((*(part.encode() for part in parts), call.sent, planned.raw))
+    content = b"\n".join((*(part.encode() for part in parts), call.sent, told))
     return hashlib.sha256(content).hexdigest()[:DIGEST_CHARS]
 
 

@@ -49,6 +49,7 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (CONSOLE_PATH, "Overview", "o"),
     (f"{CONSOLE_PATH}/topics", "Topics", "t"),
     (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
+    (f"{CONSOLE_PATH}/groups", "Groups", "g"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
 )

@@ -41,6 +41,7 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
 from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.prune_reports import PruneReports
@@ -94,6 +95,7 @@ class Services:
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
+    group_listing: GroupListing = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own

@@ -39,6 +39,7 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
 from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs
 from basalt.operations.prune_reports import PruneReports
@@ -101,6 +102,7 @@ class RunningServices(services.Services):
             self.transactions,
             self.ids,
         )
+        self.group_listing = GroupListing(self.clock, self.groups, self.group_inspection)
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)

@@ -185,6 +185,7 @@ def test_the_calls_that_take_no_right_are_these():
         "GET /livez", "GET /readyz", "GET /v1", "GET /openapi.json",
     }  # fmt: skip
     assert {called(each) for each in OPERATIONS if not each.needs.is_public and not each.needs.shown} == {
+        "GET /v1/admin/groups",
         "GET /v1/admin/namespaces",
         "GET /v1/admin/tables",
         "GET /v1/admin/topics",
@@ -433,6 +434,9 @@ LISTS = {
     "GET /v1/admin/namespaces": ("observe topic:shop:orders", lambda found: found, ["shop"]),
     "GET /v1/admin/tables": (
         "observe table:shop:accounts", lambda found: [each["name"] for each in found["tables"]], ["accounts"],
+    ),
+    "GET /v1/admin/groups": (
+        "observe group:shop:orders:billing", lambda found: [each["name"] for each in found["groups"]], ["billing"],
     ),
     "GET /v1/admin/topics": ("observe topic:shop:orders", lambda found: [each["name"] for each in found], ["orders"]),
     "GET /v1/transactions/sessions": (

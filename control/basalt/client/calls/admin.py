@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import ValidationError
 
 from basalt.api.bodies import json
+from basalt.api.bodies.groups import GroupMode, ListedGroups
 from basalt.api.bodies.operations import (
     AuditLine,
     Backup,
@@ -51,6 +52,7 @@ from basalt.client.plans import (
 )
 
 T = TypeVar("T")
+GroupSort: TypeAlias = Literal["name", "lag", "age"]
 
 ADMIN = "/v1/admin"
 
@@ -70,6 +72,30 @@ def tables(
 ) -> Steps[TablePage]:
     """The tables of one namespace or of all; a page of them, of which the next one begins `after` its `next`."""
     return _get(TablePage, "list tables", "tables", query=query_of(namespace=namespace, after=after, limit=limit))
+
+
+def groups(
+    scope: ClientScope,
+    *,
+    namespace: str | None = None,
+    topic: str | None = None,
+    mode: GroupMode | None = None,
+    paused: bool | None = None,
+    contains: str | None = None,
+    sort: GroupSort = "name",
+    after: str | None = None,
+    limit: int | None = None,
+    count_ms: int | None = None,
+) -> Steps[ListedGroups]:
+    """The consumer groups of all topics, or of a `topic` ("namespace:topic"), with how far each is behind.
+
+    Sorted by "name", "lag" (in messages) or "age" (of the oldest message), the worst first; a page of them, of which the next one begins
+    `after` its `next`. The server counts for about `count_ms`.
+    """
+    query = query_of(
+        namespace=namespace, topic=topic, mode=mode, paused=paused, contains=contains, sort=sort, after=after, limit=limit, countMs=count_ms
+    )  # fmt: skip
+    return _get(ListedGroups, "list consumer groups", "groups", query=query)
 
 
 def jobs(scope: ClientScope) -> Steps[list[JobInfo]]:
