@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import shlex
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -138,7 +138,7 @@ async def respond(visit: Visit, act: Act, given: Mapping[str, str] | None = None
     )
 
 
-def digest_of(visit: Visit, planned: Answer, drifts: Container[str] = ()) -> str:
+def digest_of(visit: Visit, planned: Answer, drifts: frozenset[str] = frozenset()) -> str:
     """The digest of a plan: of the call, of what it would do but for what drifts, and of who looks at it."""
     call, told = planned.call, planned.raw
     if drifts:

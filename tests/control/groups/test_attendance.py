@@ -77,6 +77,6 @@ def test_no_more_is_looked_at_than_takes_a_moment_and_that_is_told(
 
 
 def test_a_group_of_another_mode_has_no_slots(keyed: GroupClient) -> None:
-    keyed.make(1, group=GROUP.replace("billing", "mail"), mode="stream")
+    keyed.call("PUT", GROUP.replace("billing", "mail"), {"mode": "stream"})
     reply = keyed.call("GET", f"{GROUP.replace('billing', 'mail')}/slots").json()
     assert (reply["mode"], reply["slots"]) == ("stream", [])
