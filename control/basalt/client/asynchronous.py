@@ -570,6 +570,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     prune_restore = awaiting(admin.prune_restore)
     tables = awaiting(admin.tables)
     groups = awaiting(admin.groups)
+    pipelines = awaiting(admin.pipelines)
     transactions = awaiting(admin.transactions)
     hanging_transactions = awaiting(admin.hanging_transactions)
     describe_transaction = awaiting(admin.describe_transaction)

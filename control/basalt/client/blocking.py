@@ -569,6 +569,7 @@ class Admin(Handle[ClientScope, Driver]):
     prune_restore = blocking(admin.prune_restore)
     tables = blocking(admin.tables)
     groups = blocking(admin.groups)
+    pipelines = blocking(admin.pipelines)
     transactions = blocking(admin.transactions)
     hanging_transactions = blocking(admin.hanging_transactions)
     describe_transaction = blocking(admin.describe_transaction)

@@ -59,6 +59,7 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
         "group list [{topic.2} --namespace {topic.1}] [--all-namespaces{namespace!}{topic!}] [--namespace {namespace}{topic!}] [--mode {mode}]"
         " [--paused{paused:}] [--contains {contains}] [--sort {sort}] [--after {after}] [--limit {limit}]"
     ),
+    ("GET", "/v1/admin/pipelines"): "pipelines [--after {after}] [--limit {limit}]",
     ("GET", GROUP): "group show {topic} {group} --namespace {namespace}",
     ("DELETE", GROUP): "group delete {topic} {group} --namespace {namespace} [--reason {reason}] [--dry-run{dryRun:}]",
     ("PUT", f"{GROUP}/options"): (

@@ -52,6 +52,7 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/groups", "Groups", "g"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
+    (f"{CONSOLE_PATH}/pipelines", "Pipelines", "l"),
 )
 
 PANEL: Query = query(

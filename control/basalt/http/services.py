@@ -44,6 +44,7 @@ from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
+from basalt.operations.pipelines import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
@@ -96,6 +97,7 @@ class Services:
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
     group_listing: GroupListing = field(init=False)
+    pipelines: PipelineInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own

@@ -42,6 +42,7 @@ from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs
+from basalt.operations.pipelines import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
@@ -103,6 +104,7 @@ class RunningServices(services.Services):
             self.ids,
         )
         self.group_listing = GroupListing(self.clock, self.groups, self.group_inspection)
+        self.pipelines = PipelineInspection(self.store, self.clock, self.markers, self.transactions, self.ids)
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)

@@ -32,6 +32,7 @@ from basalt.api.bodies.operations import (
     StoreInfo,
     Version,
 )
+from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.tables import TablePage
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
@@ -96,6 +97,14 @@ def groups(
         namespace=namespace, topic=topic, mode=mode, paused=paused, contains=contains, sort=sort, after=after, limit=limit, countMs=count_ms
     )  # fmt: skip
     return _get(ListedGroups, "list consumer groups", "groups", query=query)
+
+
+def pipelines(scope: ClientScope, *, after: str | None = None, limit: int | None = None) -> Steps[Pipelines]:
+    """How far event time has come in each topic that has markers, which jobs commit by name, and who reads and writes what.
+
+    Topics come a page at a time, of which the next one begins `after` its `next`.
+    """
+    return _get(Pipelines, "show pipelines", "pipelines", query=query_of(after=after, limit=limit))
 
 
 def jobs(scope: ClientScope) -> Steps[list[JobInfo]]:

@@ -9,12 +9,14 @@ from msgspec import structs
 
 from basalt.access import resources
 from basalt.access.needs import PUBLIC, needs
+from basalt.access.resources import Resource
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
+from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.topics import TopicDescription
 from basalt.catalog.catalog import check_name
-from basalt.catalog.topics import Topic
+from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
@@ -44,6 +46,7 @@ from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
+PIPELINE_TOPICS_MAX = 100  # of one answer: each is read up to where committed readers are, and may have 1,000 tasks
 
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
 _JOB_ERRORS = (JobNotFoundError,)
@@ -208,6 +211,25 @@ async def store(request: Request) -> bodies.StoreInfo:
 async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
+
+
+@route(
+    "GET", ADMIN_PATH + "/pipelines", needs(filters="observe topic"),
+    query=(
+        words("after", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "the topics behind this one: `next` of the page before"),
+        integer("limit", 1, PIPELINE_TOPICS_MAX, f"most topics to answer; {PIPELINE_TOPICS_MAX:,} when it is left out"),
+    ),
+    errors=(InvalidNameError,), tag=admin,
+)  # fmt: skip
+async def pipelines(request: Request) -> Pipelines:
+    """How far event time has come in each topic, which jobs commit by name, and who reads and writes what."""
+    after, may = request.text("after"), request.caller.may
+    behind = None if after is None else topic_name(*after.split(":"))
+    await request.services.transactions.manager.ensure_known()
+    return await request.services.pipelines.show(
+        lambda kind, names: may("observe", Resource(kind, tuple(names))), request.sees, behind,
+        request.integer("limit") or PIPELINE_TOPICS_MAX,
+    )  # fmt: skip
 
 
 @route(
