@@ -42,6 +42,7 @@ NAMED_OTHERWISE: set[str] = {
 SMALL_MODULES: set[str] = {
     "control/basalt/console/app.py",
     "control/basalt/console/pages/overview.py",
+    "control/basalt/console/pages/pipelines.py",
     "control/basalt/console/pages/topics.py",
 }
 

@@ -573,6 +573,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     pipelines = awaiting(admin.pipelines)
     transactions = awaiting(admin.transactions)
     hanging_transactions = awaiting(admin.hanging_transactions)
+    invalid_transactions = awaiting(admin.invalid_transactions)
     describe_transaction = awaiting(admin.describe_transaction)
     abort_transaction = awaiting(admin.abort_transaction)
     invalidate_transaction = awaiting(admin.invalidate_transaction)

@@ -572,6 +572,7 @@ class Admin(Handle[ClientScope, Driver]):
     pipelines = blocking(admin.pipelines)
     transactions = blocking(admin.transactions)
     hanging_transactions = blocking(admin.hanging_transactions)
+    invalid_transactions = blocking(admin.invalid_transactions)
     describe_transaction = blocking(admin.describe_transaction)
     abort_transaction = blocking(admin.abort_transaction)
     invalidate_transaction = blocking(admin.invalidate_transaction)

@@ -28,10 +28,11 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/audit"): "audit list [--limit {limit}]",
     ("GET", "/v1/transactions"): "tx list",
     ("GET", "/v1/admin/transactions"): (
-        "tx list [--state {state}] [--owner {owner}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
+        "tx list [--state {state}] [--owner {owner}] [--principal {principal}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
         " [--after {after}] [--limit {limit}]"
     ),
     ("GET", "/v1/admin/transactions/hanging"): "tx find-hanging [--limit {limit}] [--rows {rows}]",
+    ("GET", "/v1/admin/transactions/invalid"): "tx list-invalid [--after {after}] [--limit {limit}]",
     ("GET", "/v1/admin/transactions/{transaction}"): "tx describe {transaction}",
     ("GET", "/v1/transactions/{transaction}/timeline"): "tx timeline {transaction}",
     (

@@ -217,7 +217,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     found.filters.update(
-        shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age,
+        shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age, left=text.left,
         block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
     )  # fmt: skip
     found.globals.update(

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from basalt.api.bodies.pipelines import StageKind
+from basalt.api.bodies.pipelines import StepKind
 from basalt.transactions.log.transaction_log import LogEntry
 from basalt.transactions.rules import edits
 
@@ -22,7 +22,7 @@ PARTS_MAX = 200  # topics, tables and groups of one flow, each
 class FlowKey(NamedTuple):
     """The name under which somebody commits, and whose transactions these are."""
 
-    kind: StageKind
+    kind: StepKind
     name: str
     principal: str
 
@@ -144,25 +144,25 @@ class Flows:
 
 
 def levels(reads: Sequence[frozenset[object]], writes: Sequence[frozenset[object]]) -> list[int]:
-    """The level of each stage: 0 where it reads nothing that another one writes, else one more than the highest of those.
+    """The level of each step: 0 where it reads nothing that another one writes, else one more than the highest of those.
 
-    A circle ends when each stage has been looked at as often as there are stages.
+    A circle ends when each step has been looked at as often as there are steps.
     """
     found = [0] * len(reads)
     writers: dict[object, list[int]] = {}
-    for stage, topics in enumerate(writes):
+    for step, topics in enumerate(writes):
         for topic in topics:
-            writers.setdefault(topic, []).append(stage)
+            writers.setdefault(topic, []).append(step)
     before = [
-        sorted({each for topic in topics for each in writers.get(topic, ())} - {stage})
-        for stage, topics in enumerate(reads)
+        sorted({each for topic in topics for each in writers.get(topic, ())} - {step})
+        for step, topics in enumerate(reads)
     ]
     for _ in range(len(reads)):
         moved = False
-        for stage, those in enumerate(before):
+        for step, those in enumerate(before):
             level = min(max((found[each] + 1 for each in those), default=0), len(reads))
-            if level > found[stage]:
-                found[stage], moved = level, True
+            if level > found[step]:
+                found[step], moved = level, True
         if not moved:
             break
     return found

@@ -12,7 +12,7 @@ from itertools import islice
 from msgspec import structs
 
 from basalt.api.bodies import pipelines as bodies
-from basalt.api.bodies.pipelines import StageTopic
+from basalt.api.bodies.pipelines import StepPart
 from basalt.catalog.topics import TopicName, title_of
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
@@ -29,7 +29,7 @@ from basalt_engine.table import Store
 
 ENTRIES_TURN = 500  # of the log, without a pause
 SINKS_MAX = 1_000  # of one answer, those that were used last
-STAGES_MAX = 500  # of one answer, those that committed last
+STEPS_MAX = 500  # of one answer, those that committed last
 May = Callable[[str, tuple[str, ...]], bool]  # may look at this kind of thing, of these names
 
 
@@ -53,8 +53,8 @@ class PipelineInspection:
         now_ms = self._clock.now_ms()
         topics, following = await self._topics(may, after, limit, now_ms)
         sinks, left_out = self._sinks(may)
-        stages = await self._stages(may, sees)
-        return bodies.Pipelines(topics, sinks, stages, self._journal.since_ms(now_ms), following, left_out)
+        steps = await self._steps(may, sees)
+        return bodies.Pipelines(topics, sinks, steps, self._journal.since_ms(now_ms), following, left_out)
 
     async def _topics(
         self, may: May, after: TopicName | None, limit: int, now_ms: int
@@ -106,23 +106,23 @@ class PipelineInspection:
             )  # fmt: skip
         return tuple(found), max(len(sessions) - SINKS_MAX, 0)
 
-    async def _stages(self, may: May, sees: Sees) -> tuple[bodies.Stage, ...]:
-        """The stages that the log has told of, in the order of their levels."""
+    async def _steps(self, may: May, sees: Sees) -> tuple[bodies.Step, ...]:
+        """The steps that the log has told of, in the order of their levels."""
         async with self._reading:
             await self._read()
         shown = []
-        for key, flow in islice(reversed(self._flows.items()), STAGES_MAX):
+        for key, flow in islice(reversed(self._flows.items()), STEPS_MAX):
             if not sees(Belonging(key.principal, key.name if key.kind == "session" else None)):
                 continue
-            stage = self._stage(key, flow, may)
-            if stage is not None:
-                shown.append(stage)
+            step = self._step(key, flow, may)
+            if step is not None:
+                shown.append(step)
         found = levels(
-            [frozenset((each.namespace, each.name) for each in stage.reads) for stage in shown],
-            [frozenset((each.namespace, each.name) for each in stage.writes) for stage in shown],
+            [frozenset((each.namespace, each.name) for each in step.reads) for step in shown],
+            [frozenset((each.namespace, each.name) for each in step.writes) for step in shown],
         )
-        placed = [structs.replace(stage, level=level) for stage, level in zip(shown, found, strict=True)]
-        return tuple(sorted(placed, key=lambda stage: (stage.level, stage.kind, stage.name)))
+        placed = [structs.replace(step, level=level) for step, level in zip(shown, found, strict=True)]
+        return tuple(sorted(placed, key=lambda step: (step.level, step.kind, step.name)))
 
     async def _read(self) -> None:
         """Take in what the log has told since the last time."""
@@ -133,7 +133,7 @@ class PipelineInspection:
             await asyncio.sleep(0)
         self._flows.place = place
 
-    def _stage(self, key: FlowKey, flow: Flow, may: May) -> bodies.Stage | None:
+    def _step(self, key: FlowKey, flow: Flow, may: May) -> bodies.Step | None:
         groups = self._transactions.state.groups.by_number
         reads = []
         for number in flow.reads:
@@ -141,17 +141,15 @@ class PipelineInspection:
             if state is not None:
                 title = title_of(state.prefix)
                 if may("group", (*title, state.name)):
-                    reads.append(StageTopic(*title, state.name))
-        writes = [StageTopic(*title) for title in map(title_of, flow.writes) if may("topic", title)]
+                    reads.append(StepPart(*title, state.name))
+        writes = [StepPart(*title) for title in map(title_of, flow.writes) if may("topic", title)]
         joined = [transaction_table(TableJoin(table, 0)) for table in flow.tables]
-        tables = [
-            StageTopic(each.namespace, each.table) for each in joined if may("table", (each.namespace, each.table))
-        ]
+        tables = [StepPart(each.namespace, each.table) for each in joined if may("table", (each.namespace, each.table))]
         if not (reads or writes or tables):
             return None
         name = reads[0].group if key.kind == "group" and reads else "" if key.kind == "group" else key.name
         principal = Belonging(key.principal, None).shown
-        return bodies.Stage(
+        return bodies.Step(
             key.kind,
             name or "",
             principal,

@@ -13,7 +13,7 @@ from basalt.http.app import OPERATIONS
 
 ID = "0123456789abcdef0123456789abcdef"
 VALUES = {
-    "transaction": ID, "session": "import", "namespace": "shop", "table": "stock", "state": "open", "owner": "a b", "topic": "shop:orders",
+    "transaction": ID, "session": "import", "namespace": "shop", "table": "stock", "state": "open", "owner": "a b", "principal": "token:etl", "topic": "shop:orders",
     "olderThanMs": "5", "after": ID, "limit": "7", "reason": "it's gone", "dryRun": "true", "start": b"\xff\x00",
     "group": "billing", "message": "00" * 20, "mode": "keyed", "contains": "-a b", "sort": "lag", "key": "header:page", "to": "-1h",
     "memberMs": 30_000, "claimMs": 60_000, "unackedMax": 10, "attemptsMax": 0, "retryDelayMs": 1_000, "retryDelayMsMax": 5_000,
@@ -43,6 +43,8 @@ def test_every_line_is_a_command(method, path, given):
         given = {**given, "state": "parked"}
     if path.endswith("/seek"):
         given = {**given, "to": "-1h"}
+    if path.endswith("/invalid"):
+        given = {**given, "after": "17"}
     line = command_of(method, path, names, given, None)
     assert line is not None
     taken(line)

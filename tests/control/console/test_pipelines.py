@@ -27,7 +27,7 @@ def test_where_nothing_is_known_the_page_says_so(browser):
     assert PAGE_TOPICS <= PIPELINE_TOPICS_MAX
 
 
-def test_event_time_jobs_and_stages_are_shown(client, browser, api):
+def test_event_time_jobs_and_steps_are_shown(client, browser, api):
     client.topic()
     now_ms = client.clock.now_ms()
     mark(api, "orders", "t1", now_ms - 61_000, 2)

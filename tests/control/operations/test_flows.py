@@ -99,7 +99,7 @@ def test_too_many_open_ones_are_passed_over(monkeypatch):
     assert [key.name for key in found] == ["b"]
 
 
-def test_stages_come_behind_those_whose_topics_they_read_and_a_circle_ends():
+def test_steps_come_behind_those_whose_topics_they_read_and_a_circle_ends():
     sets = [frozenset(each.split()) for each in ("a", "", "b", "c a")]
     writes = [frozenset(each.split()) for each in ("b", "a", "c", "")]
     assert levels(sets, writes) == [1, 0, 2, 3]

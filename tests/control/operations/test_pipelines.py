@@ -10,7 +10,7 @@ import pytest
 
 from basalt.http.routes.server import PIPELINE_TOPICS_MAX
 from basalt.operations import pipelines
-from basalt.operations.pipelines import SINKS_MAX, STAGES_MAX
+from basalt.operations.pipelines import SINKS_MAX, STEPS_MAX
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
@@ -87,8 +87,8 @@ def test_a_session_is_told_with_who_counts_it_and_its_last_version(shop: GroupCl
     assert (sink["committedMs"], sink["open"]) == (shop.clock.now_ms(), [])
 
 
-def test_stages_are_lined_up_by_who_writes_what(shop: GroupClient) -> None:
-    assert shown(shop)["stages"] == []
+def test_steps_are_lined_up_by_who_writes_what(shop: GroupClient) -> None:
+    assert shown(shop)["steps"] == []
     reads = shop.begin(owner="bill")
     claim = claim_of(shop.fetch("?limit=1"))
     shop.post("acknowledge", {"claims": [claim], "transaction": reads["id"]})
@@ -99,20 +99,20 @@ def test_stages_are_lined_up_by_who_writes_what(shop: GroupClient) -> None:
     body = {"messages": ["x"], "transactionWritePointer": loads["writePointer"]}
     assert shop.call("POST", f"{ORDERS}/publish", body).status == 200
     assert shop.call("POST", f"/v1/transactions/{loads['id']}/commit").status == 200
-    first, second = shown(shop)["stages"]
+    first, second = shown(shop)["steps"]
     assert (first["name"], first["level"], first["reads"], first["transactions"]) == ("load", 0, [], 1)
     assert [each["name"] for each in first["writes"]] == ["orders"]
     assert (second["kind"], second["name"], second["level"]) == ("owner", "bill", 1)
     assert second["reads"] == [{"namespace": "shop", "name": "orders", "group": "billing"}]
     assert [each["name"] for each in second["writes"]] == ["invoices"]
-    assert shown(shop)["stages"] == [first, second], "what was taken from the log is not taken twice"
+    assert shown(shop)["steps"] == [first, second], "what was taken from the log is not taken twice"
 
 
-def test_a_round_of_a_consumer_is_a_stage_of_its_group(shop: GroupClient) -> None:
+def test_a_round_of_a_consumer_is_a_step_of_its_group(shop: GroupClient) -> None:
     claim = claim_of(shop.fetch("?limit=1"))
     shop.fetch("?limit=1", done(claim, publish=("bill",)))
-    [stage] = shown(shop)["stages"]
-    assert (stage["kind"], stage["name"], [each["group"] for each in stage["reads"]]) == (
+    [step] = shown(shop)["steps"]
+    assert (step["kind"], step["name"], [each["group"] for each in step["reads"]]) == (
         "group",
         "billing",
         ["billing"],
@@ -120,16 +120,16 @@ def test_a_round_of_a_consumer_is_a_stage_of_its_group(shop: GroupClient) -> Non
 
 
 def test_it_is_known_again_after_a_restart(shop: GroupClient) -> None:
-    test_a_round_of_a_consumer_is_a_stage_of_its_group(shop)
+    test_a_round_of_a_consumer_is_a_step_of_its_group(shop)
     shop.restart()
-    assert [each["name"] for each in shown(shop)["stages"]] == ["billing"]
+    assert [each["name"] for each in shown(shop)["steps"]] == ["billing"]
 
 
 def test_of_too_many_those_of_late_are_told_and_the_rest_is_counted(
     shop: GroupClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert SINKS_MAX > 2
-    assert STAGES_MAX > 2
+    assert STEPS_MAX > 2
     monkeypatch.setattr(pipelines, "SINKS_MAX", 1)
     for name in ("first", "second"):
         begun = shop.call("POST", "/v1/transactions", {"session": name, "run": "r", "version": 1}).json()

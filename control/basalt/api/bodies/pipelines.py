@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-StageKind: TypeAlias = Literal["session", "owner", "group", "unnamed"]
+StepKind: TypeAlias = Literal["session", "owner", "group", "unnamed"]
 
 
 class TaskProgress(Struct, frozen=True, rename="camel"):
@@ -51,37 +51,37 @@ class SinkProgress(Struct, frozen=True, rename="camel"):
     open: tuple[str, ...]
 
 
-class StageTopic(Struct, frozen=True):
-    """A topic, or a table, that a stage writes; a topic that it reads by a group."""
+class StepPart(Struct, frozen=True):
+    """A topic, or a table, that a step writes; a topic that it reads by a group."""
 
     namespace: str
     name: str
     group: str | None = None
 
 
-class Stage(Struct, frozen=True, rename="camel"):
+class Step(Struct, frozen=True, rename="camel"):
     """Those who committed under one name: what they read (by groups, in the same decision), what they wrote, and how often and when last.
 
     `level`: 0 reads nothing that is known; others come behind those whose topics they read. `name` is of a session, an owner, or a group.
     """
 
-    kind: StageKind
+    kind: StepKind
     name: str
     principal: str
     level: int
-    reads: tuple[StageTopic, ...]
-    writes: tuple[StageTopic, ...]
-    tables: tuple[StageTopic, ...]
+    reads: tuple[StepPart, ...]
+    writes: tuple[StepPart, ...]
+    tables: tuple[StepPart, ...]
     transactions: int
     last_ms: int
 
 
 class Pipelines(Struct, frozen=True, rename="camel"):
-    """All that is known of pipelines. `stages` are told from what was committed since `since_ms`; `next`: the `after` of the following topics."""
+    """All that is known of pipelines. `steps` are told from what was committed since `since_ms`; `next`: the `after` of the following topics."""
 
     topics: tuple[TopicProgress, ...]
     sinks: tuple[SinkProgress, ...]
-    stages: tuple[Stage, ...]
+    steps: tuple[Step, ...]
     since_ms: int
     next: str | None = None
     sinks_left_out: int = 0

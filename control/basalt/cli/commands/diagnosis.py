@@ -41,7 +41,7 @@ _SINKS = columns(
     used_ms="used",
     open="open transactions",
 )
-_STAGES = columns(
+_STEPS = columns(
     "level kind name principal reads writes tables transactions last_ms", last_ms="last", counts="transactions"
 )
 
@@ -262,11 +262,11 @@ def pipelines(invocation: Invocation, after: str | None, limit: int | None) -> N
         for topic in found["topics"]
         for task in ({**topic, "task": "all"}, *topic["tasks"])
     ]
-    stages = [
-        {**each, **{part: _named(each[part]) for part in ("reads", "writes", "tables")}} for each in found["stages"]
+    steps = [
+        {**each, **{part: _named(each[part]) for part in ("reads", "writes", "tables")}} for each in found["steps"]
     ]
     for title, shown, rows in (
-        ("Event time", _PROGRESS, progress), ("Jobs that commit by name", _SINKS, found["sinks"]), ("Who reads and writes what", _STAGES, stages),
+        ("Event time", _PROGRESS, progress), ("Jobs that commit by name", _SINKS, found["sinks"]), ("Who reads and writes what", _STEPS, steps),
     ):  # fmt: skip
         out.line(title)
         out.rows(shown, rows)

@@ -35,7 +35,14 @@ from basalt.api.bodies.operations import (
 from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.tables import TablePage
 from basalt.api.bodies.topics import TopicDescription
-from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
+from basalt.api.bodies.transactions import (
+    EndDescription,
+    ForcedEnd,
+    HangingList,
+    InspectedList,
+    InvalidPage,
+    TransactionDescription,
+)
 from basalt.client.plans import (
     Answer,
     Call,
@@ -100,7 +107,7 @@ def groups(
 
 
 def pipelines(scope: ClientScope, *, after: str | None = None, limit: int | None = None) -> Steps[Pipelines]:
-    """How far event time has come in each topic that has markers, which jobs commit by name, and who reads and writes what.
+    """Pipelines as the server knows them: event time in topics that have markers, jobs that commit by name, who reads and writes what.
 
     Topics come a page at a time, of which the next one begins `after` its `next`.
     """
@@ -224,16 +231,19 @@ def transactions(
     *,
     state: str | None = None,
     owner: str | None = None,
+    principal: str | None = None,
     older_than_ms: int | None = None,
     topic: str | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> Steps[InspectedList]:
-    """The transactions that have not ended, oldest first; of a state, an owner, an age, or a topic ("namespace:topic").
+    """The transactions that have not ended, oldest first; of a state, an owner, a principal, an age, or a topic ("namespace:topic").
 
     With a `limit` the answer is a page, and the next one begins `after` its `next`.
     """
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, after=after, limit=limit)
+    query = query_of(
+        state=state, owner=owner, principal=principal, olderThanMs=older_than_ms, topic=topic, after=after, limit=limit
+    )  # fmt: skip
     return _get(InspectedList, "list transactions", "transactions", query=query)
 
 
@@ -242,6 +252,7 @@ def hanging_transactions(
     *,
     state: str | None = None,
     owner: str | None = None,
+    principal: str | None = None,
     older_than_ms: int | None = None,
     topic: str | None = None,
     limit: int | None = None,
@@ -251,8 +262,19 @@ def hanging_transactions(
 
     `rows` are the most that the server reads to tell what they hold back.
     """
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, limit=limit, rows=rows)
+    query = query_of(
+        state=state, owner=owner, principal=principal, olderThanMs=older_than_ms, topic=topic, limit=limit, rows=rows
+    )  # fmt: skip
     return _get(HangingList, "find hanging transactions", "transactions", "hanging", query=query)
+
+
+def invalid_transactions(
+    scope: ClientScope, *, after: int | None = None, limit: int | None = None
+) -> Steps[InvalidPage]:
+    """The invalid list: failed writers whose writes are hidden until they are pruned. A page, of which the next one begins `after` its `next`."""
+    return _get(
+        InvalidPage, "list invalid transactions", "transactions", "invalid", query=query_of(after=after, limit=limit)
+    )
 
 
 def describe_transaction(scope: ClientScope, transaction: str) -> Steps[TransactionDescription | EndDescription]:

@@ -26,12 +26,14 @@
       const at = new Date(time.dateTime);
       time.title = time.dateTime;
       if (time.classList.contains("age")) time.textContent = span((Date.now() - at) / 1000);
+      else if (time.classList.contains("left")) time.textContent = span((at - Date.now()) / 1000);
       else time.textContent = utc ? time.dateTime.slice(0, 19).replace("T", " ") + " UTC" : at.toLocaleString([], { dateStyle: "short", timeStyle: "medium" });
     }
     for (const zone of root.querySelectorAll("[data-zone]")) zone.textContent = utc ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
   };
   setInterval(() => {
     for (const time of document.querySelectorAll("time.age")) time.textContent = span((Date.now() - new Date(time.dateTime)) / 1000);
+    for (const time of document.querySelectorAll("time.left")) time.textContent = span((new Date(time.dateTime) - Date.now()) / 1000);
   }, 1000);
 
   // Live panels: each is asked for anew and takes its own place. What is open or has the focus stays so.

@@ -1,4 +1,4 @@
-"""The pipelines as the server knows them: event time in topics, jobs that commit by name, and stages lined up by who writes what."""
+"""The pipelines as the server knows them: event time in topics, jobs that commit by name, and steps lined up by who writes what."""
 
 from __future__ import annotations
 

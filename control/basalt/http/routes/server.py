@@ -222,7 +222,7 @@ async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     errors=(InvalidNameError,), tag=admin,
 )  # fmt: skip
 async def pipelines(request: Request) -> Pipelines:
-    """How far event time has come in each topic, which jobs commit by name, and who reads and writes what."""
+    """Pipelines as the server knows them: event time in topics, jobs that commit by name, who reads and writes what."""
     after, may = request.text("after"), request.caller.may
     behind = None if after is None else topic_name(*after.split(":"))
     await request.services.transactions.manager.ensure_known()
