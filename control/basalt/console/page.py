@@ -31,6 +31,7 @@ HTML = b"text/html; charset=utf-8"
 PANEL_NAME_CHARS_MAX = 40
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
+TERMS_PATH = f"{CONSOLE_PATH}/terms"
 
 # Nothing is loaded from elsewhere, nothing inline runs, and no other page frames this one.
 POLICY = (
@@ -219,9 +220,13 @@ def _environment() -> jinja2.Environment:
     found.filters.update(
         shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age, left=text.left,
         block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
+        anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()),
     )  # fmt: skip
     found.globals.update(
-        asset={name: asset.path for name, asset in ASSETS.items()}, navigation=NAVIGATION, no_command=NO_COMMAND
+        asset={name: asset.path for name, asset in ASSETS.items()},
+        navigation=NAVIGATION,
+        no_command=NO_COMMAND,
+        terms_path=TERMS_PATH,
     )
     return found
 
@@ -230,6 +235,7 @@ __all__ = [
     "CONSOLE_PATH",
     "LOGIN_PATH",
     "PAGE_QUERY",
+    "TERMS_PATH",
     "Panel",
     "Visit",
     "inside_console",

@@ -94,7 +94,7 @@ def test_a_group_is_shown_with_its_lag_in_messages_and_in_time_and_why_the_oldes
     client.clock.advance(61_000)
     page = browser.page(ONE)
     for told in (
-        "Mode shared", "Behind 3 messages, 1 min 1 s", "Not dealt yet 3", "0 claimed, 0 pending in transactions",
+        "Mode shared", "Behind (lag) 3 messages, 1 min 1 s", "Not dealt yet 3", "0 claimed, 0 pending in transactions",
         "Redeliveries none", "Only a keyed group has slots", "It has no member.", "Nothing is claimed.",
         "basalt group show orders billing --namespace shop", "basalt group members orders billing --namespace shop",
     ):  # fmt: skip

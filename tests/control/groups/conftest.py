@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from basalt.api.bodies.groups import (
@@ -17,6 +18,8 @@ from basalt.groups.groups import Groups
 from basalt.groups.live_group import GroupFetch, LiveGroup
 from tests.control.messaging.conftest import anyio_backend, memory, shop
 from tests.wiring import A, Wired, ids, texts
+
+WAIT_S_MAX = 30
 
 __all__ = ["Billing", "anyio_backend", "memory", "shop"]
 
@@ -82,6 +85,12 @@ class Billing:
             found += texts(page.fetch)
             await self.acknowledge(page.claim, member=member)
         return found
+
+    async def waiting(self, fetches: int = 1) -> None:
+        """Return once so many fetches wait for messages: on a busy machine a store takes its time to say that there are none."""
+        async with asyncio.timeout(WAIT_S_MAX):
+            while len(self.live._queue) < fetches:
+                await asyncio.sleep(0.005)
 
     def floor(self) -> bytes:
         return self.live.state.acknowledged.floor

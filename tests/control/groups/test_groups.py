@@ -29,7 +29,7 @@ async def test_a_topic_that_is_created_again_has_no_group(shop: Wired) -> None:
     billing = await Billing.made(shop)
     page = await billing.fetch("mary")
     waits = asyncio.create_task(billing.fetch("john", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
     with pytest.raises(GroupNotFoundError):

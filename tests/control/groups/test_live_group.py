@@ -54,9 +54,9 @@ async def test_a_silent_member_loses_its_claims_and_a_newer_process_of_its_name_
 async def test_a_long_poll_is_answered_by_what_arrives_and_the_longest_is_served_first(shop: Wired) -> None:
     billing = await Billing.made(shop)
     first = asyncio.create_task(billing.fetch("mary", 1, wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     second = asyncio.create_task(billing.fetch("john", 1, wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting(2)
     await shop.publish(A, "a")
     assert texts((await asyncio.wait_for(first, 5)).fetch) == ["a"]
     assert not second.done()
@@ -69,7 +69,7 @@ async def test_a_long_poll_is_answered_when_claims_come_back_and_groups_go_on(sh
     billing = await Billing.made(shop)
     page = await billing.fetch("mary")
     waits = asyncio.create_task(billing.fetch("john", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     await billing.groups.pause(A, "billing")
     await billing.release(page.claim, member="mary", counts=False)
     await asyncio.sleep(0.02)
@@ -82,7 +82,7 @@ async def test_a_long_poll_is_answered_when_claims_come_back_and_groups_go_on(sh
 async def test_a_client_that_goes_away_while_it_waits_leaves_no_claim(shop: Wired) -> None:
     billing = await Billing.made(shop)
     gone = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     publishing = asyncio.create_task(shop.publish(A, "a"))
     for _ in range(3):
         await asyncio.sleep(0)
@@ -97,7 +97,7 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_no_claim(shop: Wire
 async def test_a_group_that_is_deleted_answers_who_waits(shop: Wired) -> None:
     billing = await Billing.made(shop)
     waits = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     await billing.groups.delete(A, "billing")
     with pytest.raises(GroupNotFoundError):
         await asyncio.wait_for(waits, 5)
@@ -108,7 +108,7 @@ async def test_a_group_that_is_deleted_answers_who_waits(shop: Wired) -> None:
 async def test_shutdown_answers_who_waits(shop: Wired) -> None:
     billing = await Billing.made(shop)
     waits = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     shop.services.stop_waiting()
     assert (await asyncio.wait_for(waits, 5)).waiting_for == "stopping"
     assert (await asyncio.wait_for(billing.fetch(wait_ms=60_000), 5)).waiting_for == "stopping"
@@ -118,7 +118,7 @@ async def test_a_closed_group_answers_who_waits_and_leaves_nothing_on_the_loop(s
     before = asyncio.all_tasks()
     billing = await Billing.made(shop)
     waits = [asyncio.create_task(billing.fetch(wait_ms=60_000)) for _ in range(2)]
-    await asyncio.sleep(0.02)
+    await billing.waiting(2)
     live = billing.live
     live.wake()  # there is a task that deals
     await billing.groups.close()
@@ -150,8 +150,7 @@ async def test_so_many_fetches_wait_in_one_group(shop: Wired, monkeypatch: pytes
     monkeypatch.setattr(live_group, "WAITING_MAX", 1)
     billing = await Billing.made(shop)
     waits = asyncio.create_task(billing.fetch(wait_ms=60_000))
-    while not billing.live._queue:
-        await asyncio.sleep(0.01)
+    await billing.waiting()
     with pytest.raises(BusyError):
         await billing.fetch(wait_ms=60_000)
     await shop.publish(A, "a")
@@ -163,7 +162,7 @@ async def test_a_client_that_goes_away_as_it_is_answered_leaves_no_claim(
 ) -> None:
     billing = await Billing.made(shop)
     gone = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     dispatcher = billing.live.dispatcher
     deal = dispatcher.deal
 

@@ -73,9 +73,9 @@ async def test_the_end_of_one_fetchs_transaction_is_no_failure_of_other_fetches(
     billing = await Billing.made(shop)
     tx = await shop.transactions.begin()
     one = asyncio.create_task(billing.fetch("mary", wait_ms=60_000, transaction_id=tx.id))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     other = asyncio.create_task(billing.fetch("john", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting(2)
     await shop.transactions.commit(tx.id)
     await shop.publish(A, "a")
     with pytest.raises(ConflictError, match="takes no further work"):
@@ -134,7 +134,7 @@ async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None
     assert await billing.handled("mary") == ["a"]
     epoch = billing.live.members.get("mary").epoch
     waits = asyncio.create_task(billing.fetch("mary", epoch=epoch, wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     shop.clock.advance(1_500)
     await billing.live.return_run_out()
     await shop.publish(A, "b")
@@ -144,7 +144,7 @@ async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None
 async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(shop: Wired) -> None:
     billing = await Billing.made(shop)
     older = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     newer = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
     await asyncio.sleep(0.02)
     await shop.publish(A, "a")
@@ -431,7 +431,7 @@ async def test_who_waits_is_dealt_what_was_not_acknowledged_after_all(shop: Wire
     shop.transactions.state.apply(edits.Acknowledged(0, billing.live.number, shop.clock.now_ms(), lost))
     billing.live.dispatcher.settle(lost, None, 0)
     waits = asyncio.create_task(billing.fetch("mary", epoch=page.member_epoch, wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    await billing.waiting()
     shop.transactions.manager.lost()
     await shop.transactions.manager.ensure_known()
     assert billing.live.state.acknowledged.floor == ZERO_ID
@@ -443,7 +443,7 @@ async def test_what_is_found_for_a_fetch_whose_time_is_up_is_dealt_to_the_next(
 ) -> None:
     billing = await Billing.made(shop)
     waits = asyncio.create_task(billing.fetch("mary", wait_ms=50))
-    await asyncio.sleep(0.01)
+    await billing.waiting()
     read, may_read = Dispatcher._read, asyncio.Event()
 
     async def slow(self: Dispatcher, *asked: Any) -> Any:
