@@ -8,9 +8,10 @@ says when it was counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import nsmallest
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from basalt.api.bodies.groups import GroupMode, ListedGroup, ListedGroups
 from basalt.catalog.topics import TopicName, title_of
@@ -21,13 +22,16 @@ from basalt.groups.live_group import options_of
 from basalt.operations.group_inspection import GroupInspection
 from basalt.transactions.rules.groups import GroupState
 from basalt_engine.clock import Clock
+from basalt_engine.keys import MESSAGE_ID_BYTES
 
 NAME, LAG, AGE = "name", "lag", "age"
 SORTS = (NAME, LAG, AGE)
 FRESH_MS = 1_000  # a count that is younger is not made again
 LOOKED_AT = 500  # groups without a pause: about a millisecond
 TOP_PART = 2  # of the time for counting, one in so many is for the rows that are shown; the rest goes round all
-_UNKNOWN = -1  # stands for a lag that nobody has counted: behind all others
+ROUND_MAX = 1_000  # of the others, that one call may count
+# Behind every id of a message.
+_NOTHING, _NEVER = b"\xff" * MESSAGE_ID_BYTES, b"\xff" * (MESSAGE_ID_BYTES + 1)
 
 
 class GroupFilter(NamedTuple):
@@ -53,14 +57,11 @@ class GroupFilter(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A group with its place among others: as its name, and as what it is sorted by."""
+    """A group with its place among others: what it is sorted by, and its name."""
 
+    key: tuple[Any, ...]
     title: TopicName
     state: GroupState
-
-    @property
-    def name(self) -> tuple[str, str, str]:
-        return (*self.title, self.state.name)
 
 
 class GroupListing:
@@ -70,6 +71,7 @@ class GroupListing:
         self._clock = clock
         self._groups = groups
         self._inspection = inspection
+        self._titles: dict[bytes, TopicName] = {}  # by prefix, for names are read out of many at each call
 
     async def page(
         self, wanted: GroupFilter, may: Callable[[TopicName, str], bool], *, sort: str = NAME, after: str | None = None,
@@ -77,45 +79,56 @@ class GroupListing:
     ) -> ListedGroups:  # fmt: skip
         """A page of the groups that the filter and `may` let through. About `count_ms` are spent on counting."""
         behind = None if after is None else _place(after, sort)
-        rows = await self._rows(wanted, may)
-        await self._count(rows, sort, behind, limit, count_ms)
-        there = self._after(rows, sort, behind, limit + 1)
-        now_ms = self._clock.now_ms()
-        following = _cursor(self._key(there[limit - 1], sort), sort) if len(there) > limit else None
-        uncounted = sum(self._inspection.counted(row.state.number) is None for row in rows)
+        rows = await self._rows(wanted, may, sort)
+        if count_ms > 0:
+            await self._count(rows, sort, behind, limit, count_ms)
+        there = _after(rows, behind, limit + 1)
+        now_ms, known = self._clock.now_ms(), self._inspection.known_lag
+        following = _cursor(there[limit - 1].key, sort) if len(there) > limit else None
+        uncounted = sum(known(row.state.number) is None for row in rows)
         return ListedGroups(tuple(self._shown(row, now_ms) for row in there[:limit]), len(rows), uncounted, following)
 
-    async def _rows(self, wanted: GroupFilter, may: Callable[[TopicName, str], bool]) -> list[_Row]:
-        found = []
-        for number, state in enumerate(self._inspection.states(), 1):
-            title = title_of(state.prefix)
-            if wanted.lets_through(title, state) and may(title, state.name):
-                found.append(_Row(title, state))
+    async def _rows(self, wanted: GroupFilter, may: Callable[[TopicName, str], bool], sort: str) -> list[_Row]:
+        found, titles = list[_Row](), self._titles
+        everything, is_all = self._inspection.states(), wanted == GroupFilter()
+        if len(titles) > 2 * len(everything):
+            titles.clear()
+        for number, state in enumerate(everything, 1):
+            title = titles.get(state.prefix)
+            if title is None:
+                title = titles[state.prefix] = title_of(state.prefix)
+            if (is_all or wanted.lets_through(title, state)) and may(title, state.name):
+                found.append(_Row(self._key(title, state, sort), title, state))
             if number % LOOKED_AT == 0:
                 await asyncio.sleep(0)  # others go in between
         return found
 
     async def _count(
-        self, rows: list[_Row], sort: str, behind: tuple[object, ...] | None, limit: int, count_ms: int
+        self, rows: list[_Row], sort: str, behind: tuple[Any, ...] | None, limit: int, count_ms: int
     ) -> None:
         """Count those that will be shown, then the others, the oldest counts first; drop those that are no more."""
-        if count_ms <= 0:
-            return
-        begin_ms, gone = self._clock.monotonic_ms(), set[int]()
-        shown = self._after(rows, sort, behind, limit)
+        begin_ms, counted = self._clock.monotonic_ms(), self._inspection.counted
+        again: dict[int, _Row | None] = {}
+        shown = _after(rows, behind, limit)
         # In an order by name nobody asks for the others.
-        rest = [] if sort == NAME else sorted(rows, key=lambda row: self._inspection.counted(row.state.number) or 0)
+        rest = iter(()) if sort == NAME else self._oldest_counts(rows)
         for some, until_ms in ((shown, count_ms if sort == NAME else count_ms // TOP_PART), (rest, count_ms)):
             for row in some:
                 if self._clock.monotonic_ms() - begin_ms >= until_ms:
                     break
-                counted_ms = self._inspection.counted(row.state.number)
+                counted_ms = counted(row.state.number)
                 if counted_ms is not None and self._clock.now_ms() - counted_ms < FRESH_MS:
                     continue
-                if not await self._is_there(row):
-                    gone.add(row.state.number)
+                there = await self._is_there(row)
+                again[row.state.number] = row._replace(key=self._key(row.title, row.state, sort)) if there else None
                 await asyncio.sleep(0)
-        rows[:] = [row for row in rows if row.state.number not in gone]
+        if again:
+            rows[:] = [new for row in rows if (new := again.get(row.state.number, row)) is not None]
+
+    def _oldest_counts(self, rows: Sequence[_Row]) -> Iterator[_Row]:
+        """The groups in the order in which they were counted, those first that never were: some of them, for no call gets round all."""
+        counted = self._inspection.counted
+        yield from nsmallest(ROUND_MAX, rows, key=lambda row: counted(row.state.number) or 0)
 
     async def _is_there(self, row: _Row) -> bool:
         """Count the lag of a group; False where it is gone, or its topic is, or the store fails."""
@@ -125,19 +138,14 @@ class GroupListing:
             return False
         return True
 
-    def _key(self, row: _Row, sort: str) -> tuple[object, ...]:
+    def _key(self, title: TopicName, state: GroupState, sort: str) -> tuple[Any, ...]:
         if sort == NAME:
-            return row.name
-        lag = self._inspection.known_lag(row.state.number)
+            return (*title, state.name)
+        lag = self._inspection.known_lag(state.number)
         if sort == LAG:
-            return (-(_UNKNOWN if lag is None else lag.messages), *row.name)
+            return (1 if lag is None else -lag.messages, *title, state.name)
         # The oldest message first: its id tells when it was published. Those without one come last, uncounted ones behind them.
-        oldest = "" if lag is None or lag.oldest_id is None else lag.oldest_id.hex()
-        return (oldest or ("h" if lag is None else "g"), *row.name)
-
-    def _after(self, rows: Sequence[_Row], sort: str, behind: tuple[object, ...] | None, count: int) -> list[_Row]:
-        keyed = ((self._key(row, sort), row) for row in rows)
-        return [row for _, row in nsmallest(count, (each for each in keyed if behind is None or each[0] > behind))]
+        return (_NEVER if lag is None else lag.oldest_id or _NOTHING, *title, state.name)
 
     def _shown(self, row: _Row, now_ms: int) -> ListedGroup:
         info = self._groups.info(row.title, row.state)
@@ -151,14 +159,20 @@ class GroupListing:
         )  # fmt: skip
 
 
-def _cursor(key: tuple[object, ...], sort: str) -> str:
+def _after(rows: Sequence[_Row], behind: tuple[Any, ...] | None, count: int) -> list[_Row]:
+    return nsmallest(count, rows if behind is None else [row for row in rows if row.key > behind], key=itemgetter(0))
+
+
+def _cursor(key: tuple[Any, ...], sort: str) -> str:
     """The place of a row in words: names have neither colon nor slash."""
     *first, namespace, topic, name = key
     place = f"{namespace}:{topic}/{name}"
-    return place if sort == NAME else f"{first[0]}~{place}"
+    if sort == NAME:
+        return place
+    return f"{first[0] if sort == LAG else first[0].hex()}~{place}"
 
 
-def _place(text: str, sort: str) -> tuple[object, ...]:
+def _place(text: str, sort: str) -> tuple[Any, ...]:
     """The place that a cursor means."""
     value, tilde, place = text.partition("~")
     if not tilde:
@@ -170,7 +184,7 @@ def _place(text: str, sort: str) -> tuple[object, ...]:
             raise ValueError
         if sort == NAME:
             return namespace, topic, name
-        return (int(value) if sort == LAG else value, namespace, topic, name)
+        return (int(value) if sort == LAG else bytes.fromhex(value), namespace, topic, name)
     except ValueError:
         raise InputError(
             f"after {text[:80]!r} is no place in a list by {sort}", field="after", hint="Use `next` of the page before."

@@ -18,7 +18,7 @@ def mark(api, topic: str, task: str, event_time_ms: int, count: int = 1) -> None
 def test_where_nothing_is_known_the_page_says_so(browser):
     page = browser.page(LIST)
     for told in (
-        "Nothing was committed under a name since",
+        "Nothing that writes was committed since",
         "There is no session with a version.",
         "No topic here has markers.",
     ):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from basalt.http.routes.groups import ALL_PAGE_MAX, COUNT_MS, COUNT_MS_MAX
-from basalt.operations.group_listing import FRESH_MS, GroupListing
+from basalt.operations.group_listing import FRESH_MS, ROUND_MAX, GroupListing
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
@@ -75,6 +75,7 @@ def test_what_nobody_had_the_time_to_count_comes_last_and_is_told(many: GroupCli
     assert (found["groups"][0]["name"], found["uncounted"]) == ("g1", 2)
     assert listed(many, "?sort=age&countMs=0")["groups"][0]["name"] == "g1"
     assert COUNT_MS <= COUNT_MS_MAX
+    assert ROUND_MAX >= COUNT_MS
     assert many.call("GET", f"{LIST}?countMs={COUNT_MS_MAX + 1}").status == 400
     assert many.call("GET", f"{LIST}?limit={ALL_PAGE_MAX + 1}").status == 400
 

@@ -47,7 +47,8 @@
       return;
     }
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById(panel.id);
-    if (fresh === null || panel.contains(document.activeElement) || panel.querySelector("details[open]")) return;
+    const isFilled = [...panel.querySelectorAll("input")].some((field) => field.value !== field.defaultValue);
+    if (fresh === null || isFilled || panel.contains(document.activeElement) || panel.querySelector("details[open]")) return;
     show(fresh);
     panel.replaceWith(fresh);
   };
