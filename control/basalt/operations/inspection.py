@@ -168,12 +168,12 @@ class Inspection:
         listed.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
         return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed[:limit]), len(listed))
 
-    async def invalid(self, sees: Sees, after: int, limit: int) -> bodies.InvalidPage:
+    async def invalid(self, sees: Sees, after: int, limit: int) -> bodies.FailedWriters:
         """The writers on the invalid list, those that began first at the beginning; behind one of them."""
         state = self._transactions.state
         pointers = state.invalid.pointers
         first = bisect_right(pointers, after)
-        shown, checkpoints = list[bodies.InvalidWriter](), dict[int, Outcome]()
+        shown, checkpoints = list[bodies.FailedWriter](), dict[int, Outcome]()
         for number, pointer in enumerate(pointers[first : first + limit], 1):
             outcome = checkpoints.get(pointer) or state.ended_writer(pointer)
             if outcome is not None:
@@ -182,15 +182,15 @@ class Inspection:
             if number % SLICE_OUTCOMES == 0:
                 await asyncio.sleep(0)  # others go in between
         following = shown[-1].write_pointer if first + limit < len(pointers) else None
-        return bodies.InvalidPage(len(pointers), tuple(shown), following)
+        return bodies.FailedWriters(len(pointers), tuple(shown), following)
 
-    def _invalid_writer(self, pointer: int, outcome: Outcome | None, sees: Sees) -> bodies.InvalidWriter:
+    def _invalid_writer(self, pointer: int, outcome: Outcome | None, sees: Sees) -> bodies.FailedWriter:
         """A writer on the invalid list, with what is remembered of its transaction."""
         if outcome is None:
-            return bodies.InvalidWriter(pointer)
+            return bodies.FailedWriter(pointer)
         is_seen = sees(outcome.belonging)
         topics, tables = map(transaction_topic, outcome.topics), map(transaction_table, outcome.tables)
-        return bodies.InvalidWriter(
+        return bodies.FailedWriter(
             pointer, self._ids.text(outcome.id), outcome.kind.name.lower(), outcome.at_ms, outcome.timed_out,
             outcome.owner if is_seen else "", outcome.belonging.shown if is_seen else None,
             tuple(topics) if is_seen else (), tuple(tables) if is_seen else (),

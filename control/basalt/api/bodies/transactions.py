@@ -291,7 +291,7 @@ class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
     next_step: str
 
 
-class InvalidWriter(Struct, frozen=True, rename="camel"):
+class FailedWriter(Struct, frozen=True, rename="camel"):
     """A write pointer on the invalid list, and its transaction; what is not remembered of it, or is not for who asks, is left out."""
 
     write_pointer: int
@@ -305,11 +305,11 @@ class InvalidWriter(Struct, frozen=True, rename="camel"):
     tables: tuple[WrittenTable, ...] = ()
 
 
-class InvalidPage(Struct, frozen=True):
+class FailedWriters(Struct, frozen=True):
     """Writers on the invalid list, of `invalid` in all, in the order in which they began. `next` is the `after` of the page behind."""
 
     invalid: int
-    writers: tuple[InvalidWriter, ...]
+    writers: tuple[FailedWriter, ...]
     next: int | None = None
 
 

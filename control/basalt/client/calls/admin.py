@@ -37,10 +37,10 @@ from basalt.api.bodies.tables import TablePage
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.bodies.transactions import (
     EndDescription,
+    FailedWriters,
     ForcedEnd,
     HangingList,
     InspectedList,
-    InvalidPage,
     TransactionDescription,
 )
 from basalt.client.plans import (
@@ -270,10 +270,10 @@ def hanging_transactions(
 
 def invalid_transactions(
     scope: ClientScope, *, after: int | None = None, limit: int | None = None
-) -> Steps[InvalidPage]:
+) -> Steps[FailedWriters]:
     """The invalid list: failed writers whose writes are hidden until they are pruned. A page, of which the next one begins `after` its `next`."""
     return _get(
-        InvalidPage, "list invalid transactions", "transactions", "invalid", query=query_of(after=after, limit=limit)
+        FailedWriters, "list invalid transactions", "transactions", "invalid", query=query_of(after=after, limit=limit)
     )
 
 

@@ -12,7 +12,7 @@ from basalt.access import resources
 from basalt.access.needs import PUBLIC
 from basalt.api.bodies import groups as bodies
 from basalt.console import acts
-from basalt.console.acts import ACT_BODY, STEP, Act, Field
+from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
 from basalt.console.copy_lines import GROUP
 from basalt.console.forms import form_of
@@ -103,7 +103,9 @@ async def group(request: Request) -> Response:
         asked = Call("GET", f"{GROUP}/messages/{{message}}", bodies.GroupMessage, {**names, "message": message})
         panels.append(Panel("group_message", "One message", asked))
     page = f"Group {names['group']} of {names['namespace']}:{names['topic']}"
-    return await visit.page(page, panels, "group.html", offered=lambda info: acts.offers(visit, acts_on(names, info)))
+    return await visit.page(
+        page, panels, "group.html", modes=MODES, offered=lambda info: acts.offers(visit, acts_on(names, info))
+    )
 
 
 @route("POST", ONE_PATH + "/seek", PUBLIC, query=(STEP,), body=ACT_BODY)
@@ -168,10 +170,9 @@ def acts_on(names: Mapping[str, str], info: bodies.GroupInfo) -> tuple[Act, ...]
 def seek_of(names: Mapping[str, str], to: str) -> Act:
     """The act that lets a group go on at a place."""
     call = Call("POST", f"{GROUP}/seek", bodies.Sought, names, body=bodies.SeekRequest(to))
-    label = "To: start, end, now, a message id, @2026-01-31T10:00:00Z, -1h"
     return _act(
         "seek", "Seek", names, call, "Messages that it skips are not dealt any more, others are dealt once more; who works on some loses them.",
-        "sought", asks=(Field("to", label, to),), drifts=frozenset(("skipped", "repeated", "exact", "claimsRevoked", "round")),
+        "sought", inputs={"to": to}, moving=frozenset(("skipped", "repeated", "exact", "claimsRevoked", "round")),
     )  # fmt: skip
 
 
@@ -194,7 +195,7 @@ def unpark_of(names: Mapping[str, str]) -> Act:
     call = Call("POST", f"{GROUP}/unpark", bodies.Unparked, names, body=bodies.UnparkRequest(all=True))
     return _act(
         "unpark", "Unpark all", names, call, "Deals what is parked again, as if it had never failed.", "unparked",
-        drifts=frozenset(("unparked", "exact")),
+        moving=frozenset(("unparked", "exact")),
     )  # fmt: skip
 
 
@@ -207,13 +208,10 @@ def change_of(names: Mapping[str, str], given: Mapping[str, str]) -> Act:
     if not read["expireMs"]:
         del read["expireMs"]  # as it is when it is left out; the command has no word for it
     call = Call("PUT", f"{GROUP}/options", bodies.ChangedGroup, names, body=read)
-    asks = tuple(
-        Field(name, name, given.get(name, ""), MODES if name == "mode" else ())
-        for name in ("mode", "key", *NUMBERS, "deadLetterTopic", "start")
-    )
+    inputs = {name: given.get(name, "") for name in ("mode", "key", *NUMBERS, "deadLetterTopic", "start")}
     return _act(
         "change", "Change options", names, call, "They hold from the next message on that is dealt. Change them back to undo it.",
-        "changed_group", asks=asks, drifts=frozenset(("group",)),
+        "changed_group", inputs=inputs, moving=frozenset(("group",)),
     )  # fmt: skip
 
 
@@ -228,10 +226,10 @@ def delete_of(names: Mapping[str, str]) -> Act:
 
 def _act(
     name: str, title: str, names: Mapping[str, str], call: Call, effect: str, plan: str, typed: str = "",
-    asks: tuple[Field, ...] = (), drifts: frozenset[str] = MOVES,
+    inputs: Mapping[str, str] | None = None, moving: frozenset[str] = MOVES,
 ) -> Act:  # fmt: skip
     resource = resources.group(names["namespace"], names["topic"], names["group"])
-    return Act(name, title, path_of(names), call, "manage", resource, effect, plan, typed, asks, drifts)
+    return Act(name, title, path_of(names), call, "manage", resource, effect, plan, typed, inputs or {}, moving)
 
 
 def behind(floor: bytes) -> str:

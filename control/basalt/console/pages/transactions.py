@@ -9,10 +9,10 @@ from basalt.access.resources import CLUSTER
 from basalt.api.bodies.operations import ManagerSnapshotInfo
 from basalt.api.bodies.transactions import (
     EndDescription,
+    FailedWriters,
     ForcedEnd,
     HangingList,
     InspectedList,
-    InvalidPage,
     Timeline,
     TransactionDescription,
 )
@@ -101,8 +101,14 @@ async def invalidate(request: Request) -> Response:
 def _invalid_panel(after: str, first: str) -> Panel:
     """The writers whose writes are hidden until they are pruned."""
     query = {**({"after": after} if after else {}), "limit": str(INVALID_ROWS)}
-    call = Call("GET", "/v1/admin/transactions/invalid", InvalidPage, query=query)
-    return Panel("invalid", "Invalid: hidden until they are pruned", call, extra={"first": first, "after": after})
+    call = Call("GET", "/v1/admin/transactions/invalid", FailedWriters, query=query)
+    return Panel(
+        "invalid",
+        "Invalid: hidden until they are pruned",
+        call,
+        "failed_writers",
+        extra={"first": first, "after": after},
+    )
 
 
 def hanging_panel(rows: int) -> Panel:

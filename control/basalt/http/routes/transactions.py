@@ -349,7 +349,7 @@ async def hanging(request: Request) -> bodies.HangingList:
     "GET", OPERATORS_PATH + "/invalid", needs("observe", CLUSTER),
     query=(integer("after", 0, LONG_MAX, "go on behind this write pointer: `next` of the page before"), _AT_MOST),
 )  # fmt: skip
-async def invalid(request: Request) -> bodies.InvalidPage:
+async def invalid(request: Request) -> bodies.FailedWriters:
     """The invalid list: failed writers whose writes are hidden until they are pruned; a page of them."""
     after, limit = request.integer("after") or 0, request.integer("limit") or PAGE_MAX
     await request.services.transactions.manager.ensure_known()
