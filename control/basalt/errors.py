@@ -96,6 +96,10 @@ class JobNotFoundError(NotFoundError, code="job_not_found"):
     """The scheduler has no job of this name."""
 
 
+class SeriesNotFoundError(NotFoundError, code="series_not_found"):
+    """No history of this figure is kept, or the group has no place among those whose lag is."""
+
+
 class BackupNotFoundError(NotFoundError, code="backup_not_found"):
     """The server has no backup of this name."""
 

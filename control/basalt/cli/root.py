@@ -47,6 +47,9 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
             "pipelines",
             "Show event time in topics, jobs that commit by name, and who reads and writes what.",
         ),
+        "series": Lazy(
+            "top", "series", "Show how a server's figures went: rates, latencies, transactions, lag, memory."
+        ),
         "explain": Lazy(
             "diagnosis",
             "explain",

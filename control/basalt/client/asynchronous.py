@@ -578,6 +578,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     abort_transaction = awaiting(admin.abort_transaction)
     invalidate_transaction = awaiting(admin.invalidate_transaction)
     audit = awaiting(admin.audit)
+    series = awaiting(admin.series)
     backup = awaiting(admin.backup)
     backups = awaiting(admin.backups)
     verify_backup = awaiting(admin.verify_backup)

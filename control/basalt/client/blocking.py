@@ -577,6 +577,7 @@ class Admin(Handle[ClientScope, Driver]):
     abort_transaction = blocking(admin.abort_transaction)
     invalidate_transaction = blocking(admin.invalidate_transaction)
     audit = blocking(admin.audit)
+    series = blocking(admin.series)
     backup = blocking(admin.backup)
     backups = blocking(admin.backups)
     verify_backup = blocking(admin.verify_backup)

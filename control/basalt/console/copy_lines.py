@@ -89,6 +89,7 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ),
     ("GET", f"{GROUP}/messages/{{message}}"): "explain group {topic} {group} {message} --namespace {namespace}",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
+    ("GET", "/v1/admin/series"): "series [{names}] [--from={from}] [--to={to}] [--step {step}]",
     ("GET", "/v1/admin/store"): None,
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }

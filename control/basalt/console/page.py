@@ -21,6 +21,7 @@ from basalt.api.bodies import json
 from basalt.console import text
 from basalt.console.assets import ASSETS
 from basalt.console.call import Answer, Call, answer_of
+from basalt.console.charts import spark
 from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
@@ -219,7 +220,7 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     found.filters.update(
         shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age, left=text.left,
-        block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
+        block=text.block, content=text.content, words=text.words, advice=text.advice, spark=spark, json=lambda value: json.encode(value).decode(),
         anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()),
     )  # fmt: skip
     found.globals.update(

@@ -51,6 +51,7 @@ from basalt.http.routes import (
     transactions,
 )
 from basalt.http.routes.route_table import Found, Operation, Request, Routes
+from basalt.http.sampler import Sampler
 from basalt.http.services import Services
 from basalt.transactions.codec import SnapshotBytes
 
@@ -118,6 +119,7 @@ class Frame:
         self._snapshots = SnapshotBytes()
         self.bodies = BodyBudget(services.settings.http.body_bytes_max)
         self.metrics = Metrics(services)
+        self.sampler = Sampler(services, self.metrics)  # which looks once somebody starts it
         self.heads = Heads()
         self.connections = services.connections
 

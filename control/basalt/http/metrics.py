@@ -142,9 +142,9 @@ class Metrics:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._durations: dict[tuple[str, str, int], Durations] = {}
+        self.durations: dict[tuple[str, str, int], Durations] = {}  # by route, method and hundreds of the status
         self._problems: Counter[str] = Counter()
-        self.sent_bytes = 0
+        self.sent_bytes = self.requests_total = self.problems_total = 0
         self.topics = TopicSeries()
         self._groups = GroupMetrics(services.group_inspection)
         self._process = process_collectors()
@@ -152,16 +152,18 @@ class Metrics:
 
     def answered(self, request: RequestHead, duration_ms: float) -> None:
         key = (request.route, request.head.method, request.status // 100)
-        durations = self._durations.get(key)
+        durations = self.durations.get(key)
         if durations is None:
             method = key[1] if key[1] in METHODS else "_other"
-            durations = self._durations.setdefault((key[0], method, key[2]), Durations())
+            durations = self.durations.setdefault((key[0], method, key[2]), Durations())
         durations.add(duration_ms / 1_000)
         self.sent_bytes += request.sent_bytes
+        self.requests_total += 1
 
     def refused(self, error: BasaltError) -> None:
         """Count one problem document; their codes are few."""
         self._problems[error.code] += 1
+        self.problems_total += 1
 
     async def scrape(self, accept: str) -> tuple[list[bytes], str]:
         """Every series in the format that the scraper asks for, and its content type."""
@@ -198,7 +200,7 @@ class Metrics:
         durations = HistogramMetricFamily(
             "basalt_http_request_duration_seconds", "Time from a request's head to its answer's end", labels=_LABELS
         )
-        for (route, method, status), counted in self._durations.items():
+        for (route, method, status), counted in self.durations.items():
             labels = (route or NO_ROUTE, method, f"{status}xx")
             durations.add_metric(labels, counted.buckets(), counted.sum_s)
         yield durations

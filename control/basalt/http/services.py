@@ -47,6 +47,8 @@ from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.pipelines import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.series import Series
+from basalt.operations.series_days import SeriesDays
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
@@ -92,6 +94,7 @@ class Services:
     refusals: Refusals
     authentication: Authentication | None  # None: nobody is asked who they are
     quotas: Quotas
+    series_days: SeriesDays
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
@@ -99,6 +102,7 @@ class Services:
     group_listing: GroupListing = field(init=False)
     pipelines: PipelineInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
     leadership: Leadership | None = None  # of a server that shares its store with others

@@ -226,6 +226,7 @@ class FailoverServer:
         serving, self._serving = self._serving, None
         try:
             if serving is not None:
+                serving.app.sampler.stop()
                 await serving.thrift.stop()
                 await serving.services.close()
         finally:
@@ -246,13 +247,14 @@ class FailoverServer:
         over = asyncio.Event()
         term.when_over(lambda: self._call_in_loop(over.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
-        self._serving = _Serving(
-            term, services, build_app(services, further_routes=pages_of(services.settings)), thrift
-        )
+        app = build_app(services, further_routes=pages_of(services.settings))
+        self._serving = _Serving(term, services, app, thrift)
+        app.sampler.start()
         log.info("serves under epoch %d", term.epoch)
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
         self._serving = None
+        app.sampler.stop()
         await thrift.stop()
         await services.close()
 

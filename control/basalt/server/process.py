@@ -226,7 +226,11 @@ async def _serve(process: _Process) -> None:
             server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
             services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
             _heed(signals, server, tls)
-            await server.serve(sockets=[listener])
+            app.sampler.start()
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                app.sampler.stop()
         finally:
             await thrift.stop()
     finally:

@@ -41,13 +41,17 @@ from basalt.operations.backups import Backups
 from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
-from basalt.operations.jobs import build_jobs
+from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.pipelines import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.series import Series
+from basalt.operations.series_days import SeriesDays
+from basalt.operations.series_table import FIGURES
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import open_access
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, ProducerSettings, SubscriptionSettings
@@ -107,6 +111,7 @@ class RunningServices(services.Services):
         self.pipelines = PipelineInspection(self.store, self.clock, self.markers, self.transactions, self.ids)
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
+        self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
 
     async def start_thrift(self, address: str) -> ThriftFace:
@@ -152,6 +157,7 @@ class RunningServices(services.Services):
                 await self.markers.save(everything=True)
                 await self.topic_stats.save(everything=True)
                 await self.producers.save(everything=True)
+                await save_series(self.series_days, StoreCalls(self.store), self.clock.now_ms())
         await self.writer.stop()
         self.store.close()
 
@@ -263,25 +269,32 @@ async def _wire(
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, writer, clock), log, clock)
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     activity, table_catalog, audit = CellActivity(), TableCatalog(store, clock, facts.buckets), Audit(store, clock)
-    pruner = _pruner(settings, store, clock, transactions, cluster)
+    days, pruner = await _series_days(system, store, clock), _pruner(settings, store, clock, transactions, cluster)
     truncation = Truncation(
         store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
         lambda pointer: ids.text(transaction_manager.id_of(pointer)),
     )  # fmt: skip
     jobs = build_jobs(
         settings, store, clock, topics, statistics, markers, producers, writer, transactions, log, known_transactions, pruner, activity,
-        truncation, groups, audit,
+        truncation, groups, audit, days,
     )  # fmt: skip
     directory, refusals, authentication = await open_access(settings, store, clock)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
         table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics,
-        transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
+        transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs), series_days=days,
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
+
+
+async def _series_days(system: SystemTable, store: Store, clock: Clock) -> SeriesDays:
+    """The history of figures, with the minutes that were kept."""
+    days = SeriesDays(system, Series(FIGURES))
+    await StoreCalls(store)(days.load, clock.now_ms())
+    return days
 
 
 def _transaction_log(settings: Settings, store: Store) -> TransactionLog:

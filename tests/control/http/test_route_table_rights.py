@@ -84,6 +84,7 @@ def made(client: Client) -> World:
     claim = int(client.call("POST", f"{path}/groups/billing/fetch?limit=1").header("basalt-claim"))
     held = client.call("POST", f"{path}/groups/billing/acknowledge", {"claims": [claim], "transaction": begun["id"]})
     assert held.status == 200, held.body
+    client.run(client.app.sampler.look_at_groups(client.clock.now_ms()))
     pointer = str(begun["writePointer"])  # which names the transaction too, and in any installation
     return World(
         client,
@@ -188,6 +189,7 @@ def test_the_calls_that_take_no_right_are_these():
         "GET /v1/admin/groups",
         "GET /v1/admin/namespaces",
         "GET /v1/admin/pipelines",
+        "GET /v1/admin/series",
         "GET /v1/admin/tables",
         "GET /v1/admin/topics",
         "GET /v1/namespaces/{namespace}/tables",
@@ -227,6 +229,9 @@ def test_every_path_tells_its_methods_to_everybody(worlds):
 
 
 # What a query or a body names.
+
+
+LAG = "lag_messages:shop:orders/billing"
 
 
 class Example(NamedTuple):
@@ -275,6 +280,8 @@ DONE_BEFORE = (
 UNDER = (f"transact {OWN}",)
 DEAD = ("manage topic:shop:dead", "write topic:shop:dead")
 EXAMPLES = (
+    Example("GET /v1/admin/series", "?names=open", b"", ("observe cluster",)),
+    Example("GET /v1/admin/series", f"?names={LAG}", b"", ("observe group:shop:orders:billing",)),
     Example(f"POST {TOPIC}/publish", "", {**PUBLISHED, "messages": ["a"]}, UNDER),
     Example(f"POST {TOPIC}/store", "", {**PUBLISHED, "messages": ["a"]}, UNDER),
     Example(f"POST {TOPIC}/rollback", "", {**PUBLISHED, **PLACE}, UNDER),
@@ -430,6 +437,10 @@ def test_a_commit_that_is_refused_leaves_the_transaction_open(world: World):
 
 
 LISTS = {
+    "GET /v1/admin/series": (
+        "observe group:shop:orders:billing", lambda found: [each["name"] for each in found["figures"]],
+        [LAG, LAG.replace("messages", "seconds")],
+    ),
     "GET /v1/namespaces/{namespace}/topics": ("observe topic:shop:orders", lambda found: found, ["orders"]),
     "GET /v1/namespaces/{namespace}/tables": ("observe table:shop:accounts", lambda found: found, ["accounts"]),
     "GET /v1/admin/namespaces": ("observe topic:shop:orders", lambda found: found, ["shop"]),

@@ -295,6 +295,26 @@ class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
     published: PublishedSnapshot | None
 
 
+class SeriesFigure(Struct, frozen=True):
+    """A figure whose history is kept: its name, its unit ("" for a number of things), and what it says."""
+
+    name: str
+    unit: str
+    help: str
+
+
+class SeriesPage(Struct, frozen=True, rename="camel"):
+    """Figures over a time: the beginnings of slots of `step_ms`, and by figure a value for each; null is a gap.
+
+    `figures` are those that were asked for, or all that there are where none was.
+    """
+
+    step_ms: int
+    time: tuple[int, ...]
+    values: dict[str, tuple[float | None, ...]]
+    figures: tuple[SeriesFigure, ...]
+
+
 class BackupRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A backup's name: 1 to 255 of A-Z a-z 0-9 _ -"""
 

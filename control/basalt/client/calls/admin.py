@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import ValidationError
@@ -28,6 +28,7 @@ from basalt.api.bodies.operations import (
     RegionInfo,
     RestoredWriters,
     RestoreRequest,
+    SeriesPage,
     SettingInfo,
     StoreInfo,
     Version,
@@ -168,6 +169,19 @@ def metrics(scope: ClientScope) -> Steps[str]:
             "read the metrics", "GET", "/metrics", lambda answer: answer.body.decode(), Effect.NONE, accept="text/plain"
         )
     )
+
+
+def series(
+    scope: ClientScope,
+    names: Sequence[str] = (),
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    step_ms: int | None = None,
+) -> Steps[SeriesPage]:
+    """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
+    asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
+    return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
 
 
 def store(scope: ClientScope) -> Steps[StoreInfo]:

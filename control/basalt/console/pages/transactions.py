@@ -19,6 +19,7 @@ from basalt.api.bodies.transactions import (
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
+from basalt.console.history import RANGE, Drawing, charts_panel
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
@@ -42,12 +43,28 @@ _FILTERS = {
 _AFTER = "after"
 _INVALID_AFTER = "invalidAfter"  # the place in the other list of the page
 
+DRAWINGS = (
+    Drawing("Transactions that have not ended", (("open", "Open"), ("hanging", "Hanging"))),
+    Drawing("Invalid list", (("invalid", "Write pointers"),)),
+    Drawing(
+        "Ends",
+        (
+            ("commits_per_s", "Committed"),
+            ("aborts_per_s", "Aborted"),
+            ("conflicts_per_s", "Lost a conflict"),
+            ("timed_out_per_s", "Time was up"),
+        ),
+    ),
+    Drawing("Time of a commit", (("commit_p50_s", "Median"), ("commit_p99_s", "99 of 100"))),
+    Drawing("Age of the oldest", (("oldest_open_s", "That is open"), ("oldest_blocking_s", "For which readers wait"))),
+)
+
 route = RouteTable("console")
 
 
 @route(
     "GET", LIST_PATH, PUBLIC,
-    query=(*PAGE_QUERY, *(text_query(*each) for each in _FILTERS.items()), text_query(_AFTER, "the page behind this one"),
+    query=(*PAGE_QUERY, RANGE, *(text_query(*each) for each in _FILTERS.items()), text_query(_AFTER, "the page behind this one"),
            text_query(_INVALID_AFTER, "the page of the invalid list behind this one")),
 )  # fmt: skip
 async def transactions(request: Request) -> Response:
@@ -62,6 +79,7 @@ async def transactions(request: Request) -> Response:
         Panel("transactions", "Transactions that have not ended", listed, extra={"first": first, "given": given}),
         _invalid_panel(request.text(_INVALID_AFTER) or "", first),
         Panel("manager", "The manager", Call("GET", "/v1/admin/snapshot", ManagerSnapshotInfo)),
+        charts_panel(request, "history", "How it went", *DRAWINGS),
     )
     return await Visit(request).page("Transactions", panels, "transactions.html", given=given, states=STATES)
 

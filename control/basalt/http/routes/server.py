@@ -15,14 +15,17 @@ from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
 from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.topics import TopicDescription
+from basalt.api.positions import UNIT_MS
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import Topic, topic_name
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
+    InputError,
     InvalidNameError,
     InvalidSettingError,
     JobNotFoundError,
+    SeriesNotFoundError,
     SettingNeedsStartError,
 )
 from basalt.http.asgi.requests import JSON
@@ -38,15 +41,19 @@ from basalt.http.routes.route_table import (
     Request,
     RouteTable,
     integer,
+    query,
+    text_query,
     words,
 )
 from basalt.operations.scheduler import RUNS_MAX, Run
+from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
 from basalt.settings import effective
 from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 PIPELINE_TOPICS_MAX = 100  # of one answer: each is read up to where committed readers are, and may have 1,000 tasks
+NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
 
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
 _JOB_ERRORS = (JobNotFoundError,)
@@ -101,7 +108,7 @@ async def namespaces(request: Request) -> list[str]:
     return [
         namespace
         for namespace in await catalog.namespaces()
-        if caller.may("observe", resources.Resource("namespace", (namespace,)))
+        if caller.may("observe", Resource("namespace", (namespace,)))
         or any(caller.may("observe", resources.topic(namespace, name)) for name in await catalog.list(namespace))
     ]
 
@@ -207,6 +214,42 @@ async def store(request: Request) -> bodies.StoreInfo:
     return await request.services.store_info()
 
 
+def is_names(text: str) -> bool:
+    """Tell whether a text is names with commas between, and not too many."""
+    names = text.split(",")
+    return len(text) <= NAMES_CHARS_MAX and len(names) <= NAMES_MAX and all(names) and text.isprintable()
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/series",
+    needs(in_body=("observe cluster", "observe group"), filters="observe group"),
+    query=(
+        query(
+            "names", {"type": "string", "maxLength": NAMES_CHARS_MAX}, "figures, with commas between; without them the list of all",
+            is_names, f"be up to {NAMES_MAX} names with commas between",
+        ),
+        text_query("from", "begin at this time: -1h (before now), or @ and a time; 10 minutes ago by default"),
+        text_query("to", "end before this time; now by default"),
+        words("step", "^[0-9]{1,9}(ms|s|m|h|d)$", "length of a slot, such as 10s; by default as fine as it is kept, of at most 2,000"),
+    ),
+    errors=(SeriesNotFoundError,),
+    tag=admin,
+)  # fmt: skip
+async def series(request: Request) -> bodies.SeriesPage:
+    """The history of the server's figures, and of the lag of consumer groups."""
+    caller, kept, asked = request.caller, request.services.series, request.text("names")
+    if asked is None:
+        figures = [each for each in kept.known() if caller.may("observe", _observed(each.name))]
+        return bodies.SeriesPage(0, (), {}, tuple(map(figure_body, figures)))
+    names = asked.split(",")
+    for name in names:
+        caller.must("observe", _observed(name))
+    step = request.text("step")
+    step_ms = None if step is None else _step_ms(step)
+    return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
+
+
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
 async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
@@ -280,6 +323,20 @@ async def audit(request: Request) -> list[AuditLine]:
     """List the acts of operators, newest first."""
     lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
     return msgspec.convert(lines, list[AuditLine], from_attributes=True)
+
+
+def _observed(name: str) -> Resource:
+    """The resource that a figure tells of: a group, or the whole server."""
+    group = title_of_group(name)
+    return resources.CLUSTER if group is None else resources.group(*group)
+
+
+def _step_ms(text: str) -> int:
+    digits = text.rstrip("dhms")
+    step_ms = int(digits) * UNIT_MS[text[len(digits) :]]
+    if not 0 < step_ms <= STEP_MS_MAX:
+        raise InputError("a slot has up to a day, and not no time", field="step", hint="write 10s, 5m or 1h")
+    return step_ms
 
 
 def _topic(topic: Topic) -> TopicDescription:

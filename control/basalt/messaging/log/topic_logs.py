@@ -121,6 +121,11 @@ class TopicLogs:
             return None
         return log if log.topic.generation == join.generation else None
 
+    def in_memory(self, title: TopicName) -> TopicLog | None:
+        """The topic's log where it is open, for who only looks at it: it is as close to being dropped as before."""
+        found = self._open.get(title)
+        return found if isinstance(found, TopicLog) else None
+
     def find_joined(self, join: Join) -> TopicLog | None:
         """The same, where it is in memory."""
         log = self._open.get(title_of(join.topic))
