@@ -1,8 +1,8 @@
 # Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/runtime.txt, which is enough to run
 # Basalt and its demos, or of requirements/dev.txt, which holds PySpark and all tools.
 # Needed beforehand: GNU make and Python 3.11 or later (with its venv module). What has to do with HBase also needs a JDK
-# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set. So are those of Kerberos without MIT Kerberos' server, programs and
-# headers, and a C compiler.
+# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set. So are those that need a package of requirements/system.txt, which
+# `make system-packages` installs: tests of Kerberos, of the console in a browser, and of what Prometheus reads.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -11,7 +11,7 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PYTHON) deploy/locked_install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference format lock image clean
+.PHONY: help venv dev system-packages demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference monitoring format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -19,6 +19,14 @@ help: ## Show the targets
 venv: $(VENV)/running ## Build the virtual environment in .venv, with what running Basalt needs
 
 dev: $(VENV)/installed ## The same with what developing needs (PySpark, tools), as the targets below do by themselves
+
+system-packages: ## Install the Debian packages that some tests need and that are missing (as root)
+	@missing=$$(for package in $(SYSTEM_PACKAGES); do dpkg --status $$package >/dev/null 2>&1 || echo $$package; done); \
+	if [ -z "$$missing" ]; then exit; fi; \
+	echo "Installing what tests need:" $$missing; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends $$missing
+SYSTEM_PACKAGES = $(strip $(shell sed 's/ *\#.*//' requirements/system.txt))
 
 demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own)
 	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
@@ -101,6 +109,9 @@ bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="-
 
 reference: $(VENV)/installed ## Write what docs/reference says of settings, commands, errors, metrics and calls anew from the code
 	@$(PYTHON) -m deploy.reference
+
+monitoring: $(VENV)/installed ## Write the rules and dashboards of deploy/monitoring anew from the code
+	@$(PYTHON) -m deploy.monitoring
 
 format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
 	@$(PYTHON) -m deploy.blocking_twin

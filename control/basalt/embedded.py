@@ -215,6 +215,7 @@ async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[Ru
     await services.scheduler.start()
     application = build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
     application.sampler.start()
+    application.metrics.watch()
     return services, application
 
 

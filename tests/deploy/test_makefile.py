@@ -50,3 +50,11 @@ def test_gssapi_is_installed_where_it_can_be_compiled_and_nowhere_else(tmp_path:
     (tmp_path / "krb5-config").chmod(0o755)
     plan = dev()
     assert plan.index("requirements/kerberos-build.txt") < plan.index("--no-build-isolation requirements/kerberos.txt")
+
+
+def test_the_packages_that_tests_need_are_installed_by_name_and_without_the_words_about_them():
+    plan = planned("system-packages")
+    assert (
+        "for package in chromium prometheus krb5-kdc krb5-admin-server krb5-user libkrb5-dev gcc libc6-dev; do" in plan
+    )
+    assert "make system-packages" in (ROOT / ".ci" / "run").read_text()

@@ -62,6 +62,8 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "init": Lazy("server", "init", "Write a settings file with every key commented."),
         "config": Lazy("server", "config", "Show, check and change settings."),
         "doctor": Lazy("diagnosis", "doctor", "Check a server and a data directory."),
+        "alerts": Lazy("operations", "alerts", "Tell which alerts of a server would fire now, and why."),
+        "process": Lazy("operations", "process", "Show a server's process: event loop, queues, caches, threads."),
         "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),

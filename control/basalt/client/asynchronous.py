@@ -558,6 +558,8 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     settings = awaiting(admin.settings)
     set_settings = awaiting(admin.set_settings)
     metrics = awaiting(admin.metrics)
+    alerts = awaiting(admin.alerts)
+    process = awaiting(admin.process)
     store = awaiting(admin.store)
     snapshot = awaiting(admin.snapshot)
     publish_snapshot = awaiting(admin.publish_snapshot)

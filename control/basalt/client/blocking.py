@@ -557,6 +557,8 @@ class Admin(Handle[ClientScope, Driver]):
     settings = blocking(admin.settings)
     set_settings = blocking(admin.set_settings)
     metrics = blocking(admin.metrics)
+    alerts = blocking(admin.alerts)
+    process = blocking(admin.process)
     store = blocking(admin.store)
     snapshot = blocking(admin.snapshot)
     publish_snapshot = blocking(admin.publish_snapshot)

@@ -91,6 +91,8 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/series"): "series [{names}] [--from={from}] [--to={to}] [--step {step}]",
     ("GET", "/v1/admin/store"): None,
+    ("GET", "/v1/admin/alerts"): "alerts [--all{all:}]",
+    ("GET", "/v1/admin/process"): "process",
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
@@ -51,6 +52,7 @@ from basalt.operations.series import Series
 from basalt.operations.series_days import SeriesDays
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
@@ -58,6 +60,9 @@ from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
+
+if TYPE_CHECKING:
+    from basalt_engine.stores.hbase.gateway import Gateway
 
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
 
@@ -105,7 +110,10 @@ class Services:
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
+    gateways: Mapping[str, Gateway] = field(default_factory=dict)  # to HBase, by what they are for
     leadership: Leadership | None = None  # of a server that shares its store with others
+    loop_lag: LoopLag = field(init=False)  # of this process, too
+    watching: asyncio.Task[None] | None = None  # what the alerts go by
     stopping: bool = False
     setting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change of settings at a time
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -92,6 +92,7 @@ class Pruner:
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
         self.pruned_total = 0
+        self.region_servers: Mapping[str, RegionServer] = {}  # by host and port, as the last survey found them
 
     async def survey(self) -> Survey:
         """Survey the writers in the present invalid list."""
@@ -108,6 +109,7 @@ class Pruner:
         before = cluster.regions()
         reports = self._reports()
         regions = still_there(before, cluster.regions())
+        self.region_servers = region_servers(regions, reports)
         state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
         certificates = Certificates(regions, reports, self._terms(state))
         return Survey(moment, state, certificates, certificates)
@@ -254,6 +256,13 @@ class Pruner:
         return sorted({pointer for entry in found for pointer in entry.pointers})
 
 
+class RegionServer(NamedTuple):
+    """A region server by the reports of its regions: the time of the oldest, and what its coprocessors have counted since it started."""
+
+    oldest_report_ms: int
+    counts: Mapping[str, int]
+
+
 class Survey(NamedTuple):
     """The findings of one look. `regions` is None where the store has none."""
 
@@ -281,6 +290,22 @@ def read_notes(system: SystemTable) -> Notes:
     for note in garbage_cells.notes(system):
         for pointer in note.write_pointers:
             found.setdefault(pointer, []).append(note.name)
+    return found
+
+
+def region_servers(regions: Sequence[Region], reports: Mapping[str, RegionReport]) -> dict[str, RegionServer]:
+    """The servers of these regions. Each of a server's reports has the counts of all of it, as they were then: the highest are the newest."""
+    found: dict[str, RegionServer] = {}
+    for region in regions:
+        report = reports.get(region.id)
+        if report is None or report.server != region.server:  # of a server that has the region no more
+            continue
+        host_and_port = ":".join(region.server.split(",")[:2])
+        before = found.get(host_and_port, RegionServer(report.report_ms, {}))
+        counts = {
+            name: max(count, before.counts.get(name, 0)) for name, count in report.counters.items() if "." not in name
+        }
+        found[host_and_port] = RegionServer(min(before.oldest_report_ms, report.report_ms), {**before.counts, **counts})
     return found
 
 

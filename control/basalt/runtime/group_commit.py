@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.clock import Clock
+from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
 from basalt_engine.table import Mutation, Store, TableWrite
 
@@ -48,6 +48,7 @@ STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number o
 # Loads for one stage before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
 STAGE_LOADS_MAX = 8
+SIZES = 14  # of the histogram of calls in a group: up to 1, 2, 4 and so on to 8,192, and more
 
 
 log = logging.getLogger("basalt.group_commit")
@@ -204,6 +205,10 @@ class GroupCommit:
         self.queue_bytes = 0
         self.groups = 0
         self.write_ms = 0.0  # all writes together
+        self.calls = 0  # in all groups
+        self.sizes = [0] * (SIZES + 1)  # groups, by the power of two up to which their calls come
+        self.waits = Durations()  # of each group's first call, from its coming to the group's beginning
+        self._first_ms = 0.0  # when the first call came that waits
         self._recent_ms: deque[float] = deque(maxlen=INLINE_WRITES_SEEN)  # that the last writes took
         self._callers = 0  # of the last group
         self._number = 0  # of the last caller
@@ -236,10 +241,22 @@ class GroupCommit:
                 hint="send the same call again after Retry-After",
             )
         self._number += 1
+        if not self._queue:
+            self._first_ms = self._clock.monotonic_ms()
         self._queue.append(_Caller(stage, size_bytes, waiter, self._number))
         self.queue_bytes += size_bytes
         if not self._busy:
             self._wake()
+
+    @property
+    def waiting(self) -> int:
+        """The calls that wait for their group."""
+        return len(self._queue)
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """The bytes of calls beyond which none is taken."""
+        return self._queue_bytes_max
 
     async def stop(self) -> None:
         """Take no more calls; return once all that were taken are answered."""
@@ -266,8 +283,11 @@ class GroupCommit:
 
     def _turn(self) -> None:
         group = Group(self._clock.now_ms())
+        began_ms = self._clock.monotonic_ms()
         callers, group_bytes = self._stage(group)
         self._callers = len(callers)
+        if callers:
+            self._measure(len(callers), began_ms)
         error = self._close(group)
         if error is not None:
             self._finish(group, callers, error)
@@ -279,6 +299,13 @@ class GroupCommit:
             self._write_on_thread(group, callers)
             return
         self._finish(group, callers, self._try_write(group))
+
+    def _measure(self, calls: int, began_ms: float) -> None:
+        """Count a group, once for all its calls: what each call waited is not measured, for that would cost each a look at the clock."""
+        self.calls += calls
+        self.sizes[min((calls - 1).bit_length(), SIZES)] += 1
+        self.waits.add(max(began_ms - self._first_ms, 0.0) / 1_000)
+        self._first_ms = began_ms  # of those that did not fit
 
     def _close(self, group: Group) -> BasaltError | None:
         try:
@@ -388,6 +415,8 @@ class GroupCommit:
 
     def _queue_again(self, caller: _Caller[Any]) -> None:
         """Before all that came later; stages that wait are few, and most came later."""
+        if not self._queue:
+            self._first_ms = self._clock.monotonic_ms()
         place = 0
         while place < len(self._queue) and self._queue[place].number < caller.number:
             place += 1

@@ -32,7 +32,8 @@ from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.metrics import ConnectionMetrics, LeaderMetrics, process_collectors
+from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, process_collectors
+from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import is_asked
 from basalt.server.wiring import RunningServices, pages_of
@@ -173,8 +174,11 @@ class FailoverServer:
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.connections = Connections.of(settings.http)
+        self.loop_lag = LoopLag(clock)
+        self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self._standby = StandbyFrame(self.leadership, clock, settings, self.connections)
+        self._standby.measure(LoopMetrics(self.loop_lag))
         self._serving: _Serving | None = None
         self._collectors: list[Collector] = []
         self._stopping = False
@@ -224,6 +228,7 @@ class FailoverServer:
     async def close(self) -> None:
         """Answer what was taken, give up the lease, and let go of the store. `run` has ended."""
         serving, self._serving = self._serving, None
+        self.loop_lag.stop()
         try:
             if serving is not None:
                 serving.app.sampler.stop()
@@ -248,8 +253,9 @@ class FailoverServer:
         term.when_over(lambda: self._call_in_loop(over.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
-        self._serving = _Serving(term, services, app, thrift)
+        app.metrics.watch()
         app.sampler.start()
+        self._serving = _Serving(term, services, app, thrift)
         log.info("serves under epoch %d", term.epoch)
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
@@ -266,7 +272,7 @@ class FailoverServer:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
-        services.leadership, services.connections = self.leadership, self.connections
+        services.leadership, services.connections, services.loop_lag = self.leadership, self.connections, self.loop_lag
         services.collectors += self._collectors
         try:
             await services.scheduler.start()

@@ -25,7 +25,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
@@ -223,6 +223,7 @@ async def _serve(process: _Process) -> None:
         thrift = await services.start_thrift(address.literal)
         try:
             app = build_app(services, further_routes=pages_of(settings))
+            app.metrics.watch()
             server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
             services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
             _heed(signals, server, tls)

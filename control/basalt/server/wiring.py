@@ -6,12 +6,13 @@ import contextlib
 import logging
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
+from basalt.cluster.led_store import LedStore
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
@@ -20,7 +21,7 @@ from basalt.groups.places import MessagePlaces
 from basalt.http import services
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Forwarders
-from basalt.http.metrics import StoreMetrics
+from basalt.http.collectors import HBaseMetrics, StoreMetrics
 from basalt.http.routes.route_table import Operation
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
@@ -51,6 +52,7 @@ from basalt.operations.series_table import FIGURES
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import open_access
 from basalt.settings import Settings
@@ -70,7 +72,7 @@ from basalt_engine.table import Store
 
 if TYPE_CHECKING:
     from basalt.thrift.calls import Served
-    from basalt_engine.stores.hbase.store import HBaseCluster
+    from basalt_engine.stores.hbase.store import HBaseCluster, HBaseStore
 
 _SERVER_LOG = logging.getLogger("basalt.server")
 
@@ -90,9 +92,14 @@ class RunningServices(services.Services):
         self.settings_at_start = self.settings
         self.forwarders = Forwarders(self.settings.http.forwarders)
         self.connections = Connections.of(self.settings.http)
+        self.loop_lag = LoopLag(self.clock)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
+        elif self.store.kind == "hbase":
+            opened = cast("HBaseStore", self.store.inner if isinstance(self.store, LedStore) else self.store)
+            self.gateways = opened.gateways
+            self.collectors.append(HBaseMetrics(self.gateways))
         self.inspection = Inspection(
             self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.ranges, self.topics, self.audit,
         )  # fmt: skip
@@ -145,6 +152,10 @@ class RunningServices(services.Services):
     async def close(self) -> None:
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
+        if self.watching is not None:
+            self.watching.cancel()
+        if self.leadership is None:  # else it is measured as a standby, too
+            self.loop_lag.stop()
         await self.groups.close()
         await self.scheduler.stop()
         if self.authentication is not None:

@@ -4,6 +4,8 @@ and the document that tells an error.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -344,3 +346,96 @@ class BackupPage(Struct, frozen=True, rename="camel"):
     checked_bytes: int
     faults: tuple[str, ...]
     next: str | None
+
+
+class Alert(Struct, frozen=True, rename="camel"):
+    """An alert of this server, in words. `labels` tell which of several; `expression` is its condition in Prometheus' language.
+
+    `state`: `firing`; `pending`, true since `since_ms`, but not yet for `for_ms`; `ok`, not true; `elsewhere`, only Prometheus can tell.
+    `runbook` is the section of the runbook that says what to do.
+    """
+
+    name: str
+    severity: Literal["critical", "warning", "info"]
+    state: Literal["firing", "pending", "ok", "elsewhere"]
+    text: str
+    labels: dict[str, str]
+    value: float | None
+    since_ms: int | None
+    for_ms: int
+    expression: str
+    runbook: str
+
+
+class AlertList(Struct, frozen=True, rename="camel"):
+    """The alerts at one time. What is asked over time is known since `watched_ms`, which is when the server began to serve."""
+
+    at_ms: int
+    watched_ms: int
+    alerts: tuple[Alert, ...]
+
+
+class ProcessQueue(Struct, frozen=True, rename="camel"):
+    """Something that waits in the server: how many, their bytes, and the most there may be (null: not counted, or no limit of its own)."""
+
+    name: str
+    length: int | None
+    length_max: int | None
+    bytes: int | None
+    bytes_max: int | None
+
+
+class ProcessCache(Struct, frozen=True, rename="camel"):
+    """Something that is kept in memory so that it need not be read, or made, again. Hits and misses since the start; null: not counted."""
+
+    name: str
+    entries: int | None
+    entries_max: int | None
+    bytes: int | None
+    bytes_max: int | None
+    hits: int | None
+    misses: int | None
+
+
+class ProcessThreads(Struct, frozen=True):
+    """The threads of one name, which says what they are for."""
+
+    name: str
+    threads: int
+
+
+class ProcessGateway(Struct, frozen=True, rename="camel"):
+    """A pool of connections to HBase's gateway. `waits`: calls for which none was free at once; times are those of each try."""
+
+    gateway: str
+    pool: str
+    lent: int
+    idle: int
+    connections_max: int
+    waits: int
+    calls: int
+    refused: int
+    lost: int
+    mean_ms: float | None
+
+
+class ProcessInfo(Struct, frozen=True, rename="camel"):
+    """The server's process from within. `loop_lag_ms_max` is the worst of the last minute; null: where the system does not tell."""
+
+    pid: int
+    version: str
+    python: str
+    started_ms: int
+    at_ms: int
+    cpu_seconds: float
+    resident_bytes: int | None
+    open_files: int | None
+    loop_lag_ms: float
+    loop_lag_ms_max: float
+    tasks: int
+    connections: int
+    connections_max: int
+    queues: tuple[ProcessQueue, ...]
+    caches: tuple[ProcessCache, ...]
+    threads: tuple[ProcessThreads, ...]
+    gateways: tuple[ProcessGateway, ...]

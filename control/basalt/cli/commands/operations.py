@@ -1,4 +1,4 @@
-"""`basalt job`, `audit`, `snapshot` and `prune`: what operators do with a running server."""
+"""`basalt job`, `audit`, `snapshot`, `prune`, `alerts` and `process`: what operators do with a running server, and see of it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 import click
 
 from basalt.api.bodies.operations import JobInfo, JobRun
-from basalt.cli.failures import CommandFailure
+from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, CommandFailure
 from basalt.cli.options import (
     JOB,
     Invocation,
     PositionText,
     author_options,
+    command,
     confirm,
     dry_run_option,
     limit_option,
     yes_option,
 )
-from basalt.cli.output import Column, columns, counted, duration_text, row, time_text
+from basalt.cli.output import Column, columns, counted, duration_text, row, size_text, time_text
 from basalt.cli.root import group
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -255,6 +256,67 @@ def restore(invocation: Invocation, since: Any, yes: bool, dry_run: bool, reason
         answer = row(client.admin.prune_restore(since_ms, dry_run=dry_run, reason=reason, by=by))
     would = "would make" if dry_run else "made"
     invocation.out.done(f"{would} {counted(answer['restored'], 'writer')} invalid again", answer)
+
+
+_ALERTS = columns("severity state since_ms name text", since_ms="since", name="alert")
+_PROCESS = (
+    *columns("pid version python started_ms cpu_seconds tasks open_files", started_ms="started", cpu_seconds="CPU seconds"),
+    Column("resident_bytes", size_text, "memory"),
+    Column("loop_lag_ms", duration_text, "loop lag"),
+    Column("loop_lag_ms_max", duration_text, "worst of a minute"),
+    *columns("connections connections_max", connections_max="at most"),
+)  # fmt: skip
+_QUEUES = (
+    *columns("name length length_max", name="queue", length="now", length_max="at most"),
+    Column("bytes", size_text, "bytes"),
+    Column("bytes_max", size_text, "at most"),
+)
+_CACHES = (
+    *columns("name entries entries_max", name="kept in memory", entries_max="at most"),
+    Column("bytes", size_text, "bytes"),
+    Column("bytes_max", size_text, "at most"),
+    *columns("hits misses"),
+)
+_THREADS = columns("name threads", name="threads", threads="number")
+_GATEWAYS = columns(
+    "gateway pool lent idle connections_max waits calls refused lost mean_ms", connections_max="at most", mean_ms="ms"
+)
+
+
+@command()
+@click.option(
+    "--all", "everything", is_flag=True, help="Also those that do not fire, and those that only Prometheus can tell."
+)
+def alerts(invocation: Invocation, everything: bool) -> int:
+    """Tell which alerts of a server would fire now, and which will if it stays so.
+
+    Exit code 1 if one fires that is more than a notice, and else 0. What to do about each is in docs/operations/runbook.md, under its name.
+    """
+    with invocation.client() as client:
+        answer = row(client.admin.alerts(everything=everything))
+    found: list[dict[str, Any]] = answer["alerts"]
+    if invocation.out.for_people and not found:
+        invocation.out.line("no alert would fire")
+    else:
+        invocation.out.rows(_ALERTS, found)
+    bad = [each for each in found if each["state"] == "firing" and each["severity"] != "info"]
+    return EXIT_FAILURE if bad else EXIT_OK
+
+
+@command()
+def process(invocation: Invocation) -> None:
+    """Show a server's process from within: its event loop, queues, caches, connections and threads."""
+    with invocation.client() as client:
+        answer = row(client.admin.process())
+    if not invocation.out.for_people:
+        invocation.out.record(answer)
+        return
+    invocation.out.record(answer, _PROCESS)
+    tables = ((_QUEUES, "queues"), (_CACHES, "caches"), (_GATEWAYS, "gateways"), (_THREADS, "threads"))
+    for shown, name in tables:
+        if answer[name]:
+            invocation.out.line("")
+            invocation.out.rows(shown, answer[name])
 
 
 def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:

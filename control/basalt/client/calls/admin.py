@@ -10,6 +10,7 @@ from msgspec import ValidationError
 from basalt.api.bodies import json
 from basalt.api.bodies.groups import GroupMode, ListedGroups
 from basalt.api.bodies.operations import (
+    AlertList,
     AuditLine,
     Backup,
     BackupPage,
@@ -19,6 +20,7 @@ from basalt.api.bodies.operations import (
     JobInfo,
     JobRun,
     ManagerSnapshotInfo,
+    ProcessInfo,
     PrunedWriters,
     PruneRun,
     PruneStatus,
@@ -182,6 +184,19 @@ def series(
     """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
     asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
     return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
+
+
+def alerts(scope: ClientScope, *, everything: bool = False) -> Steps[AlertList]:
+    """The alerts that would fire now, in words, and those that will if it stays so; with `everything` those in order, too.
+
+    Each names the section of docs/operations/runbook.md that says what to do.
+    """
+    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None))
+
+
+def process(scope: ClientScope) -> Steps[ProcessInfo]:
+    """The server's process from within: the lag of its event loop, its queues, caches, connections and threads."""
+    return _get(ProcessInfo, "show the process", "process")
 
 
 def store(scope: ClientScope) -> Steps[StoreInfo]:

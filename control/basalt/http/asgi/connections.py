@@ -34,6 +34,11 @@ class Connections:
         """None yet, with the limits of the settings."""
         return cls(settings.connections_max, settings.connections_per_address_max)
 
+    @property
+    def total_max(self) -> int:
+        """The most that all clients may have together."""
+        return self._total_max
+
     def open(self, address: str | None, now_s: float) -> bool:
         """Count one more; False: it is one too many, and must be closed. `now_s` is of a clock that never goes back."""
         network = network_of(address)

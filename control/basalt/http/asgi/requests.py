@@ -75,6 +75,16 @@ class BodyBudget:
         self._total_bytes_max = total_bytes_max
         self._taken_bytes = 0
 
+    @property
+    def taken_bytes(self) -> int:
+        """The bytes of the bodies that are not whole yet."""
+        return self._taken_bytes
+
+    @property
+    def total_bytes_max(self) -> int:
+        """The most that these may be together."""
+        return self._total_bytes_max
+
     def take(self, size_bytes: int, held_bytes: int) -> None:
         """Take memory for the next part of a body that holds `held_bytes` already.
 

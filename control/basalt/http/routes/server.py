@@ -30,6 +30,7 @@ from basalt.errors import (
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
+from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
@@ -40,6 +41,7 @@ from basalt.http.routes.route_table import (
     TOPIC,
     Request,
     RouteTable,
+    flag,
     integer,
     query,
     text_query,
@@ -248,6 +250,24 @@ async def series(request: Request) -> bodies.SeriesPage:
     step = request.text("step")
     step_ms = None if step is None else _step_ms(step)
     return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/alerts",
+    needs("observe", CLUSTER),
+    query=(flag("all", "also those that do not fire, and those that only Prometheus can tell"),),
+    tag=admin,
+)
+async def alerts(request: Request) -> bodies.AlertList:
+    """The alerts that would fire now, in words; and those that will if it stays so."""
+    return await request.metrics.alerts(everything=request.flag("all"))
+
+
+@route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
+async def process(request: Request) -> bodies.ProcessInfo:
+    """The server's process from within: its event loop, queues, caches, connections and threads."""
+    return process_info(request.services, request.bodies)
 
 
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)

@@ -6,7 +6,7 @@ import ssl
 
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
 
 
 def shown(metrics: TlsMetrics) -> dict[str, float]:

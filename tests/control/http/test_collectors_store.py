@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics_core import Metric
 
-from basalt.http.metrics import Metrics, StoreMetrics
+from basalt.http.collectors import StoreMetrics
+from basalt.http.metrics import Metrics
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock

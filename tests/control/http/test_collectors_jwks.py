@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from basalt.access.proofs.jwks import ALGORITHMS, Jwks
-from basalt.http.metrics import JwksMetrics
+from basalt.http.collectors import JwksMetrics
 from basalt_engine.clock import ManualClock
 from tests.control.access.proofs.identity_provider import key_set, public_jwk
 
