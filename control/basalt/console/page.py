@@ -67,7 +67,8 @@ PAGE_QUERY = (PANEL, AS_JSON)
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open.
+    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open, `every` so many
+    turns, for what changes slowly or costs much.
 
     `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
     """
@@ -77,6 +78,7 @@ class Panel:
     call: Call
     template: str = ""
     live: bool = True
+    every: int = 1
     subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
 

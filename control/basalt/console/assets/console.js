@@ -47,13 +47,15 @@
       return;
     }
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById(panel.id);
-    const isFilled = [...panel.querySelectorAll("input")].some((field) => field.value !== field.defaultValue);
-    if (fresh === null || isFilled || panel.contains(document.activeElement) || panel.querySelector("details[open]")) return;
+    if (fresh === null || panel.contains(document.activeElement) || panel.querySelector("details[open]")) return;
     show(fresh);
     panel.replaceWith(fresh);
   };
+  let turn = 0;
+  const isDue = (panel) => turn % Number(panel.dataset.every || 1) === 0;
   const tick = async () => {
-    if (!held && !document.hidden) await Promise.all([...document.querySelectorAll("[data-live]")].map(renew));
+    turn += 1;
+    if (!held && !document.hidden) await Promise.all([...document.querySelectorAll("[data-live]")].filter(isDue).map(renew));
     setTimeout(tick, refreshMs);
   };
 

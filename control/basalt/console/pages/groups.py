@@ -16,6 +16,7 @@ from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
 from basalt.console.copy_lines import GROUP
 from basalt.console.forms import form_of
+from basalt.console.history import RANGE, charts_panel, lag_drawings
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
@@ -25,6 +26,7 @@ COUNT_MS = 10  # of each time that an open list renews itself
 CLAIMS = 50
 SLOTS = 50
 MESSAGES = 50
+CHART_TURNS = 6  # after which charts are drawn anew
 LIST_PATH = f"{CONSOLE_PATH}/groups"
 OF_TOPIC_PATH = CONSOLE_PATH + "/ns/{namespace}/topics/{topic}/groups"
 ONE_PATH = OF_TOPIC_PATH + "/{group}"
@@ -78,7 +80,7 @@ def _list(path: str, given: Mapping[str, str], fixed: Mapping[str, str]) -> Pane
 
 @route(
     "GET", ONE_PATH, PUBLIC,
-    query=(*PAGE_QUERY, text_query("state", "only messages in this state"), text_query("message", "a message to explain")),
+    query=(*PAGE_QUERY, RANGE, text_query("state", "only messages in this state"), text_query("message", "a message to explain")),
 )  # fmt: skip
 async def group(request: Request) -> Response:
     """Show a group: how far behind it is and why, who works for it, and on what."""
@@ -99,6 +101,8 @@ async def group(request: Request) -> Response:
             extra={"state": state, "states": STATES, "limit": MESSAGES},
         ),
     ]  # fmt: skip
+    drawings = lag_drawings(names["namespace"], names["topic"], names["group"])
+    panels.append(charts_panel(request, "history", "How far behind it was", *drawings, every=CHART_TURNS))
     if message:
         asked = Call("GET", f"{GROUP}/messages/{{message}}", bodies.GroupMessage, {**names, "message": message})
         panels.append(Panel("group_message", "One message", asked))

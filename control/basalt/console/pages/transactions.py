@@ -129,12 +129,12 @@ def _invalid_panel(after: str, first: str) -> Panel:
     )
 
 
-def hanging_panel(rows: int) -> Panel:
+def hanging_panel(rows: int, every: int = 1) -> Panel:
     """The transactions that hold readers back or take long, worst first."""
     call = Call(
         "GET", "/v1/admin/transactions/hanging", HangingList, query={"limit": str(rows), "rows": str(ROWS_READ)}
     )
-    return Panel("hanging", "What holds readers back, or takes long", call)
+    return Panel("hanging", "What holds readers back, or takes long", call, every=every)
 
 
 def abort_of(name: str) -> Act:
