@@ -7,8 +7,9 @@ import gzip
 import pytest
 
 from basalt.console.assets import ASSETS
-from basalt.console.pages.overview import AUDIT_LINES, GROUPS, HANGING_ROWS
+from basalt.console.pages.overview import ALERTS_AGE_MS, AUDIT_LINES, GROUPS, HANGING_ROWS
 from basalt.errors import StoreError
+from basalt.http.routes.server import ALERTS_AGE_MS_MAX
 from tests.control.console.conftest import Page
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
@@ -52,6 +53,17 @@ def test_an_alert_that_fires_is_told_with_what_it_says(client, browser, api):
     for name in told:
         assert name in page.text
     assert "docs/operations/runbook.md#" in page.text
+
+
+def test_an_open_overview_has_no_alerts_evaluated_that_the_server_has_just_looked_at(client, api):
+    first = api("GET", "/v1/admin/alerts")["atMs"]
+    assert ALERTS_AGE_MS < ALERTS_AGE_MS_MAX
+    client.clock.advance(ALERTS_AGE_MS - 1)
+    assert api("GET", f"/v1/admin/alerts?ageMs={ALERTS_AGE_MS}")["atMs"] == first
+    assert api("GET", f"/v1/admin/alerts?all=true&ageMs={ALERTS_AGE_MS}")["atMs"] == client.clock.now_ms()
+    client.clock.advance(1)
+    assert api("GET", f"/v1/admin/alerts?ageMs={ALERTS_AGE_MS}")["atMs"] == client.clock.now_ms()
+    assert api("GET", f"/v1/admin/alerts?ageMs={ALERTS_AGE_MS_MAX + 1}", status=400)
 
 
 def test_a_job_that_is_paused_is_there_and_the_others_are_not(browser, api):

@@ -186,12 +186,12 @@ def series(
     return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
 
 
-def alerts(scope: ClientScope, *, everything: bool = False) -> Steps[AlertList]:
+def alerts(scope: ClientScope, *, everything: bool = False, age_ms: int | None = None) -> Steps[AlertList]:
     """The alerts that would fire now, in words, and those that will if it stays so; with `everything` those in order, too.
 
-    Each names the section of docs/operations/runbook.md that says what to do.
+    Each names the section of docs/operations/runbook.md that says what to do. A look of the server's that is no older than `age_ms` will do.
     """
-    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None))
+    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None, ageMs=age_ms))
 
 
 def process(scope: ClientScope) -> Steps[ProcessInfo]:

@@ -24,6 +24,7 @@ from basalt.console.pages.transactions import hanging_panel
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
 
+ALERTS_AGE_MS = 20_000  # the server looks by itself every 15 s
 AUDIT_LINES = 10
 HANGING_ROWS = 5
 GROUPS = 5
@@ -51,7 +52,7 @@ async def overview(request: Request) -> Response:
     worst = {"sort": "age", "limit": str(GROUPS), "countMs": str(COUNT_MS)}
     panels = (
         Panel("readiness", "Health", Call("GET", "/readyz", Readiness), every=SOON),
-        Panel("alerts", "Alerts that would fire now", Call("GET", "/v1/admin/alerts", AlertList), every=SOON),
+        Panel("alerts", "Alerts that would fire now", Call("GET", "/v1/admin/alerts", AlertList, query={"ageMs": str(ALERTS_AGE_MS)}), every=SOON),
         hanging_panel(HANGING_ROWS, every=SOON),
         Panel("manager", "Transactions", Call("GET", "/v1/admin/snapshot", ManagerSnapshotInfo), every=NOW),
         Panel("worst_groups", "Groups that are the furthest behind", Call("GET", "/v1/admin/groups", ListedGroups, query=worst), every=SOON),

@@ -54,6 +54,7 @@ from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
+ALERTS_AGE_MS_MAX = 60_000
 PIPELINE_TOPICS_MAX = 100  # of one answer: each is read up to where committed readers are, and may have 1,000 tasks
 NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
 
@@ -256,12 +257,15 @@ async def series(request: Request) -> bodies.SeriesPage:
     "GET",
     ADMIN_PATH + "/alerts",
     needs("observe", CLUSTER),
-    query=(flag("all", "also those that do not fire, and those that only Prometheus can tell"),),
+    query=(
+        flag("all", "also those that do not fire, and those that only Prometheus can tell"),
+        integer("ageMs", 0, ALERTS_AGE_MS_MAX, "a look that is no older will do, unless all are asked for; 0, a new one, when it is left out"),
+    ),
     tag=admin,
-)
+)  # fmt: skip
 async def alerts(request: Request) -> bodies.AlertList:
     """The alerts that would fire now, in words; and those that will if it stays so."""
-    return await request.metrics.alerts(everything=request.flag("all"))
+    return await request.metrics.alerts(everything=request.flag("all"), age_ms_max=request.integer("ageMs") or 0)
 
 
 @route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
