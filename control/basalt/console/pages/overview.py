@@ -34,6 +34,10 @@ COUNT_MS = (
 # How often panels are renewed, in turns of `console.refresh_ms`.
 NOW, SOON, SELDOM = 1, 3, 12
 
+# The panels that stand beside each other where there is room.
+ROWS = (
+    ("readiness", "alerts"), ("hanging",), ("manager", "worst_groups"), ("history",), ("process", "store", "jobs"), ("audit",),
+)  # fmt: skip
 DRAWINGS = (
     Drawing(
         "Calls a second", (("publishes_per_s", "Publish"), ("fetches_per_s", "Fetch"), ("commits_per_s", "Commit"))
@@ -64,4 +68,4 @@ async def overview(request: Request) -> Response:
             "audit", "Last acts", Call("GET", "/v1/admin/audit", list[AuditLine], query={"limit": str(AUDIT_LINES)}), every=SOON
         ),
     )  # fmt: skip
-    return await Visit(request).page("Overview", panels)
+    return await Visit(request).page("Overview", panels, "overview.html", rows=ROWS)
