@@ -120,7 +120,7 @@ format: $(VENV)/installed ## Format the code, mend what ruff can mend, and gener
 
 lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml $(LOCK) --extra hbase --extra tephra --output-file requirements/runtime.txt
-	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra hbase --extra tephra --extra arrow --extra jwt --output-file requirements/image.txt
+	uv pip compile pyproject.toml $(LOCK) --constraint requirements/runtime.txt --extra hbase --extra tephra --extra arrow --extra jwt --extra otel --output-file requirements/image.txt
 	uv pip compile --group build $(LOCK) --output-file requirements/build.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/image.txt --constraint requirements/build.txt --extra dev --output-file requirements/dev.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/dev.txt --extra kerberos --output-file requirements/kerberos.txt

@@ -18,7 +18,6 @@ from basalt.access.policy import Caller
 from basalt.access.principal import internal
 from basalt.access.proofs.jwks import ALGORITHMS, Jwks
 from basalt.errors import BusyError
-from basalt.http import collectors
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
@@ -68,8 +67,8 @@ class World:
         self.runner = runner
         self.services = services
         self.store = store
+        assert isinstance(services.clock, ManualClock)
         self.clock = services.clock
-        assert isinstance(self.clock, ManualClock)
         self.client = GroupClient(services, runner)
         self.asking = self.client.app  # which asks callers who they are, where the settings say so
         self.client.app = build_app(services, Caller(internal("test"), None))
@@ -326,7 +325,7 @@ def test_an_alert_fires_when_what_it_is_about_happens(
     assert name not in world.states()
     if name == "BasaltDiskFull":
         usage = shutil.disk_usage(tmp_path)
-        monkeypatch.setattr(collectors.shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 20))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 20))
     fault.begin(world)
     world.pass_time(fault.seconds, lambda: fault.go_on(world))
     assert world.states()[name] == "firing"

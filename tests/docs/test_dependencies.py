@@ -17,6 +17,7 @@ OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 DISTRIBUTIONS = {
     "Hbase_thrift": "happybase",
     "jwt": "pyjwt",
+    "opentelemetry": "opentelemetry-api",
     "prometheus_client": "prometheus-client",
     "yaml": "pyyaml",
 }
@@ -42,7 +43,7 @@ def locked(page: Path) -> dict[str, str]:
 
 def test_every_library_that_the_packages_import_is_declared(product: dict[str, ast.Module], project: dict[str, Any]):
     declared = {normalised(each) for each in project["dependencies"]}
-    extras = ("server", "hbase", "spark", "tephra", "jwt", "kerberos")
+    extras = ("server", "hbase", "spark", "tephra", "jwt", "kerberos", "otel")
     declared |= {normalised(each) for extra in extras for each in project["optional-dependencies"][extra]}
     imported = {
         name.split(".")[0]
@@ -62,9 +63,12 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
 
 def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: dict[str, Any]):
     extras = [
-        project["optional-dependencies"][extra] for extra in ("hbase", "tephra", "arrow", "jwt", "kerberos", "spark")
+        project["optional-dependencies"][extra]
+        for extra in ("hbase", "tephra", "arrow", "jwt", "kerberos", "otel", "spark")
     ]
-    modules = {distribution: module for module, distribution in DISTRIBUTIONS.items()}
+    modules = {"opentelemetry-sdk": "opentelemetry"} | {
+        distribution: module for module, distribution in DISTRIBUTIONS.items()
+    }
     names = {normalised(each) for extra in extras for each in extra} - {"basalt-mq"}
     missing = sorted(modules.get(name, name) for name in names)
     assert "thriftpy2" in missing
@@ -75,9 +79,9 @@ def test_a_server_needs_no_library_of_an_extra_before_its_settings_do(project: d
 
 LOCKS = {  # by file, the extras that it is for
     "runtime.txt": ("server", "hbase", "tephra"),
-    "image.txt": ("server", "hbase", "tephra", "arrow", "jwt"),
+    "image.txt": ("server", "hbase", "tephra", "arrow", "jwt", "otel"),
     "kerberos.txt": ("server", "kerberos"),
-    "dev.txt": ("server", "hbase", "tephra", "arrow", "jwt", "spark", "dev"),
+    "dev.txt": ("server", "hbase", "tephra", "arrow", "jwt", "otel", "spark", "dev"),
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 import aiohttp
 from yarl import URL
 
+from basalt.client import traces
 from basalt.client.attempts import Send
 from basalt.client.credential import TokenAwayError
 from basalt.client.http_transport import CONNECT_MS_MAX, IDLE_MS_MAX
@@ -51,6 +52,15 @@ class AiohttpTransport:
         """Send the request once, over a kept connection or a new one."""
         if self._closed:
             raise RuntimeError("this client is closed; connect again")
+        span, tracing = traces.begun(request, self._url)
+        reply: Reply | None = None
+        try:
+            reply = await self._exchange(request, tracing)
+            return reply
+        finally:
+            traces.ended(span, reply)
+
+    async def _exchange(self, request: Send, tracing: dict[str, str]) -> Reply:
         if self._session is None:
             self._session = self._open()  # here, for a session belongs to the loop that it is made in
         tls = self._tls
@@ -58,7 +68,7 @@ class AiohttpTransport:
             if tls.due:
                 await asyncio.to_thread(tls.look)
             tls = tls.context
-        headers = {**self._headers, **request.headers}
+        headers = {**self._headers, **request.headers, **tracing}
         data: bytes | AsyncIterator[bytes] | None = request.body or None
         if len(request.body) > PIECE_BYTES:
             headers["Content-Length"] = str(len(request.body))

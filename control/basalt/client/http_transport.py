@@ -13,7 +13,9 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from basalt.client import traces
 from basalt.client.attempts import Send
 from basalt.client.credential import TokenAwayError
 from basalt.client.kerberos import Sign
@@ -58,6 +60,15 @@ class HttpTransport:
         """Send the request once, over a kept connection or a new one."""
         if self._closed:
             raise RuntimeError("this client is closed; connect again")
+        span, tracing = traces.begun(request, self._url)
+        reply: Reply | None = None
+        try:
+            reply = self._exchange(replace(request, headers={**request.headers, **tracing}) if tracing else request)
+            return reply
+        finally:
+            traces.ended(span, reply)
+
+    def _exchange(self, request: Send) -> Reply:
         deadline_ms = self._monotonic_ms() + request.timeout_ms
         connection = self._kept()
         if connection is None:

@@ -33,6 +33,7 @@ from basalt.http.asgi.responses import (
     internal_error,
     json_response,
     log_access,
+    log_slow,
     problem_response,
     send_response,
 )
@@ -53,7 +54,9 @@ from basalt.http.routes import (
 from basalt.http.routes.route_table import Found, Operation, Request, Routes
 from basalt.http.sampler import Sampler
 from basalt.http.services import Services
+from basalt.http.traces import About, traced_by
 from basalt.transactions.codec import SnapshotBytes
+from basalt_engine.clock import STAGES
 
 # A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
 PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"
@@ -171,8 +174,12 @@ class Frame:
         if found.submit is None or len(body) > self.bodies.bytes_max:
             return False
         request.path, request.query = found.path, found.query
-        if not found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange)):
-            return False
+        token = STAGES.set(request.stages)
+        try:
+            if not found.submit(request, body, functools.partial(_StageAnswer, self, request, exchange)):
+                return False
+        finally:
+            STAGES.reset(token)
         request.charge_body(len(body))
         return True
 
@@ -195,6 +202,7 @@ class Frame:
             self._note(request)
 
     async def _respond(self, request: Request, refused: BasaltError | None = None) -> None:
+        STAGES.set(request.stages)
         try:
             try:
                 if refused is not None:
@@ -240,19 +248,31 @@ class Frame:
         return problem_response(error, request.id)
 
     def _note(self, request: Request) -> None:
-        now_ms = self._clock.monotonic_ms()
-        duration_ms = now_ms - request.started_ms
-        request.charge_answer(now_ms)
+        monotonic_ms, now_ms, services = self._clock.monotonic_ms(), self._clock.now_ms(), self._services
+        duration_ms = monotonic_ms - request.started_ms
+        request.charge_answer(monotonic_ms)
         self.metrics.answered(request, duration_ms)
-        principal = "" if self._services.authentication is None else request.caller.principal
-        log_access(
-            request,
-            duration_ms,
-            self._clock.now_ms(),
-            self._services.settings.log.access,
-            principal,
-            self._services.forwarders.client_of(request),
-        )
+        client = services.forwarders.client_of(request)
+        trace_id = traced_by(request)
+        if services.traces is not None and services.traces.is_sampled(request):
+            about = About(_topic(request), _transaction(request), client, request.traceparents)
+            trace_id = services.traces.answered(request, now_ms, duration_ms, request.stages, about)
+        principal = "" if services.authentication is None else request.caller.principal
+        settings = services.settings.log
+        log_access(request, duration_ms, now_ms, settings.access, principal, client, trace_id)
+        if settings.slow_ms is not None and duration_ms >= settings.slow_ms:
+            log_slow(request, duration_ms, principal, client, trace_id)
+
+
+def _transaction(request: Request) -> int:
+    """The transaction that the request is about: by its first write pointer, though it wrote under another. 0: none."""
+    write_pointer = request.writer or request.asked_id[0]
+    return request.services.transactions.manager.id_of(write_pointer) if write_pointer else 0
+
+
+def _topic(request: Request) -> str:
+    """The topic that the request's path names, as people write it."""
+    return ":".join(request.path[name] for name in ("namespace", "topic") if name in request.path)
 
 
 class _StageAnswer:

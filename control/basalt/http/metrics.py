@@ -154,7 +154,7 @@ class Metrics:
         self._problems: Counter[str] = Counter(dict.fromkeys((*FAULTS, SessionFencedError.code), 0))
         self.sent_bytes = self.requests_total = self.problems_total = 0
         self.topics = TopicSeries()
-        self._groups = GroupMetrics(services.group_inspection)
+        self._groups = GroupMetrics(services.group_inspection, services.clock)
         self._process = process_collectors()
         self._alerts = AlertWatch(services.clock)
         self._last_alerts: AlertList | None = None

@@ -29,6 +29,7 @@ from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Forwarders
+from basalt.http.traces import Traces
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
@@ -111,6 +112,7 @@ class Services:
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
     gateways: Mapping[str, Gateway] = field(default_factory=dict)  # to HBase, by what they are for
+    traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
     loop_lag: LoopLag = field(init=False)  # of this process, too
     watching: asyncio.Task[None] | None = None  # what the alerts go by

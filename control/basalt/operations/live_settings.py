@@ -7,7 +7,7 @@ parts that hold a copy are told here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TypeAlias
 
@@ -48,10 +48,20 @@ def put_in_force(before: Settings, after: Settings, messaging: Messages, schedul
     """Tell the parts that hold a copy of a setting."""
     if after.log.level != before.log.level:  # where the server lives in another program, the level is that program's
         logging.getLogger().setLevel(after.log.level.upper())
+    if after.log.levels != before.log.levels:
+        set_levels(after.log.levels, before.log.levels)
     messaging.limits = SliceLimits(after.messaging.fetch_messages_max, after.messaging.fetch_bytes_max)
     pruner.window = after.jobs.prune.window
     for job in fields(after.jobs):
         scheduler.change(job.name.replace("_", "-"), getattr(after.jobs, job.name))
+
+
+def set_levels(levels: Sequence[str], before: Sequence[str] = ()) -> None:
+    """Give loggers levels of their own, as `log.levels` has them; those that had one before have `log.level` again."""
+    for name in (each.partition("=")[0] for each in before):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, _, level in (each.partition("=") for each in levels):
+        logging.getLogger(name).setLevel(level.upper())
 
 
 def _changes(before: Settings, after: Settings, asked: Mapping[str, object]) -> tuple[ChangedSetting, ...]:

@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.clock import Clock, Durations
+from basalt_engine.clock import STAGES, Clock, Durations, Stages
 from basalt_engine.errors import BasaltError
 from basalt_engine.table import Mutation, Store, TableWrite
 
@@ -118,6 +118,8 @@ class Group:
         self._writing: list[Callable[[], None]] = []
         self._lists: tuple[list[Any], ...] = (*self._mutations, self._done, self._failed, self._writing)
         self._late_bytes = 0
+        self._written_ms: tuple[float, float] | None = None  # from when until when it was written
+        self._waits: Stages | None = None  # what that waited for, where the store is far away
 
     def add(self, table: str, *mutations: Mutation, phase: Phase = Phase.ROWS) -> None:
         """Mutations to write with the group, in this order."""
@@ -175,9 +177,11 @@ def _by_table(items: list[tuple[str, Mutation | MakeMutation]]) -> list[TableWri
 
 
 class _Caller(Generic[T]):
-    __slots__ = ("number", "refusal", "releases", "result", "size_bytes", "stage", "waiter")
+    __slots__ = ("number", "queued_ms", "refusal", "releases", "result", "size_bytes", "stage", "stages", "waiter")
 
-    def __init__(self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int) -> None:
+    def __init__(
+        self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int, queued_ms: float
+    ) -> None:
         self.stage = stage
         self.size_bytes = size_bytes
         self.waiter = waiter
@@ -185,6 +189,8 @@ class _Caller(Generic[T]):
         self.result: Any = None  # the stage's, once it has run
         self.refusal: Exception | None = None  # or what it raised
         self.releases: Sequence[Callable[[], None]] = ()  # of what was loaded for the stage
+        self.stages = STAGES.get()  # of the call that it is a part of, for which it waits
+        self.queued_ms = queued_ms
 
     def release(self) -> None:
         """Let go of what was loaded for the stage."""
@@ -208,7 +214,6 @@ class GroupCommit:
         self.calls = 0  # in all groups
         self.sizes = [0] * (SIZES + 1)  # groups, by the power of two up to which their calls come
         self.waits = Durations()  # of each group's first call, from its coming to the group's beginning
-        self._first_ms = 0.0  # when the first call came that waits
         self._recent_ms: deque[float] = deque(maxlen=INLINE_WRITES_SEEN)  # that the last writes took
         self._callers = 0  # of the last group
         self._number = 0  # of the last caller
@@ -241,9 +246,7 @@ class GroupCommit:
                 hint="send the same call again after Retry-After",
             )
         self._number += 1
-        if not self._queue:
-            self._first_ms = self._clock.monotonic_ms()
-        self._queue.append(_Caller(stage, size_bytes, waiter, self._number))
+        self._queue.append(_Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms()))
         self.queue_bytes += size_bytes
         if not self._busy:
             self._wake()
@@ -284,10 +287,12 @@ class GroupCommit:
     def _turn(self) -> None:
         group = Group(self._clock.now_ms())
         began_ms = self._clock.monotonic_ms()
+        if self._store.remote:
+            group._waits = Stages()
         callers, group_bytes = self._stage(group)
         self._callers = len(callers)
         if callers:
-            self._measure(len(callers), began_ms)
+            self._measure(len(callers), began_ms - callers[0].queued_ms)
         error = self._close(group)
         if error is not None:
             self._finish(group, callers, error)
@@ -300,12 +305,11 @@ class GroupCommit:
             return
         self._finish(group, callers, self._try_write(group))
 
-    def _measure(self, calls: int, began_ms: float) -> None:
-        """Count a group, once for all its calls: what each call waited is not measured, for that would cost each a look at the clock."""
+    def _measure(self, calls: int, wait_ms: float) -> None:
+        """Count a group, once for all its calls, with the wait of the first."""
         self.calls += calls
         self.sizes[min((calls - 1).bit_length(), SIZES)] += 1
-        self.waits.add(max(began_ms - self._first_ms, 0.0) / 1_000)
-        self._first_ms = began_ms  # of those that did not fit
+        self.waits.add(wait_ms / 1_000)
 
     def _close(self, group: Group) -> BasaltError | None:
         try:
@@ -397,6 +401,7 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_queue(self, caller: _Caller[Any], missing: NotLoadedError) -> None:
+        STAGES.set(caller.stages)  # this task was made in the turn of another call
         error: Exception | None = None
         try:
             caller.releases = (*caller.releases, await missing.load())
@@ -415,8 +420,6 @@ class GroupCommit:
 
     def _queue_again(self, caller: _Caller[Any]) -> None:
         """Before all that came later; stages that wait are few, and most came later."""
-        if not self._queue:
-            self._first_ms = self._clock.monotonic_ms()
         place = 0
         while place < len(self._queue) and self._queue[place].number < caller.number:
             place += 1
@@ -436,18 +439,25 @@ class GroupCommit:
 
     def _write(self, group: Group) -> None:
         start_ms = self._clock.monotonic_ms()
-        phases = group._writes(self._store.atomic)
-        for number, writes in enumerate(phases):
-            try:
-                self._store.write(writes)
-            except BasaltError as error:
-                if number == 0:
-                    raise
-                # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
-                raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
+        token = STAGES.set(group._waits)
+        phases: list[list[TableWrite]] = []
+        try:
+            phases = group._writes(self._store.atomic)
+            for number, writes in enumerate(phases):
+                try:
+                    self._store.write(writes)
+                except BasaltError as error:
+                    if number == 0:
+                        raise
+                    # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
+                    raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
+        finally:
+            STAGES.reset(token)
+            stop_ms = self._clock.monotonic_ms()
+            group._written_ms = (start_ms, stop_ms)
         if phases:
             self.groups += 1
-            took_ms = self._clock.monotonic_ms() - start_ms
+            took_ms = stop_ms - start_ms
             self.write_ms += took_ms
             self._recent_ms.append(took_ms)
 
@@ -463,6 +473,8 @@ class GroupCommit:
             except Exception:
                 log.exception("a callback after a write failed")
         for caller in callers:
+            if caller.stages is not None and group._written_ms is not None:
+                caller.stages.add_write(caller.queued_ms, *group._written_ms, group._waits)
             if not caller.waiter.done():
                 self._answer_caller(caller, error or caller.refusal)
         if self._queue:

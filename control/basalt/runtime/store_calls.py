@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from basalt.errors import BusyError
 from basalt_engine.cells.keys import TableKeys
+from basalt_engine.clock import stage
 from basalt_engine.keys import TABLE_MARK, TopicKeys, base_bucket, is_table_prefix
 from basalt_engine.table import Store
 
@@ -58,12 +59,14 @@ class StoreCalls:
             shares = self._threads.shares(self, "what belongs to no topic", None)
         else:
             shares = self._threads.shares(keys.prefix, _name(keys.prefix), base_bucket(keys.prefix, keys.buckets))
-        return await self._threads.read(shares, lambda: call(*args, **kwargs))
+        with stage("read"):
+            return await self._threads.read(shares, lambda: call(*args, **kwargs))
 
     async def long(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call that reads much, or waits for the disk: it is made on a thread for a local store too."""
         if self._threads is None:
-            return await asyncio.to_thread(call, *args, **kwargs)
+            with stage("read"):
+                return await asyncio.to_thread(call, *args, **kwargs)
         return await self(call, *args, **kwargs)
 
     async def write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -26,18 +26,20 @@ from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.http.collectors import TlsMetrics
+from basalt.http.traces import Traces
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ListenAddress, family_of, listen_address
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
 from basalt.server.tls import Tls
-from basalt.server.wiring import open_services, open_store, pages_of
+from basalt.server.wiring import RunningServices, open_services, open_store, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
 from basalt_engine import __version__
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.rocks.data_directory import others_may
+from basalt_engine.table import Store
 
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
 KEEP_ALIVE_S = 75  # longer than a long poll, so that a client's next one finds its connection open
@@ -122,6 +124,7 @@ class _Process:
         self._port_file = port_file
         self._tell = tell
         self._started_ms = self.clock.monotonic_ms()
+        self.traces = Traces.configured(os.environ, f"{socket.gethostname()}:{os.getpid()}")
 
     def has_store(self, took_ms: float) -> None:
         """Say what runs on what. Not before the store is open: a start that is refused says only why."""
@@ -183,7 +186,11 @@ def serve(
     keep_large_buffers()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     process = _Process(settings, signals, port_file, tell)
-    uvloop.run(_serve(process))
+    try:
+        uvloop.run(_serve(process))
+    finally:
+        if process.traces is not None:
+            process.traces.close()
     process.stopped()
 
 
@@ -222,6 +229,7 @@ async def _serve(process: _Process) -> None:
         signals.stage = "it opened its ports"
         thrift = await services.start_thrift(address.literal)
         try:
+            services.traces = process.traces
             app = build_app(services, further_routes=pages_of(settings))
             app.metrics.watch()
             server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
@@ -248,7 +256,7 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
-        open_services=lambda store, epoch: open_services(settings, None, store=store, clock=clock, epoch=epoch),
+        open_services=functools.partial(_open_to_lead, process),
         start_thrift=lambda services: services.start_thrift(address.literal), settings=settings,
     )  # fmt: skip
     process.has_store(clock.monotonic_ms() - began_ms)
@@ -269,6 +277,12 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
             pass
         finally:
             await failover_server.close()
+
+
+async def _open_to_lead(process: _Process, store: Store, epoch: int) -> RunningServices:
+    services = await open_services(process.settings, None, store=store, clock=process.clock, epoch=epoch)
+    services.traces = process.traces
+    return services
 
 
 def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable[[], None], tls: Tls | None) -> _Server:

@@ -33,10 +33,12 @@ _HEADERS_OF_HTTP = frozenset(
     ("authorization", "connection", "content-encoding", "content-length", "content-type", "cookie", "expect", "host", "origin",
      "te", "transfer-encoding", "upgrade")
 )  # fmt: skip
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _REALM = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _SERVICE = re.compile(r"[A-Za-z0-9_-]{1,63}(/[A-Za-z0-9._-]{1,255}@[A-Za-z0-9._-]{1,255})?")
 _KEY_URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?:/[^\s#\"\\]*)?")
+_LOGGER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}(\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,7}")
 _WINDOW = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})")
 _PATH_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -168,6 +170,12 @@ class SizeLimit(Limit):
     """The same of bytes."""
 
     UNITS = Size.UNITS
+
+
+class DurationLimit(Limit):
+    """The same of a time in milliseconds."""
+
+    UNITS = Duration.UNITS
 
 
 class Flag(SettingKind):
@@ -442,6 +450,21 @@ class HostNames(_Several):
         return text.lower().removesuffix(".")
 
 
+class LogLevels(_Several):
+    """Levels of loggers: `basalt.store=debug`."""
+
+    FORM = "a logger and its level, such as basalt.store=debug"
+
+    def parse(self, text: str) -> str:
+        name, _, level = text.partition("=")
+        if _LOGGER.fullmatch(name) is None:
+            raise ValueError(f"has {_quoted(text)} in it, which is not {self.FORM}")
+        if level not in LOG_LEVELS:
+            raise ValueError(f"has {_quoted(text)} in it: the level is one of {', '.join(LOG_LEVELS)}")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Networks(_Several):
     """Networks of addresses, each with the length of its prefix; an address alone is a network of one."""
 

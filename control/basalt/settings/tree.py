@@ -17,6 +17,7 @@ from basalt.settings.kinds import (
     GIB,
     HOUR_MS,
     KIB,
+    LOG_LEVELS,
     MIB,
     MINUTE_MS,
     SECOND_MS,
@@ -24,6 +25,7 @@ from basalt.settings.kinds import (
     Choice,
     DayWindow,
     Duration,
+    DurationLimit,
     Ensemble,
     FilePath,
     Flag,
@@ -33,6 +35,7 @@ from basalt.settings.kinds import (
     KerberosPrincipal,
     KeySource,
     Limit,
+    LogLevels,
     Moment,
     NamePrefix,
     Networks,
@@ -498,7 +501,7 @@ class LogSettings:
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Choice("least severity that is logged", ("debug", "info", "warning", "error")),
+        Choice("least severity that is logged", LOG_LEVELS),
         LIVE,
     ] = "info"
     format: Annotated[
@@ -510,6 +513,16 @@ class LogSettings:
         Choice("requests that are logged: none, those answered with 400 or above, or all", ("off", "errors", "all")),
         LIVE,
     ] = "errors"
+    slow_ms: Annotated[
+        int | None,
+        DurationLimit("requests that take as long are logged with what they waited for; off: none", 1, HOUR_MS),
+        LIVE,
+    ] = SECOND_MS
+    levels: Annotated[
+        tuple[str, ...],
+        LogLevels("least severity of some loggers, such as basalt.store=debug; the others have log.level"),
+        LIVE,
+    ] = ()
     file: Annotated[str | None, FilePath("file to log to, opened anew when it was moved away; off: standard error")] = (
         None
     )

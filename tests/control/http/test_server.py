@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+from types import SimpleNamespace
 
 import pytest
 
 import basalt
 from basalt.http.app import OPERATIONS
+from basalt.http.asgi.responses import log_slow
 from basalt.settings import LogSettings, Settings
 
 CLF = re.compile(
@@ -161,6 +163,32 @@ def test_that_a_server_is_not_ready_is_no_error_of_a_request(client, access_log)
     client.services.stopping = True
     assert client.call("GET", "/readyz").status == 503
     assert statuses(access_log) == []
+
+
+def test_a_slow_request_is_logged_with_what_it_waited_for(connect, caplog):
+    client = connect(Settings(log=LogSettings(slow_ms=100)))
+    client.call("PUT", "/v1/namespaces/shop/topics/orders", {})
+    write = client.services.store.write
+
+    def slowly(writes):
+        client.clock.advance(250)
+        write(writes)
+
+    client.services.store.write = slowly
+    reply = client.call("POST", "/v1/namespaces/shop/topics/orders/records?x=1", {"records": [{"payload": "x"}]})
+    assert reply.status == 400
+    assert [record for record in caplog.records if record.name == "basalt.slow"] == []
+    reply = client.call("POST", "/v1/namespaces/shop/topics/orders/records", {"records": [{"payload": "x"}]})
+    (line,) = [record for record in caplog.records if record.name == "basalt.slow"]
+    said = r"POST /v1/namespaces/shop/topics/orders/records was answered with 200 after 250 ms: .*\bwrite \d+ ms"
+    assert re.fullmatch(f"{said}.*", line.getMessage())
+    assert {each["name"] for each in line.fields["stages"]} == {"queue", "write"}
+    assert line.fields["requestId"] == reply.header("basalt-request-id")
+
+
+def test_a_call_that_waits_for_messages_is_no_slow_call(caplog):
+    log_slow(SimpleNamespace(route="/v1/namespaces/{namespace}/topics/{topic}/records?waitMs"), 60_000.0)
+    assert caplog.records == []
 
 
 def test_each_request_is_one_line_of_common_log_format(logged, access_log):

@@ -50,6 +50,36 @@ def test_the_level_of_the_log_is_again_that_of_the_start_when_the_services_are_c
     assert logging.getLogger().level == logging.INFO
 
 
+def see_levels(client, caplog):
+    loud, quiet = logging.getLogger("basalt.loud"), logging.getLogger("basalt.quiet")
+    put(client, log__levels="basalt.loud=debug,basalt.quiet=error")
+    assert (loud.level, quiet.level) == (logging.DEBUG, logging.ERROR)
+    put(client, log__levels="basalt.quiet=warning")
+    assert (loud.level, quiet.level) == (logging.NOTSET, logging.WARNING)
+    put(client, log__levels="off")
+    assert (loud.level, quiet.level) == (logging.NOTSET, logging.NOTSET)
+
+
+def see_slow_ms(client, caplog):
+    path, write = client.topic(), client.services.store.write
+
+    def write_slowly(writes):
+        client.clock.advance(40)
+        write(writes)
+
+    def publish_slowly():
+        client.services.store.write = write_slowly
+        client.call("POST", f"{path}/records", {"records": [{"payload": "x"}]})
+        client.services.store.write = write
+
+    put(client, log__slow_ms="off")
+    publish_slowly()
+    put(client, log__slow_ms=30)
+    publish_slowly()
+    lines = [record for record in caplog.records if record.name == "basalt.slow"]
+    assert len(lines) == 1
+
+
 def see_access(client, caplog):
     caplog.set_level(logging.INFO, "basalt.access")
     client.call("GET", "/v1/admin/jobs")
@@ -126,6 +156,8 @@ EFFECTS = {
     "messaging.fetch_bytes_max": see_fetch_bytes_max,
     "log.level": see_level,
     "log.access": see_access,
+    "log.levels": see_levels,
+    "log.slow_ms": see_slow_ms,
     **{
         f"jobs.{job}.{word}": see_job(f"jobs.{job}.{word}")
         for job in JOBS

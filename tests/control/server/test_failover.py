@@ -176,6 +176,12 @@ def test_both_tell_prometheus_who_leads():
         for server in (leader, standby):
             assert "basalt_leader_epoch 1.0" in figures[server]
             assert "basalt_tls_handshakes_going_on 0.0" in figures[server]
+            assert "basalt_event_loop_lag_max_seconds" in figures[server]
+            assert server.member.loop_lag.is_measured
+        leading = leader.member._serving
+        assert leading is not None
+        assert leading.services.watching is not None, "what alerts go by is looked at while it leads"
+        assert leading.services.loop_lag is leader.member.loop_lag
 
     run(story)
 

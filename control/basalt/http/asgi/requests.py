@@ -23,6 +23,7 @@ from basalt.api.bodies import json
 from basalt.api.bodies.messages import Buffer
 from basalt.api.codecs.json_bodies import parse_json
 from basalt.http.asgi import content_encoding
+from basalt_engine.clock import Stages
 
 JSON = b"application/json"
 AVRO = b"avro/binary"
@@ -191,7 +192,7 @@ class RequestHead:
 
     __slots__ = (
         "bodies", "client_id", "exchange", "head", "headers", "id", "is_head", "path", "query", "route", "sent_bytes",
-        "started_ms", "status",
+        "stages", "started_ms", "status",
     )  # fmt: skip
 
     def __init__(
@@ -200,6 +201,7 @@ class RequestHead:
         self.head = head
         self.exchange = exchange
         self.started_ms = started_ms
+        self.stages = Stages(started_ms)  # what it waits for
         self.bodies = bodies
         self.headers = head.headers
         self.path: dict[str, str] = {}

@@ -25,6 +25,7 @@ CODED_AT_ONCE_BYTES_MAX = 1024 * 1024  # a larger answer is coded while it is se
 DETAIL_CHARS_MAX = 2_000  # a detail quotes input; it is for people, and no input is worth more of their screen
 ERROR_STATUS_MIN = 400
 TARGET_BYTES_MAX = 2_000  # of a request's target in the log
+WAITING = "?waitMs"  # behind the route of a call that waits for messages
 
 # A class without a line of its own has its parent's status.
 STATUS: dict[type[errors.BasaltError], int] = {
@@ -54,6 +55,7 @@ EVERY_ANSWER: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-contr
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
 
 _ACCESS_LOG = logging.getLogger("basalt.access")
+_SLOW_LOG = logging.getLogger("basalt.slow")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in any locale
 
 
@@ -187,6 +189,7 @@ def log_access(
     wanted: str,
     principal: object = "",
     client: str | None = None,
+    trace_id: str = "",
 ) -> None:
     """Log one request that was answered (or given up: status 499), never a payload, if `log.access` wants it.
 
@@ -199,8 +202,36 @@ def log_access(
         return
     if not _ACCESS_LOG.isEnabledFor(logging.INFO):
         return
+    fields = _facts(request, duration_ms, principal, client, trace_id)
+    line = f'{fields["client"]} - {fields["principal"]} [{common_log_time(now_ms)}] "{fields["method"]} {fields["target"]} HTTP/1.1"'
+    _ACCESS_LOG.info("%s %d %d", line, request.status, request.sent_bytes, extra={"fields": fields})
+
+
+def log_slow(
+    request: RequestHead,
+    duration_ms: float,
+    principal: object = "",
+    client: str | None = None,
+    trace_id: str = "",
+) -> None:
+    """Log a request that took long, with what it waited for. A call that waits for messages is not a slow call."""
+    if request.route.endswith(WAITING):
+        return
+    fields = _facts(request, duration_ms, principal, client, trace_id)
+    fields["stages"] = [{"name": each.name, "ms": round(each.duration_ms, 3)} for each in request.stages.found]
+    told = request.stages.told() or "it waited for nothing that is measured"
+    line = f"{fields['method']} {fields['target']}"
+    _SLOW_LOG.warning(
+        "%s was answered with %d after %.0f ms: %s", line, request.status, duration_ms, told, extra={"fields": fields}
+    )
+
+
+def _facts(
+    request: RequestHead, duration_ms: float, principal: object, client: str | None, trace_id: str
+) -> dict[str, object]:
+    """The facts of a request as a line of the log names them."""
     head = request.head
-    fields = {
+    fields: dict[str, object] = {
         "client": client or request.exchange.client or "-",
         "principal": _visible(str(principal).encode()) or "-",
         "method": head.method,
@@ -211,8 +242,9 @@ def log_access(
         "durationMs": round(duration_ms, 3),
         "requestId": request.id,
     }
-    line = f'{fields["client"]} - {fields["principal"]} [{common_log_time(now_ms)}] "{fields["method"]} {fields["target"]} HTTP/1.1"'
-    _ACCESS_LOG.info("%s %d %d", line, request.status, request.sent_bytes, extra={"fields": fields})
+    if trace_id:
+        fields["traceId"] = trace_id
+    return fields
 
 
 def common_log_time(now_ms: int) -> str:

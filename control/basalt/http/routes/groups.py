@@ -32,7 +32,7 @@ from basalt.groups.slots import SLOTS
 from basalt.http.asgi.requests import AVRO, JSON, Headers
 from basalt.http.asgi.responses import Response
 from basalt.http.routes import schemas
-from basalt.http.routes.polls import BATCHES, WAIT_MS_MAX, Shape, messages_answer, unless_gone
+from basalt.http.routes.polls import BATCHES, WAIT_MS_MAX, Shape, messages_answer, traceparents_in, unless_gone
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
     AS,
@@ -263,6 +263,8 @@ async def fetch(request: Request) -> Response:
         fetched = await _carry_out_and_fetch(request, work, headers, live, name, ask)
     headers += _fetch_headers(request, fetched)
     request.metrics.topics.fetched(title, fetched.fetch.messages, fetched.fetch.payload_bytes)
+    if request.services.traces is not None:
+        request.traceparents = traceparents_in(fetched.fetch)
     return messages_answer(request, fetched.fetch, shape, headers)
 
 

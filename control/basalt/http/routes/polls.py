@@ -21,8 +21,9 @@ from basalt.api.codecs import avro, batches, json_bodies, json_records
 from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN, AvroMessages, BatchedMessages, Encoding
 from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, SessionFencedError, TransactionEndedError, TransactionNotFoundError
+from basalt.http import traces
 from basalt.http.asgi.requests import AVRO, JSON, ClientGoneError, Headers
-from basalt.http.asgi.responses import Response, next_header
+from basalt.http.asgi.responses import WAITING, Response, next_header
 from basalt.http.routes import schemas
 from basalt.http.routes.route_table import (
     EXISTING,
@@ -179,7 +180,15 @@ async def fetch(
     if wait_ms and not (fetched.slices or fetched.encoded):
         fetched = await unless_gone(request, look(wait_ms))
     request.metrics.topics.fetched(title, fetched.messages, fetched.payload_bytes)
+    if request.services.traces is not None:
+        request.traceparents = traceparents_in(fetched)
     return fetched
+
+
+def traceparents_in(fetched: Fetch) -> list[bytes]:
+    """The traces that messages of an answer name in their headers."""
+    slices = (piece for piece in (*fetched.slices, *fetched.encoded) if isinstance(piece, Slice))
+    return traces.named_in((piece.batch, piece.start, piece.stop) for piece in slices)
 
 
 async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
@@ -195,7 +204,7 @@ async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
 
 
 async def _unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    request.route += "?waitMs"  # in the metrics a call that waits is not a slow call
+    request.route += WAITING  # in the metrics a call that waits is not a slow call
     task, waits, given_up = asyncio.current_task(), True, False
     assert task is not None, "a call is answered in a task"
 

@@ -106,7 +106,9 @@ class Request(RequestHead):
     `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes.
     """
 
-    __slots__ = ("account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "services", "snapshots")
+    __slots__ = (
+        "account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "services", "snapshots", "traceparents", "writer",
+    )  # fmt: skip
 
     def __init__(
         self, services: Services, metrics: Metrics, snapshots: SnapshotBytes, bodies: BodyBudget, caller: Caller,
@@ -123,6 +125,8 @@ class Request(RequestHead):
         self.own_id = NOT_SCOPED
         self.account: Account | None = None
         self.meters: tuple[Quota, ...] = ()
+        self.writer = 0  # the write pointer that it begins or writes under; 0: none
+        self.traceparents: Sequence[bytes] = ()  # of its answer's messages
 
     async def body(self) -> bytes:
         """The whole body; where its bytes count for a quota they are charged now, before what it asks for is done."""
@@ -212,6 +216,7 @@ class Request(RequestHead):
 
         Where transactions are managed elsewhere nobody knows whose it is, so that takes a right on the topic.
         """
+        self.writer = write_pointer
         caller = self.caller
         if caller.policy is None:
             return
@@ -261,14 +266,8 @@ class Request(RequestHead):
         agent = self.headers.get(b"user-agent", b"").decode("latin-1")
         caller = self.caller
         via = "" if caller.via is None else str(caller.via)
-        author = Author(
-            self.services.forwarders.client_of(self) or EMBEDDED,
-            agent,
-            self.text("as") or "",
-            str(caller.principal),
-            caller.credential,
-            via,
-        )
+        client = self.services.forwarders.client_of(self) or EMBEDDED
+        author = Author(client, agent, self.text("as") or "", str(caller.principal), caller.credential, via)
         return author, self.text("reason") or "", self.id
 
 

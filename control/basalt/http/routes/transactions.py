@@ -146,6 +146,7 @@ async def begin(request: Request) -> Response:
                 else await services.transactions.sessions.begin(session, wished)
             )
     if isinstance(begun, Transaction):
+        request.writer = begun.id
         return json_response(_open(request, begun, asked.snapshot))
     assert begun.version is not None, "something was committed"
     committed_by = services.ids.text(

@@ -19,7 +19,10 @@ Vector: TypeAlias = dict[Labels, float]
 Readings: TypeAlias = Mapping[str, Mapping[Labels, float]]  # what a scrape has, by the name of each sample
 
 HOUR_S = 3_600
-SAMPLES_MAX = 256  # of one series that are kept: an hour of looks every 15 s
+KEEP_EVERY_S = (
+    14  # a look that comes sooner takes the place of the last one: a page that asks every second pushes nothing out
+)
+SAMPLES_MAX = 300  # of one series that are kept: an hour's, and some
 _UNITS = ((HOUR_S, "h"), (60, "m"), (1, "s"))
 
 
@@ -39,6 +42,8 @@ class Past:
                 del kept[labels]
             for labels, value in now.items():
                 samples = kept.setdefault(labels, deque(maxlen=SAMPLES_MAX))
+                if len(samples) > 1 and at_s - samples[-2][0] < KEEP_EVERY_S:
+                    samples.pop()
                 samples.append((at_s, value))
                 while samples[0][0] < at_s - window_s:
                     samples.popleft()

@@ -32,7 +32,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
-from basalt_engine.clock import Clock, Durations, SystemClock
+from basalt_engine.clock import Clock, Durations, SystemClock, stage
 from basalt_engine.errors import BasaltError, FencedError, InputError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.stores.hbase.gateway_socket import GatewaySocket, SaslSocket
@@ -165,7 +165,8 @@ class Gateway:
     ) -> Any:
         start_ms, outcome = self._clock.monotonic_ms(), "lost"
         try:
-            answer = connection.call(method, arguments, min(CALL_TIMEOUT_MS, deadline_ms - start_ms))
+            with stage(f"hbase {method}"):
+                answer = connection.call(method, arguments, min(CALL_TIMEOUT_MS, deadline_ms - start_ms))
             outcome = "answered"
             return answer
         except RefusedError:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from basalt.operations.alerts.expressions import (
+    KEEP_EVERY_S,
     SAMPLES_MAX,
     Condition,
     Increase,
@@ -78,8 +79,16 @@ def test_increases_are_summed_up_over_the_labels_that_are_left_out():
 def test_so_many_samples_of_a_series_are_kept_and_no_more():
     past = Past({"calls_total": 1_000_000})
     for number in range(SAMPLES_MAX + 50):
-        past.see(float(number), {"calls_total": {(): float(number)}})
-    assert past.increase("calls_total", 1_000_000, SAMPLES_MAX + 49) == {(): SAMPLES_MAX - 1}
+        past.see(15.0 * number, {"calls_total": {(): float(number)}})
+    assert past.increase("calls_total", 1_000_000, 15.0 * (SAMPLES_MAX + 49)) == {(): SAMPLES_MAX - 1}
+
+
+def test_whoever_looks_every_second_pushes_nothing_out_of_memory():
+    past = Past({"calls_total": 3_600})
+    for second in range(3_600):
+        past.see(float(second), {"calls_total": {(): 1.0 if second > 10 else 0.0}})
+        assert past.increase("calls_total", 3_600, second) == {(): 1.0 if second > 10 else 0.0}
+    assert SAMPLES_MAX * KEEP_EVERY_S > 3_600
 
 
 def test_a_time_is_told_by_the_calendar_and_a_share_by_its_parts():
