@@ -41,7 +41,6 @@ NAMED_OTHERWISE: set[str] = {
 # Modules of less than 60 lines that one module imports: to be shortened.
 SMALL_MODULES: set[str] = {
     "control/basalt/console/app.py",
-    "control/basalt/console/pages/overview.py",
     "control/basalt/console/pages/pipelines.py",
     "control/basalt/console/pages/topics.py",
 }

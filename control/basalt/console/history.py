@@ -53,9 +53,11 @@ class RangeLink(NamedTuple):
     is_current: bool
 
 
-def charts_panel(request: Request, name: str, title: str, *drawings: Drawing, every: int = 1) -> Panel:
-    """A panel with these charts, over the time that the page's query has."""
-    wanted = request.text(RANGE.name) or RANGE_DEFAULT
+def charts_panel(
+    request: Request, name: str, title: str, *drawings: Drawing, every: int = 1, default: str = RANGE_DEFAULT
+) -> Panel:
+    """A panel with these charts, over the time that the page's query has, or this one."""
+    wanted = request.text(RANGE.name) or default
     figures = dict.fromkeys(figure for drawing in drawings for figure, _ in drawing.lines)
     asked = {"names": ",".join(figures), "from": f"-{wanted}", "step": RANGES[wanted][1]}
     extra = {"name": name, "drawings": drawings, "ranges": range_links(request, wanted)}

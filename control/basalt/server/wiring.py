@@ -43,7 +43,7 @@ from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs, save_series
-from basalt.operations.pipelines import PipelineInspection
+from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series import Series

@@ -259,3 +259,19 @@ def test_who_may_look_and_not_manage_sees_the_missing_right_and_nothing_of_other
     assert ada.page(f"{OF_TOPIC}/secret").status == ada.page(f"{OF_TOPIC}/secres").status == 403
     assert Page(ada.post(f"{ONE}/pause?step=plan")).status == 403
     assert Browser(asked).get(ONE).status == 303
+
+
+def test_the_history_of_a_groups_lag_is_drawn_over_a_day_unless_another_time_is_asked_for(client, browser, api):
+    make(client, api)
+    sampler = client.app.sampler
+    for _ in range(400):
+        client.clock.advance(1_000)
+        client.run(sampler.look_at_groups(client.clock.now_ms()))
+        sampler.sample(client.clock.now_ms(), client.clock.monotonic_ms())
+    page = browser.page(f"{ONE}?panel=history")
+    assert "Messages 3" in page.text
+    assert "Age of the oldest message to go" in page.text
+    assert page.all("a", **{"aria-current": "true"})[0]["href"] == "?range=24h"
+    assert (
+        browser.page(f"{ONE}?panel=history&range=10m").all("a", **{"aria-current": "true"})[0]["href"] == "?range=10m"
+    )

@@ -102,7 +102,9 @@ async def group(request: Request) -> Response:
         ),
     ]  # fmt: skip
     drawings = lag_drawings(names["namespace"], names["topic"], names["group"])
-    panels.append(charts_panel(request, "history", "How far behind it was", *drawings, every=CHART_TURNS))
+    panels.append(
+        charts_panel(request, "history", "How far behind it was", *drawings, every=CHART_TURNS, default="24h")
+    )
     if message:
         asked = Call("GET", f"{GROUP}/messages/{{message}}", bodies.GroupMessage, {**names, "message": message})
         panels.append(Panel("group_message", "One message", asked))

@@ -10,6 +10,7 @@ from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
 
 PAGE_TOPICS = 50
+TURNS = 3  # after which the page is renewed: it reads up to 50 topics
 TASKS = 20  # of one topic; the rest is counted
 LIST_PATH = f"{CONSOLE_PATH}/pipelines"
 
@@ -22,5 +23,5 @@ async def pipelines(request: Request) -> Response:
     after = request.text("after")
     query = {"limit": str(PAGE_TOPICS)} if after is None else {"after": after, "limit": str(PAGE_TOPICS)}
     call = Call("GET", "/v1/admin/pipelines", Pipelines, query=query)
-    panel = Panel("pipelines", "Pipelines", call, extra={"first": after and LIST_PATH, "tasks": TASKS})
+    panel = Panel("pipelines", "Pipelines", call, every=TURNS, extra={"first": after and LIST_PATH, "tasks": TASKS})
     return await Visit(request).page("Pipelines", (panel,))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from basalt.http.routes.server import PIPELINE_TOPICS_MAX
-from basalt.operations import pipelines
-from basalt.operations.pipelines import SINKS_MAX, STEPS_MAX
+from basalt.operations.pipelines import pipeline_inspection
+from basalt.operations.pipelines.pipeline_inspection import SINKS_MAX, STEPS_MAX
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
@@ -130,7 +130,7 @@ def test_of_too_many_those_of_late_are_told_and_the_rest_is_counted(
 ) -> None:
     assert SINKS_MAX > 2
     assert STEPS_MAX > 2
-    monkeypatch.setattr(pipelines, "SINKS_MAX", 1)
+    monkeypatch.setattr(pipeline_inspection, "SINKS_MAX", 1)
     for name in ("first", "second"):
         begun = shop.call("POST", "/v1/transactions", {"session": name, "run": "r", "version": 1}).json()
         assert shop.call("POST", f"/v1/transactions/{begun['id']}/commit").status == 200

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from basalt.operations import flows
-from basalt.operations.flows import FLOWS_MAX, OPEN_MAX, PARTS_MAX, FlowKey, Flows, levels
+from basalt.operations.pipelines import flows
+from basalt.operations.pipelines.flows import FLOWS_MAX, OPEN_MAX, PARTS_MAX, FlowKey, Flows, levels
 from basalt.transactions.log.transaction_log import LogEntry
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit

@@ -18,8 +18,8 @@ from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.messaging.log import stored_log
 from basalt.messaging.markers import MarkerFacts, TopicMarkers
-from basalt.operations.flows import Flow, FlowKey, Flows, levels
 from basalt.operations.inspection import transaction_table
+from basalt.operations.pipelines.flows import Flow, FlowKey, Flows, levels
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal
 from basalt.transactions.rules.transaction import Belonging, Sees, TableJoin, TransactionIds
