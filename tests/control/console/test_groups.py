@@ -224,7 +224,13 @@ def test_a_group_is_deleted_by_who_types_its_name_and_not_where_it_is_another_by
 
 
 @pytest.mark.parametrize(
-    "path", [f"{OF_TOPIC}/none", "/console/ns/shop/topics/none/groups/x", "/console/ns/a/topics/%3Cb%3E/groups/c"]
+    "path",
+    [
+        "/console/ns/shop/topics/none/groups",
+        f"{OF_TOPIC}/none",
+        "/console/ns/shop/topics/none/groups/x",
+        "/console/ns/a/topics/%3Cb%3E/groups/c",
+    ],
 )
 def test_one_that_is_not_there_is_a_page_that_says_so(client, browser, path):
     client.topic()

@@ -131,6 +131,7 @@ def test_filters_are_by_names_mode_and_pause(many: GroupClient) -> None:
 def test_a_group_whose_topic_is_gone_is_not_listed(many: GroupClient) -> None:
     assert many.call("DELETE", "/v1/namespaces/shop/topics/t2").status == 200
     assert names(many) == ["g1", "g3"]
+    assert many.call("GET", f"{LIST}?topic=shop:t2").code == "topic_not_found"
 
 
 def test_a_place_that_was_never_told_is_refused(many: GroupClient) -> None:

@@ -240,8 +240,6 @@ def list_groups(
         raise Usage("--all-namespaces and a topic", hint="leave one of them out")
     with invocation.client() as client:
         title = None if topic is None else f"{client.topic(topic).namespace}:{topic}"
-        if topic is not None:
-            client.topics.get(topic)  # one that is not there has no groups, and says so
         page = client.admin.groups(
             namespace=None if all_namespaces or topic is not None else client.namespace, topic=title, mode=mode, paused=paused,
             contains=contains, sort=sort, after=after, limit=limit,

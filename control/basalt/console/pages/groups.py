@@ -75,7 +75,13 @@ def _list(path: str, given: Mapping[str, str], fixed: Mapping[str, str]) -> Pane
     call = Call("GET", "/v1/admin/groups", bodies.ListedGroups, query=query)
     kept = {name: value for name, value in asked.items() if name != "after"}
     sorts = {sort: f"{path}?{urlencode({**kept, 'sort': sort})}" for sort in ("name", "lag", "age")}
-    return Panel("groups", "Groups", call, extra={"given": given, "sorts": sorts, "first": f"{path}?{urlencode(kept)}"})
+    return Panel(
+        "groups",
+        "Groups",
+        call,
+        subject=bool(fixed),
+        extra={"given": given, "sorts": sorts, "first": f"{path}?{urlencode(kept)}"},
+    )
 
 
 @route(

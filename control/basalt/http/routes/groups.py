@@ -144,7 +144,7 @@ _FETCH_QUERY = (
 )
 
 
-@operators("GET", ADMIN_PATH + "/groups", needs(filters="observe group"), query=_ALL_QUERY)
+@operators("GET", ADMIN_PATH + "/groups", needs(filters="observe group"), query=_ALL_QUERY, errors=EXISTING)
 async def all_groups(request: Request) -> bodies.ListedGroups:
     """The groups of all topics, with how far each is behind; a page of them.
 
@@ -154,9 +154,13 @@ async def all_groups(request: Request) -> bodies.ListedGroups:
         request.text("namespace"), request.text("topic"), cast("bodies.GroupMode | None", request.text("mode")),
         request.text("contains"), None if request.text("paused") is None else request.text("paused") == "true",
     )  # fmt: skip
-    may, count_ms = request.caller.may, request.integer("countMs")
-    await request.services.transactions.manager.ensure_known()
-    return await request.services.group_listing.page(
+    may, count_ms, services = request.caller.may, request.integer("countMs"), request.services
+    if wanted.topic is not None:
+        title = services.topics.title(*wanted.topic.split(":"))
+        if may("observe", resources.topic(*title)):
+            await services.topics.get(title)  # one that is not there has no groups, and says so to who may know it
+    await services.transactions.manager.ensure_known()
+    return await services.group_listing.page(
         wanted, lambda title, name: may("observe", resources.group(*title, name)),
         sort=request.text("sort") or NAME, after=request.text("after"), limit=request.integer("limit") or ALL_PAGE_MAX,
         count_ms=COUNT_MS if count_ms is None else count_ms,
