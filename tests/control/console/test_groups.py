@@ -137,13 +137,16 @@ def test_a_keyed_group_shows_its_slots_and_how_far_each_is_behind(client, browse
 
 def test_a_seek_is_planned_with_what_it_skips_and_goes_where_the_plan_said(client, browser, api):
     make(client, api, 5)
+    end = api("POST", f"{GROUP}/seek?dryRun=true", {"to": "end"})["floor"]
     plan = Page(browser.post(f"{ONE}/seek?step=plan", {"to": "end"}))
+    assert f"Would go on behind {end}" in plan.text
     assert plan.status == 200
     assert "Would be skipped 5 messages" in plan.text
     api("POST", f"{ORDERS}/publish", {"messages": ["later"]})
     done = Page(browser.post(f"{ONE}/seek", {**plan.fields, "reason": "poison"}))
     assert (done.status, "Skipped 5 messages" in done.text) == (200, True), done.text
     assert api("GET", GROUP)["figures"]["lagMessages"] == 1, "end is what it was when the plan was shown"
+    assert f"Would go on behind {api('GET', GROUP)['floor']}" in plan.text
     line = api("GET", "/v1/admin/audit")[0]
     assert (line["act"], line["reason"]) == ("seek", "poison")
     back = Page(browser.post(f"{ONE}/seek?step=plan", {"to": "start"}))

@@ -75,9 +75,14 @@ def test_who_may_see_one_topic_sees_nothing_of_others(signed_in, root, asked):
         reply = asked.call("PUT", f"/v1/namespaces/shop/topics/{name}", {}, Authorization="Bearer " + "b" * 40)
         assert reply.status == 200
         mark(root, name, "t", 1)
-    begun = root("POST", "/v1/transactions", {"session": "hidden", "run": "r", "version": 1})
-    root("POST", f"/v1/transactions/{begun['id']}/commit")
+    for wanted in ({"session": "hidden", "run": "r", "version": 1}, {"owner": "payroll"}):
+        begun = root("POST", "/v1/transactions", wanted)
+        root("POST", f"{ORDERS}/publish", {"messages": ["x"], "transactionWritePointer": begun["writePointer"]})
+        root("POST", f"/v1/transactions/{begun['id']}/commit")
     page = signed_in("ada", ("observe", "topic:shop:orders")).page(LIST)
     assert "shop:orders" in page.text
     assert "secret" not in page.text
     assert "hidden" not in page.text
+    assert "payroll" not in page.text
+    seeing = signed_in("eve", ("observe", "topic:shop:orders"), ("observe", "transactions:token:bootstrap")).page(LIST)
+    assert "owner payroll token:bootstrap" in seeing.text
