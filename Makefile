@@ -28,8 +28,8 @@ system-packages: ## Install the Debian packages that some tests need and that ar
 	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends $$missing
 SYSTEM_PACKAGES = $(strip $(shell sed 's/ *\#.*//' requirements/system.txt))
 
-demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own)
-	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
+demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own; OPEN=1: the server goes on, for its console)
+	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)") $(if $(OPEN),--open)
 
 hbase-demo: $(VENV)/running ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
 	@$(PYTHON) -m demo.on_hbase $(if $(LOG),"$(LOG)")
@@ -125,6 +125,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/image.txt --constraint requirements/build.txt --extra dev --output-file requirements/dev.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/dev.txt --extra kerberos --output-file requirements/kerberos.txt
 	uv pip compile --group kerberos-build $(LOCK) --output-file requirements/kerberos-build.txt
+	uv pip compile --group browser $(LOCK) --constraint requirements/dev.txt --output-file requirements/browser.txt
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 image: ## Build the container images basalt:dev and basalt-hbase:dev (needs docker)
@@ -168,6 +169,13 @@ $(VENV)/kerberos: $(VENV)/locked requirements/kerberos.txt requirements/kerberos
 	@$(INSTALL) --no-build-isolation requirements/kerberos.txt
 	@touch $@
 
-$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS)
+# What drives Chromium is 160 MB with its driver, and of use only where Chromium is. Its own browsers are not downloaded: tests run the machine's.
+BROWSER := $(if $(shell command -v chromium),$(VENV)/browser)
+
+$(VENV)/browser: $(VENV)/locked requirements/browser.txt | $(VENV)/running
+	@$(INSTALL) requirements/browser.txt
+	@touch $@
+
+$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS) $(BROWSER)
 	@$(INSTALL) requirements/dev.txt
 	@touch $@

@@ -145,6 +145,10 @@ class ConflictError(InputError, code="conflict"):
     """The call does not fit the present state of what it names; the message says which state that is."""
 
 
+class NoRegionsError(ConflictError, code="no_regions"):
+    """The store has no region servers, so there are no regions, and nothing that is asked of them."""
+
+
 class SettingNeedsStartError(ConflictError, code="setting_needs_start"):
     """A setting is read only when the server starts; a running one does not change it."""
 

@@ -39,7 +39,8 @@ class Act:
 
     `call` is made with `dryRun` for the plan, and with a reason for the act. `page` is the path of what it is done to; the act has a
     path below it. `effect` tells in a sentence what it does, and whether something undoes it. `typed` is the name that is to be
-    typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it.
+    typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it. `below` names, as the
+    path has it, what it is done to where that has no page of its own.
 
     `inputs` are what the visitor has filled in, by the names of the form's fields: they come along to the second step. `moving` are members of
     the answer that say something else each time, as the present moment does, and are no other plan. `sent_to` is the path of the forms, where
@@ -58,11 +59,12 @@ class Act:
     inputs: Mapping[str, str] = field(default_factory=dict)
     moving: frozenset[str] = frozenset()
     sent_to: str = ""
+    below: str = ""
 
     @property
     def path(self) -> str:
         """The path that its forms are sent to."""
-        return self.sent_to or f"{self.page}/{self.name}"
+        return self.sent_to or "/".join(filter(None, (self.page, self.below, self.name)))
 
     @property
     def planned(self) -> Call:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from basalt.access.needs import PUBLIC
 from basalt.console import assets, sign_in, terms
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, redirect
-from basalt.console.pages import groups, overview, pipelines, sessions, tables, topics, transactions
+from basalt.console.pages import (
+    cluster,
+    groups,
+    jobs,
+    overview,
+    pipelines,
+    pruning,
+    regions,
+    sessions,
+    tables,
+    topics,
+    transactions,
+)  # fmt: skip
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
 
@@ -30,8 +42,8 @@ for _count in range(1, PATH_NAMES_MAX + 1):
 PAGES: tuple[Operation, ...] = tuple(
     operation
     for table in (
-        overview.route, groups.route, topics.route, transactions.route, sessions.route, tables.route, pipelines.route,
-        sign_in.route, terms.route, assets.route, missing,
+        overview.route, groups.route, topics.route, transactions.route, sessions.route, tables.route, pipelines.route, pruning.route,
+        regions.route, jobs.route, cluster.route, sign_in.route, terms.route, assets.route, missing,
     )
     for operation in table.operations
 )  # fmt: skip

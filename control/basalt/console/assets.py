@@ -49,7 +49,12 @@ _BY_PATH = {asset.path: asset for asset in ASSETS.values()}
 @route("GET", ASSETS_PATH + "/{digest}/{name}", PUBLIC)
 async def asset(request: Request) -> Response:
     """A file that pages load."""
-    found = _BY_PATH.get(f"{ASSETS_PATH}/{request.path['digest']}/{request.path['name']}")
+    return file_at(f"{ASSETS_PATH}/{request.path['digest']}/{request.path['name']}")
+
+
+def file_at(path: str) -> Response:
+    """The file of this path; `RouteNotFoundError` where there is none."""
+    found = _BY_PATH.get(path)
     if found is None:
         raise RouteNotFoundError("the console has no such file", field="path", hint="Load the page again.")
     return Response(200, found.content, found.content_type, list(_FOR_A_YEAR))

@@ -2,7 +2,8 @@
 
 A word in braces stands for a name in the path, a query parameter or a member of the body; with .1 or .2 behind it for what is before or behind
 its colon; with a colon behind it for nothing: it is the condition of
-an option without a value; with an exclamation mark, too, where the option is there without the word. A part in brackets is there where its words are.
+an option without a value; with an exclamation mark, too, where the option is there without the word, and with an equals sign where the word is
+just that. A part in brackets is there where its words are.
 A test runs each line that a page shows, and compares what it answers with the page.
 """
 
@@ -25,6 +26,11 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/topics"): "topic list [--all-namespaces{namespace!}] [--namespace {namespace}]",
     ("GET", "/v1/namespaces/{namespace}/topics"): "topic list --namespace {namespace}",
     ("GET", "/v1/admin/jobs"): "job list",
+    ("GET", "/v1/admin/jobs/{job}"): "job show {job}",
+    ("GET", "/v1/admin/jobs/{job}/history"): "job history {job} [--limit {limit}]",
+    ("POST", "/v1/admin/jobs/{job}/run"): "job run {job} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/jobs/{job}/pause"): "job pause {job} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/jobs/{job}/resume"): "job resume {job} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/audit"): "audit list [--limit {limit}]",
     ("GET", "/v1/transactions"): "tx list",
     ("GET", "/v1/admin/transactions"): (
@@ -91,13 +97,28 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/series"): "series [{names}] [--from={from}] [--to={to}] [--step {step}]",
     ("GET", "/v1/admin/store"): None,
+    ("GET", "/v1/admin/cluster"): "cluster show",
+    ("GET", "/v1/admin/backups"): "backup list",
+    ("POST", "/v1/admin/backups"): "backup create {name} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("GET", "/v1/admin/prune"): "prune status",
+    ("GET", "/v1/admin/prune/invalid"): "prune list [--cause {cause}] [--after {after}] [--limit {limit}]",
+    ("GET", "/v1/admin/prune/explain"): "prune explain [{writePointer}] [--limit {limit}]",
+    ("GET", "/v1/admin/prune/history"): "prune history [--limit {limit}]",
+    ("GET", "/v1/admin/prune/regions"): "prune regions [--blocking{show=blocking}] [--idle{show=idle}]",
+    ("GET", "/v1/admin/prune/regions/{region}"): "prune info {region}",
+    ("POST", "/v1/admin/prune/run"): "prune run [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", "/v1/admin/prune/compact"): "prune compact [{regions}] [--reason {reason}] [--dry-run{dryRun:}]",
+    (
+        "POST",
+        "/v1/admin/prune/restore",
+    ): "prune restore --since @{since_ms} --yes [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/alerts"): "alerts [--all{all:}]",
     ("GET", "/v1/admin/process"): "process",
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 
 _OPTIONAL = re.compile(r" ?\[([^\]]*)\]")
-_WORD = re.compile(r"\{(\w+)(\.1|\.2|:|!)?\}")
+_WORD = re.compile(r"\{(\w+)(\.1|\.2|:|!|=\w+)?\}")
 
 
 def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[str, str], body: Any) -> str | None:
@@ -108,16 +129,23 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
     given = {**names, **query, **_members(body)}
 
     def optional(match: re.Match[str]) -> str:
-        return f" {match[1]}" if all((word in given) != (part == "!") for word, part in _WORD.findall(match[1])) else ""
+        return f" {match[1]}" if all(_holds(given, *word) for word in _WORD.findall(match[1])) else ""
 
     def value(match: re.Match[str]) -> str:
-        if match[2] in (":", "!"):
+        if match[2] in (":", "!") or (match[2] or "").startswith("="):
             return ""
         word, part = given[match[1]], match[2]
         return _quoted(word if part is None else str(word).partition(":")[0 if part == ".1" else 2])
 
     line = _OPTIONAL.sub(optional, template)
     return "basalt " + _WORD.sub(value, line)
+
+
+def _holds(given: Mapping[str, Any], word: str, part: str) -> bool:
+    """Tell whether an optional part is there, by one of its words."""
+    if part.startswith("="):
+        return given.get(word) == part[1:]
+    return (word in given) != (part == "!")
 
 
 def _members(body: Any) -> Mapping[str, Any]:
@@ -127,7 +155,9 @@ def _members(body: Any) -> Mapping[str, Any]:
 
 
 def _quoted(value: object) -> str:
-    """A word of a command line; bytes that are no text in the quotes that shells have for them."""
+    """A word of a command line, or several; bytes that are no text in the quotes that shells have for them."""
+    if isinstance(value, tuple):
+        return " ".join(map(_quoted, value))
     if isinstance(value, bytes):
         try:
             return shlex.quote(value.decode("utf-8"))

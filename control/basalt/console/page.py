@@ -1,7 +1,7 @@
 """Pages: a list of panels, each of which is one call of the API, made as whoever looks at the page.
 
-So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME` renders one panel, for a page
-that keeps itself up to date; `.json` behind a page's path gives its calls and answers.
+So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME,NAME` renders these panels, for a
+page that keeps itself up to date; `?json=true` gives its calls and answers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from basalt.console.charts import spark
 from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
-from basalt.http.asgi.responses import Response
+from basalt.http.asgi.responses import HTML, Response
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
+from basalt.settings import Settings
 
-HTML = b"text/html; charset=utf-8"
-PANEL_NAME_CHARS_MAX = 40
+PANEL_NAMES_CHARS_MAX = 400  # of those that are asked for: a page has some ten
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
 TERMS_PATH = f"{CONSOLE_PATH}/terms"
@@ -55,11 +55,15 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
     (f"{CONSOLE_PATH}/pipelines", "Pipelines", "l"),
+    (f"{CONSOLE_PATH}/pruning", "Pruning", "p"),
+    (f"{CONSOLE_PATH}/regions", "Regions", "r"),
+    (f"{CONSOLE_PATH}/jobs", "Jobs", "j"),
+    (f"{CONSOLE_PATH}/cluster", "Cluster", "c"),
 )
 
 PANEL: Query = query(
-    "panel", {"type": "string", "maxLength": PANEL_NAME_CHARS_MAX}, "one panel alone",
-    lambda value: len(value) <= PANEL_NAME_CHARS_MAX, "be the name of a panel",
+    "panel", {"type": "string", "maxLength": PANEL_NAMES_CHARS_MAX}, "these panels alone, by their names with commas between them",
+    lambda value: len(value) <= PANEL_NAMES_CHARS_MAX, "be names of panels",
 )  # fmt: skip
 AS_JSON = flag("json", "the calls and answers of the page, in place of it")
 PAGE_QUERY = (PANEL, AS_JSON)
@@ -71,6 +75,7 @@ class Panel:
     turns, for what changes slowly or costs much.
 
     `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
+    `meanings`: the templates that say in the answer's place what a problem of a code means here.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Panel:
     every: int = 1
     subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,13 @@ class Shown:
     def template(self) -> str:
         """The file that shows the answer."""
         return f"panels/{self.panel.template or self.panel.name}.html"
+
+    @property
+    def meaning(self) -> str | None:
+        """The file that says what the answer's problem means; None where the problem says it itself."""
+        problem = self.answer.problem
+        found = None if problem is None else self.panel.meanings.get(problem.code)
+        return None if found is None else f"panels/{found}.html"
 
 
 class Visit:
@@ -140,7 +153,8 @@ class Visit:
             return redirect(login_path(self.request))
         wanted = self.request.text("panel")
         if wanted is not None:
-            panels = [panel for panel in panels if panel.name == wanted]
+            names = wanted.split(",")
+            panels = [panel for panel in panels if panel.name in names]
         answers = await asyncio.gather(*(self.ask(panel.call) for panel in panels))
         seen = [Shown(panel, answer) for panel, answer in zip(panels, answers, strict=True)]
         if self.request.flag("json"):
@@ -154,29 +168,40 @@ class Visit:
 
     def html(self, template: str, status: int = 200, headers: Headers | None = None, **context: Any) -> Response:
         """A template with what every one has."""
-        caller = self.request.caller
-        body = _environment().get_template(template).render(
+        return rendered(
+            template, status, headers, self.settings, self.request.head.path,
             visit=self,
             now_ms=self.now_ms,
-            path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
-            principal=str(caller.principal),
+            principal=str(self.request.caller.principal),
             is_asked=self.services.authentication is not None,
-            refresh_ms=self.settings.console.refresh_ms,
-            read_only=self.settings.console.read_only,
             **context,
         )  # fmt: skip
-        return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
     def _as_json(self, seen: Sequence[Shown]) -> Response:
         found = {
             each.panel.name: {
                 "call": f"{each.answer.call.method} {each.answer.call.target}",
+                "curl": each.answer.call.curl(self.url, self.services.authentication is not None),
+                "cli": each.answer.call.cli(),
                 "status": each.answer.status,
                 "answer": each.answer.plain(),
             }
             for each in seen
         }
         return Response(200, msgspec.json.encode(found), JSON)
+
+
+def rendered(
+    template: str, status: int, headers: Headers | None, settings: Settings, path: str, **context: Any
+) -> Response:
+    """A page of a template, at this path."""
+    body = environment().get_template(template).render(
+        path="/" + "/".join(filter(None, path.split("/"))),
+        refresh_ms=settings.console.refresh_ms,
+        read_only=settings.console.read_only,
+        **context,
+    )  # fmt: skip
+    return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
 
 def redirect(to: str, headers: Headers | None = None) -> Response:
@@ -215,7 +240,8 @@ def inside_console(path: str) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates, with the filters and names that each of them may use."""
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("basalt.console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

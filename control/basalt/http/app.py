@@ -34,8 +34,10 @@ from basalt.http.asgi.responses import (
     json_response,
     log_access,
     log_slow,
+    problem_page,
     problem_response,
     send_response,
+    wants_page,
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import (
@@ -192,7 +194,7 @@ class Frame:
                 answer = self._problem(request, error)
             except Exception:
                 log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
-                answer = problem_response(internal_error(), request.id)
+                answer = _told(request, internal_error())
             headers, parts = encoded(request, answer)
             exchange.send_now(request, answer.status, headers, list(parts))
         except Exception:
@@ -219,7 +221,7 @@ class Frame:
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             if request.status:
                 raise  # half an answer is out: the server must break the connection, or it would pass for whole
-            await send_response(request, problem_response(internal_error(), request.id))
+            await send_response(request, _told(request, internal_error()))
         finally:
             self._note(request)
 
@@ -245,7 +247,7 @@ class Frame:
         if isinstance(error, UnauthenticatedError) and request.head.path.startswith(PAGES_PATH):
             return _sign_in_again(request)
         request.name_as_asked(error)
-        return problem_response(error, request.id)
+        return _told(request, error)
 
     def _note(self, request: Request) -> None:
         monotonic_ms, now_ms, services = self._clock.monotonic_ms(), self._clock.now_ms(), self._services
@@ -306,6 +308,14 @@ class _StageAnswer:
         """Answer with what went wrong."""
         self._is_done = True
         self._frame.tell(self._request, self._exchange, functools.partial(_raise, exception))
+
+
+def _told(request: Request, error: BasaltError) -> Response:
+    """The answer that tells the error: to a browser that asked for a page of the console, as one."""
+    has_pages = request.services.settings.console.enabled
+    if has_pages and request.head.path.startswith(PAGES_PATH) and wants_page(request):
+        return problem_page(error, request)
+    return problem_response(error, request.id)
 
 
 def _sign_in_again(request: Request) -> Response:

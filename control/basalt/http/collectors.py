@@ -66,6 +66,11 @@ class TlsMetrics(Collector):
     def __init__(self, handshakes: Handshakes) -> None:
         self._handshakes = handshakes
 
+    @property
+    def certificate_ends_ms(self) -> int:
+        """When the certificate ends that new connections are shown."""
+        return self._handshakes.context.not_after_ms
+
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
         handshakes = self._handshakes

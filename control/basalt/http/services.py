@@ -140,7 +140,14 @@ class Services:
             StoreTable(name, await call(self.store.table(name).size_bytes, _FIRST_KEY, _BEHIND_KEYS))
             for name in TABLE_NAMES
         ]
-        return StoreInfo(self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables))
+        facts = await call(FACTS.get, SystemTable(self.store.table(SystemTable.name)))
+        assert facts is not None, "an installation has its facts"
+        hbase = self.settings.store.hbase
+        gateways = (hbase.thrift2, hbase.thrift) if self.store.kind == "hbase" else ()
+        return StoreInfo(
+            self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables), facts.buckets,
+            tuple(filter(None, gateways)),
+        )  # fmt: skip
 
     async def change_settings(self, asked: Mapping[str, object], by: By, *, dry_run: bool) -> ChangedSettings:
         """Change settings until the server stops: all that are asked for, or none."""

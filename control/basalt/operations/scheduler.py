@@ -214,6 +214,10 @@ class Scheduler:
         await self._load()
         return [self._jobs[name].status for name in sorted(self._jobs)]
 
+    async def job(self, name: str) -> JobInfo:
+        """One job; `JobNotFoundError` for a name that none has."""
+        return (await self._find(name)).status
+
     async def run_now(self, name: str) -> Run:
         """Run a job, also one that is paused, and return how it ended; joins a run that is under way."""
         scheduled = await self._find(name)

@@ -49,6 +49,7 @@ EDIT_POINTERS_MAX = 10_000  # in one log entry: some 80 KiB
 GONE_REGION_MS = 7 * 86_400_000  # a region that was split or merged away has been read by its daughters long before
 NOTES_MAX = 1_000  # notes about writers that are gone, removed by one run
 GONE_REPORTS_MAX = 1_000  # removed by one run
+COMPACTIONS_BY_HAND = 2  # asked for where nobody says which, and the settings say that a run asks for none
 
 log = logging.getLogger("basalt.pruning")
 
@@ -174,6 +175,19 @@ class Pruner:
             log.info("%d pruned writers are invalid again", restored)
             return restored
 
+    def worth_compacting(self, survey: Survey) -> list[Region]:
+        """The regions whose files hold back the oldest writers, whether or not they were asked to compact them, or are to be asked now."""
+        assert survey.regions is not None, "regions are asked for where there are some"
+        pointers = due(survey.regions, survey.invalid)
+        count = self._compactions_max or COMPACTIONS_BY_HAND
+        return worth_compacting(survey.regions, pointers, survey.moment.decided, (), count)
+
+    async def compact(self, region: Region) -> None:
+        """Have all files of a region written anew, soon. No run asks for it again within an hour."""
+        assert self._cluster is not None, "the region is one of a cluster"
+        await self._call(self._cluster.major_compact, region)
+        self._asked_ms[region.id] = self._clock.now_ms()
+
     async def _set_restored(self, pointer: int) -> None:
         change = msgspec.structs.replace
         await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
@@ -224,11 +238,9 @@ class Pruner:
         for region in survey.regions.regions:
             if region.id in wanted:
                 try:
-                    await self._call(self._cluster.major_compact, region)
+                    await self.compact(region)
                 except BasaltError as error:  # another run asks again; what was pruned is pruned
                     log.warning("region %s is not compacted: %s", region.id, error.message)
-                    continue
-                self._asked_ms[region.id] = result.at_ms
         self._asked_ms = {
             name: at_ms for name, at_ms in self._asked_ms.items() if 0 <= result.at_ms - at_ms < ASK_AGAIN_MS
         }

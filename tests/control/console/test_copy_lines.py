@@ -7,6 +7,7 @@ import shlex
 import click
 import pytest
 
+from basalt.api.bodies.operations import CompactionRequest
 from basalt.cli.root import root
 from basalt.console.copy_lines import COMMANDS, command_of
 from basalt.http.app import OPERATIONS
@@ -18,7 +19,12 @@ VALUES = {
     "group": "billing", "message": "00" * 20, "mode": "keyed", "contains": "-a b", "sort": "lag", "key": "header:page", "to": "-1h",
     "memberMs": 30_000, "claimMs": 60_000, "unackedMax": 10, "attemptsMax": 0, "retryDelayMs": 1_000, "retryDelayMsMax": 5_000,
     "deadLetterTopic": "orders-dead", "expireMs": 60_000,
+    "job": "stats", "name": "nightly", "region": "1588230740", "regions": ("a1", "b2"), "cause": "no report", "show": "idle",
+    "writePointer": "17", "since_ms": 17,
 }  # fmt: skip
+POINTED = {**VALUES, "after": "17"}  # where a page begins behind a write pointer
+
+BODIES = {"/v1/admin/backups": ("name",), "/v1/admin/prune/restore": ("since_ms",)}  # what a call never goes without
 
 
 def taken(line: str) -> dict[str, object]:
@@ -38,7 +44,8 @@ def taken(line: str) -> dict[str, object]:
 @pytest.mark.parametrize(("method", "path"), [key for key, template in COMMANDS.items() if template])
 @pytest.mark.parametrize("given", [{}, VALUES])
 def test_every_line_is_a_command(method, path, given):
-    names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path}
+    given = POINTED if given and path.startswith("/v1/admin/prune") else given
+    names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path or name in BODIES.get(path, ())}
     if path.endswith("/groups/{group}/messages"):
         given = {**given, "state": "parked"}
     if path.endswith("/seek"):
@@ -61,6 +68,15 @@ def test_a_line_has_what_was_asked_and_nothing_else():
     assert command_of("GET", path, {}, {}, None) == "basalt tx list"
     assert command_of("GET", "/v1/admin/tables", {}, {}, None) == "basalt table list --all-namespaces"
     assert command_of("GET", "/v1/admin/tables", {}, {"namespace": "a"}, None) == "basalt table list --namespace a"
+
+
+def test_several_words_and_words_of_one_value_are_written_as_such():
+    path = "/v1/admin/prune/compact"
+    assert command_of("POST", path, {}, {}, CompactionRequest(("a1", "b 2"))) == "basalt prune compact a1 'b 2'"
+    assert command_of("POST", path, {}, {}, CompactionRequest()) == "basalt prune compact"
+    path = "/v1/admin/prune/regions"
+    shown = [command_of("GET", path, {}, {"show": show}, None) for show in ("idle", "blocking", "all")]
+    assert shown == ["basalt prune regions --idle", "basalt prune regions --blocking", "basalt prune regions"]
 
 
 def test_hostile_words_stay_one_word():

@@ -100,7 +100,7 @@ def test_what_changes_slowly_is_asked_for_less_often(browser):
     }
     assert every["panel-manager"] == 1
     assert every["panel-history"] == every["panel-store"] == every["panel-process"] > every["panel-alerts"] > 1
-    assert "isDue" in ASSETS["console.js"].content.decode()
+    assert "dataset.every" in ASSETS["console.js"].content.decode()
 
 
 @pytest.mark.parametrize("panel", PANELS)

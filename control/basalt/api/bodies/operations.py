@@ -36,6 +36,21 @@ class JobRun(Struct, frozen=True, rename="camel"):
     detail: str
 
 
+class JobAct(Struct, frozen=True, rename="camel"):
+    """An operator's act on a job, `run`, `pause` or `resume`, or what it would be. `paused` is as it is afterwards.
+
+    `changed`: whether it changes anything. `run` is the run that was made; of a dry run, and of other acts, there is none.
+    """
+
+    name: str
+    act: str
+    help: str
+    paused: bool
+    changed: bool
+    dry_run: bool
+    run: JobRun | None = None
+
+
 class AuditLine(Struct, frozen=True, rename="camel"):
     """One act of an operator. `outcome` is `unfinished` during the act, or if the server ended in the middle of it.
 
@@ -113,6 +128,24 @@ class ExplainedWriter(Struct, frozen=True, rename="camel"):
     holds_left_out: int
 
 
+class InvalidWriter(Struct, frozen=True, rename="camel"):
+    """A writer on the invalid list: the first thing that is in its way, and what frees it; null: the next run prunes it."""
+
+    write_pointer: int
+    began_ms: int
+    ends_ms: int
+    cause: str | None
+    freed_by: str | None
+
+
+class InvalidList(Struct, frozen=True, rename="camel"):
+    """A page of the invalid list, oldest first. `invalid`: all that are on it. The next page begins `after` its `next`, null at the end."""
+
+    writers: tuple[InvalidWriter, ...]
+    invalid: int
+    next: int | None
+
+
 class PruneStatus(Struct, frozen=True, rename="camel"):
     """The state of pruning. `regions` is null where the store has none."""
 
@@ -147,13 +180,17 @@ class RegionInfo(Struct, frozen=True, rename="camel"):
 
 
 class RegionFile(Struct, frozen=True, rename="camel"):
-    """A file of a region; it can hold rows of writers above `decided` (-1: of any) up to `newest`."""
+    """A file of a region; it can hold rows of writers above `decided` (-1: of any) up to `newest`.
+
+    `held_back`: the writers whose lifetime is over that it may hold.
+    """
 
     name: str
     decided: int
     newest: int
     bytes: int
     modified_ms: int
+    held_back: int
 
 
 class RegionDetail(RegionInfo, frozen=True, rename="camel"):
@@ -165,6 +202,29 @@ class RegionDetail(RegionInfo, frozen=True, rename="camel"):
     snapshot_time_ms: int | None
     store_files: tuple[RegionFile, ...]
     counters: dict[str, int]
+
+
+class CompactionRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The regions to be compacted, by id. Left out: those that a prune run would ask for, whose files hold back the oldest writers."""
+
+    regions: tuple[str, ...] | None = None
+
+
+class CompactedRegion(Struct, frozen=True, rename="camel"):
+    """A region whose files are written anew: how many, and how large they are."""
+
+    id: str
+    table: str
+    server: str
+    files: int
+    bytes: int
+
+
+class Compactions(Struct, frozen=True, rename="camel"):
+    """The compactions that were asked for, or would be. HBase makes them soon, one after another."""
+
+    regions: tuple[CompactedRegion, ...]
+    dry_run: bool
 
 
 class PrunedWriters(Struct, frozen=True, rename="camel"):
@@ -273,13 +333,38 @@ class StoreTable(Struct, frozen=True):
 
 
 class StoreInfo(Struct, frozen=True, rename="camel"):
-    """The store, and the installation that it belongs to."""
+    """The store, and the installation that it belongs to. `gateways`: where this server gets to it, for one on other machines.
+
+    The rows of topics and tables are spread over `buckets`.
+    """
 
     kind: str
     atomic: bool
     instance: str
     started_ms: int
     tables: tuple[StoreTable, ...]
+    buckets: int
+    gateways: tuple[str, ...]
+
+
+class ClusterInfo(Struct, frozen=True, rename="camel"):
+    """The server that answers, and its part among those that share the store.
+
+    `shared`: others may take over from it. `holder`, `url`, `epoch` and `lease_ms` are of its lease, which it renewed `lease_age_ms` ago
+    and has taken `terms` times since its start. `certificate_ends_ms`: when its certificate ends; null where it speaks no TLS.
+    """
+
+    version: str
+    started_ms: int
+    shared: bool
+    leads: bool
+    holder: str
+    url: str
+    epoch: int
+    lease_ms: int
+    lease_age_ms: int
+    terms: int
+    certificate_ends_ms: int | None
 
 
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
@@ -331,6 +416,12 @@ class Backup(Struct, frozen=True, rename="camel"):
     created_ms: int
     files: int
     bytes: int
+
+
+class MadeBackup(Backup, frozen=True, rename="camel"):
+    """The backup that was made; or would be: then its time, files and bytes are 0."""
+
+    dry_run: bool = False
 
 
 class BackupPage(Struct, frozen=True, rename="camel"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from basalt.api.bodies.operations import JobInfo, JobRun
 from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, CommandFailure
 from basalt.cli.options import (
     JOB,
@@ -35,6 +33,12 @@ _JOB_COLUMNS = columns(
     last_started_ms="last run",
     last_outcome="outcome",
 )
+_ONE_JOB = columns(
+    "name help enabled paused running interval_ms window next_run_ms last_started_ms last_outcome",
+    interval_ms="every",
+    last_started_ms="last run",
+    last_outcome="outcome",
+)
 _RUN_COLUMNS = columns("started_ms duration_ms outcome times detail", duration_ms="took")
 
 
@@ -52,12 +56,21 @@ def history(invocation: Invocation, name: str, limit: int) -> None:
     invocation.show_all(_RUN_COLUMNS, lambda client: client.admin.job_history(name, limit=limit))
 
 
+@job.call("show")
+@click.argument("name", type=JOB)
+def show_job(invocation: Invocation, name: str) -> None:
+    """Show a job: its schedule, its last run, and when it runs next."""
+    with invocation.client() as client:
+        invocation.out.record(row(client.admin.job(name)), _ONE_JOB)
+
+
 def _job_command(verb: str, help_text: str) -> None:
     @job.call(verb)
     @click.argument("name", type=JOB)
+    @author_options
     @dry_run_option
-    def act(invocation: Invocation, name: str, dry_run: bool) -> None:
-        _act(invocation, verb, name, dry_run)
+    def act(invocation: Invocation, name: str, dry_run: bool, reason: str, by: str) -> None:
+        _act(invocation, verb, name, dry_run=dry_run, reason=reason, by=by)
 
     act.help = help_text
 
@@ -67,31 +80,25 @@ _job_command("pause", "Let a job run no more by itself, also after a restart, un
 _job_command("resume", "Let a paused job run again.")
 
 
-def _act(invocation: Invocation, verb: str, name: str, dry_run: bool) -> None:
+def _act(invocation: Invocation, verb: str, name: str, **how: Any) -> None:
     with invocation.client() as client:
-        if dry_run:
-            client.admin.job_history(name, limit=1)  # is there such a job?
-            invocation.out.done(f"would {verb} job {name}", {"name": name, "action": verb, "dry_run": True})
-            return
-        acts: dict[str, Callable[[str], JobRun | JobInfo]] = {
-            "run": client.admin.run_job,
-            "pause": client.admin.pause_job,
-            "resume": client.admin.resume_job,
-        }
-        answer = row(acts[verb](name))
-    if answer.get("outcome") == "failed":
-        raise CommandFailure(f"job {name} failed: {answer['error']}", hint=f"see `basalt job history {name}`")
+        admin = client.admin
+        act = {"run": admin.run_job, "pause": admin.pause_job, "resume": admin.resume_job}[verb]
+        answer = row(act(name, **how))
+    if answer["dry_run"]:
+        unchanged = "" if answer["changed"] else ": nothing changes"
+        invocation.out.done(f"would {verb} job {name}{unchanged}", answer)
+        return
+    run = answer["run"]
+    if run is not None and run["outcome"] == "failed":
+        raise CommandFailure(f"job {name} failed: {run['error']}", hint=f"see `basalt job history {name}`")
     done = {"run": "ran", "pause": "paused", "resume": "resumed"}[verb]
-    result = {"name": name, "action": verb, **answer}
-    invocation.out.done(f"{done} job {name}" + _outcome(answer), result)
+    invocation.out.done(f"{done} job {name}" + ("" if run is None else _outcome(run)), answer)
 
 
-def _outcome(answer: dict[str, object]) -> str:
-    outcome = answer.get("outcome")
-    if outcome is None:
-        return ""
-    detail = f" ({answer['detail']})" if answer.get("detail") else ""
-    return f": {outcome} in {duration_text(answer.get('duration_ms'))}{detail}"
+def _outcome(run: dict[str, Any]) -> str:
+    detail = f" ({run['detail']})" if run["detail"] else ""
+    return f": {run['outcome']} in {duration_text(run['duration_ms'])}{detail}"
 
 
 audit = group("audit", "Show what was done by hand, by whom and why.")
@@ -104,6 +111,24 @@ _ACTS = columns("at_ms act what outcome reason name address", at_ms="when", name
 def list_acts(invocation: Invocation, limit: int) -> None:
     """List forced ends of transactions, pruning, truncations and the like, newest first."""
     invocation.show_all(_ACTS, lambda client: client.admin.audit(limit=limit))
+
+
+cluster = group("cluster", "Show which server leads, and under which lease.")
+
+_CLUSTER = columns(
+    "version started_ms shared leads holder url epoch lease_ms lease_age_ms terms certificate_ends_ms",
+    started_ms="started",
+    lease_ms="lease",
+    lease_age_ms="lease age",
+    certificate_ends_ms="certificate ends",
+)
+
+
+@cluster.call("show")
+def show_cluster(invocation: Invocation) -> None:
+    """Show the server that leads: its lease, its epoch, how often it took the lead, and when its certificate ends."""
+    with invocation.client() as client:
+        invocation.out.record(row(client.admin.cluster()), _CLUSTER)
 
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")
@@ -161,7 +186,9 @@ _REGIONS = columns(
     oldest_edit_ms="oldest unflushed",
     unknown_files="of unknown origin",
 )
-_FILES = columns("name decided newest bytes modified_ms", bytes="size")
+_FILES = columns("name decided newest bytes modified_ms held_back", bytes="size")
+_INVALID = columns("write_pointer began_ms ends_ms cause freed_by", ends_ms="not before")
+_COMPACTIONS = columns("id table server files bytes", bytes="size")
 _HISTORY = columns("pruned_ms writers oldest newest")
 
 
@@ -202,6 +229,37 @@ def explain(invocation: Invocation, write_pointer: int | None, limit: int) -> No
         invocation.out.rows(_HOLDS, [line for each in found for line in _lines(each)])
         return
     invocation.out.rows((), found)
+
+
+@prune.call("list")
+@click.option(
+    "--cause", metavar="CAUSE", help="Only those that wait for this first, as `basalt prune status` names it."
+)
+@click.option(
+    "--after", type=click.IntRange(0, POINTER_MAX), help="Only those behind this writer, as the page before it ends."
+)
+@limit_option(100, 10_000, " writers", metavar=None)
+def list_invalid(invocation: Invocation, cause: str | None, after: int | None, limit: int) -> None:
+    """List failed writers that are not forgotten yet, oldest first, and what each waits for first."""
+    with invocation.client() as client:
+        page = client.admin.prune_invalid(after=after, limit=limit, cause=cause)
+    invocation.out.rows(_INVALID, [row(each) for each in page.writers])
+    if page.next is not None and invocation.out.for_people:
+        invocation.out.line(f"more: --after {page.next}")
+
+
+@prune.call("compact")
+@click.argument("regions", nargs=-1)
+@author_options
+@dry_run_option
+def compact(invocation: Invocation, regions: tuple[str, ...], dry_run: bool, reason: str, by: str) -> None:
+    """Ask for major compactions of REGIONS; of those whose files hold back the oldest writers, where none are named."""
+    with invocation.client() as client:
+        answer = row(client.admin.prune_compact(*regions, dry_run=dry_run, reason=reason, by=by))
+    if invocation.out.for_people and answer["regions"]:
+        invocation.out.rows(_COMPACTIONS, answer["regions"])
+    asked = "would ask" if dry_run else "asked"
+    invocation.out.done(f"{asked} for compactions of {counted(len(answer['regions']), 'region')}", answer)
 
 
 @prune.call("regions")

@@ -16,9 +16,15 @@ from basalt.api.bodies.operations import (
     BackupPage,
     BackupRequest,
     ChangedSettings,
+    ClusterInfo,
+    CompactionRequest,
+    Compactions,
     ExplainedWriter,
+    InvalidList,
+    JobAct,
     JobInfo,
     JobRun,
+    MadeBackup,
     ManagerSnapshotInfo,
     ProcessInfo,
     PrunedWriters,
@@ -122,19 +128,27 @@ def jobs(scope: ClientScope) -> Steps[list[JobInfo]]:
     return _get(list[JobInfo], "list jobs", "jobs")
 
 
-def run_job(scope: ClientScope, name: str) -> Steps[JobRun]:
-    """Run a job now."""
-    return _post(JobRun, f"run job {name}", "jobs", name, "run", effect=Effect.ONCE)
+def job(scope: ClientScope, name: str) -> Steps[JobInfo]:
+    """One job: its schedule, its last run, and when it runs next."""
+    return _get(JobInfo, f"show job {name}", "jobs", name)
 
 
-def pause_job(scope: ClientScope, name: str) -> Steps[JobInfo]:
+def run_job(scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[JobAct]:
+    """Run a job now; the answer's `run` tells how it ended."""
+    query = act_of(reason, by, dry_run=dry_run)
+    return _post(JobAct, f"run job {name}", "jobs", name, "run", query=query, effect=Effect.ONCE)
+
+
+def pause_job(scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[JobAct]:
     """Run a job no more until it is resumed."""
-    return _post(JobInfo, f"pause job {name}", "jobs", name, "pause")
+    return _post(JobAct, f"pause job {name}", "jobs", name, "pause", query=act_of(reason, by, dry_run=dry_run))
 
 
-def resume_job(scope: ClientScope, name: str) -> Steps[JobInfo]:
+def resume_job(
+    scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[JobAct]:
     """Let a paused job run again."""
-    return _post(JobInfo, f"resume job {name}", "jobs", name, "resume")
+    return _post(JobAct, f"resume job {name}", "jobs", name, "resume", query=act_of(reason, by, dry_run=dry_run))
 
 
 def job_history(scope: ClientScope, name: str, *, limit: int | None = None) -> Steps[list[JobRun]]:
@@ -204,6 +218,11 @@ def store(scope: ClientScope) -> Steps[StoreInfo]:
     return _get(StoreInfo, "show the store", "store")
 
 
+def cluster(scope: ClientScope) -> Steps[ClusterInfo]:
+    """The server that leads: its lease, its epoch, its terms, and when its certificate ends."""
+    return _get(ClusterInfo, "show the cluster", "cluster")
+
+
 def snapshot(scope: ClientScope) -> Steps[ManagerSnapshotInfo]:
     """The manager's present snapshot: its pointers, and how long its lists are."""
     return _get(ManagerSnapshotInfo, "show the snapshot", "snapshot")
@@ -230,6 +249,25 @@ def prune_explain(
     """The obstacles to pruning one failed writer, or by default the oldest writers that have any."""
     query = query_of(writePointer=write_pointer, limit=limit)
     return _get(list[ExplainedWriter], "explain what holds pruning back", "prune", "explain", query=query)
+
+
+def prune_invalid(
+    scope: ClientScope, *, after: int | None = None, limit: int | None = None, cause: str | None = None
+) -> Steps[InvalidList]:
+    """The failed writers, oldest first; a page of them, of which the next one begins `after` its `next`.
+
+    With a `cause`, only those that wait for it first: docs/operations/pruning.md has the causes.
+    """
+    query = query_of(after=after, limit=limit, cause=cause)
+    return _get(InvalidList, "list failed writers", "prune", "invalid", query=query)
+
+
+def prune_compact(
+    scope: ClientScope, *regions: str, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[Compactions]:
+    """Ask for major compactions of these regions; of those whose files hold back the oldest writers, where none are named."""
+    query, body = act_of(reason, by, dry_run=dry_run), CompactionRequest(regions or None)
+    return _post(Compactions, "compact regions", "prune", "compact", query=query, body=body)
 
 
 def prune_regions(scope: ClientScope, *, show: str | None = None) -> Steps[list[RegionInfo]]:
@@ -336,10 +374,12 @@ def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[list[AuditLi
     return _get(list[AuditLine], "read the audit", "audit", query=query_of(limit=limit))
 
 
-def backup(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[Backup]:
+def backup(
+    scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[MadeBackup]:
     """Make a consistent copy of the store, under this name, where the server keeps its backups."""
-    query = act_of(reason, by)
-    return _post(Backup, f"back up to {name}", "backups", body=BackupRequest(name), query=query, effect=Effect.ONCE)
+    query, body = act_of(reason, by, dry_run=dry_run), BackupRequest(name)
+    return _post(MadeBackup, f"back up to {name}", "backups", body=body, query=query, effect=Effect.ONCE)
 
 
 def backups(scope: ClientScope) -> Steps[list[Backup]]:

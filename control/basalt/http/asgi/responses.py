@@ -7,10 +7,13 @@ told as problem documents (RFC 9457), described in docs/reference/errors.md.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Awaitable, Iterator, Sequence
+from html import escape
 
 from basalt import errors
 from basalt.api.bodies import json
@@ -53,6 +56,33 @@ STATUS: dict[type[errors.BasaltError], int] = {
 EVERY_ANSWER: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 Body = bytes | Sequence[Buffer] | Iterator[Buffer]
+
+HTML = b"text/html; charset=utf-8"
+# Nothing is loaded but for this style, which the policy knows by its hash.
+_PROBLEM_STYLE = (
+    ":root{color-scheme:light dark}body{background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}"
+)
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_PROBLEM_STYLE.encode()).digest()).decode()
+PROBLEM_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PROBLEM_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{style}</style>
+<title>{title} · Basalt</title>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+{parts}<p><a href="/console">Overview</a></p>
+<p>Status {status}, request {request_id}</p>
+</main>
+</body>
+</html>
+"""
 
 _ACCESS_LOG = logging.getLogger("basalt.access")
 _SLOW_LOG = logging.getLogger("basalt.slow")
@@ -165,6 +195,31 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
     return Response(status, json.encode(document), PROBLEM, headers)
 
 
+def problem_page(error: errors.BasaltError, request: RequestHead) -> Response:
+    """The same answer as a page, for a browser that asked for one: it needs nothing that may be what is not in order."""
+    told = problem_response(error, request.id)
+    parts = [_text(error.message), *([_text(error.hint)] if error.hint else [])]
+    head = request.head
+    if head.method == "GET":
+        again = escape(head.raw_path.decode("latin-1") + ("?" + head.query_string.decode("latin-1")).rstrip("?"))
+        parts.append(f'<a href="{again}">Try again</a>')
+    title = error.code.replace("_", " ").capitalize()
+    body = _PROBLEM_PAGE.format(
+        style=_PROBLEM_STYLE,
+        title=title,
+        parts=f"<p data-told>{parts[0]}</p>\n" + "".join(f"<p>{part}</p>\n" for part in parts[1:]),
+        status=told.status,
+        request_id=request.id,
+    )
+    headers = [(name, value) for name, value in told.headers or () if name != b"www-authenticate"]
+    return Response(told.status, body.encode(), HTML, [*headers, (b"content-security-policy", PROBLEM_POLICY.encode())])
+
+
+def wants_page(request: RequestHead) -> bool:
+    """Tell whether a browser asks for a page, rather than a program for an answer."""
+    return b"text/html" in request.headers.get(b"accept", b"")
+
+
 def internal_error() -> errors.InternalError:
     """The error that stands for a bug of ours; it tells nothing that the bug's own error could contain."""
     return errors.InternalError(
@@ -261,6 +316,11 @@ def _target(raw_path: bytes, query_string: bytes) -> str:
 
 def _visible(raw: bytes) -> str:
     return "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw)
+
+
+def _text(text: str) -> str:
+    """Text of a page: markup escaped, and what is not printable shown as such."""
+    return escape("".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text[:DETAIL_CHARS_MAX]))
 
 
 def _shown(text: str) -> str:

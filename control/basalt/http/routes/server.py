@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import chain
 
 import msgspec
@@ -12,7 +13,7 @@ from basalt.access.needs import PUBLIC, needs
 from basalt.access.resources import Resource
 from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
-from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
+from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
 from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.positions import UNIT_MS
@@ -30,6 +31,7 @@ from basalt.errors import (
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
+from basalt.http.collectors import TlsMetrics
 from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
@@ -58,6 +60,7 @@ ALERTS_AGE_MS_MAX = 60_000
 PIPELINE_TOPICS_MAX = 100  # of one answer: each is read up to where committed readers are, and may have 1,000 tasks
 NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
 
+_ACT = (DRY_RUN, REASON, AS)
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
 _JOB_ERRORS = (JobNotFoundError,)
 _BACKUPS = ADMIN_PATH + "/backups"
@@ -157,22 +160,34 @@ async def jobs(request: Request) -> list[JobInfo]:
     return await request.services.scheduler.jobs()
 
 
-@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def run_job(request: Request) -> JobRun:
+@route("GET", _JOB_PATH, needs("observe", CLUSTER), errors=_JOB_ERRORS, tag=admin)
+async def job(request: Request) -> JobInfo:
+    """A scheduled job."""
+    return await request.services.scheduler.job(request.path["job"])
+
+
+@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def run_job(request: Request) -> JobAct:
     """Run a job now."""
-    return _run(await request.services.scheduler.run_now(request.path["job"]))
+    scheduler, audit, name = request.services.scheduler, request.services.audit, request.path["job"]
+    found = await scheduler.job(name)
+    if request.flag("dryRun"):
+        return JobAct(name, "run", found.help, found.paused, True, True)
+    do = functools.partial(scheduler.run_now, name)
+    run = await audit.act("run job", f"job {name}", *request.act, do, lambda run: run.error or run.outcome)
+    return JobAct(name, "run", found.help, found.paused, True, False, _run(run))
 
 
-@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def pause_job(request: Request) -> JobInfo:
+@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def pause_job(request: Request) -> JobAct:
     """Let a job run no more by itself."""
-    return await request.services.scheduler.pause(request.path["job"])
+    return await _set_paused(request, "pause")
 
 
-@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def resume_job(request: Request) -> JobInfo:
+@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def resume_job(request: Request) -> JobAct:
     """Let a paused job run again."""
-    return await request.services.scheduler.resume(request.path["job"])
+    return await _set_paused(request, "resume")
 
 
 @route(
@@ -253,6 +268,21 @@ async def series(request: Request) -> bodies.SeriesPage:
     return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
 
 
+@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
+async def cluster(request: Request) -> bodies.ClusterInfo:
+    """The server that leads: its lease, its epoch and its certificate."""
+    services = request.services
+    leadership = services.leadership
+    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
+    if leadership is None:  # nobody else has the store open
+        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
+    candidate = leadership.candidate
+    return bodies.ClusterInfo(
+        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
+        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
+    )  # fmt: skip
+
+
 @route(
     "GET",
     ADMIN_PATH + "/alerts",
@@ -299,13 +329,14 @@ async def pipelines(request: Request) -> Pipelines:
     )  # fmt: skip
 
 
-@route(
-    "POST", _BACKUPS, needs("operate", CLUSTER), query=(REASON, AS), errors=(InvalidNameError, ConflictError), tag=admin
-)
-async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
+@route("POST", _BACKUPS, needs("operate", CLUSTER), query=_ACT, errors=(InvalidNameError, ConflictError), tag=admin)
+async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.MadeBackup:
     """Make a backup."""
-    services, name = request.services, asked.name
-    return await services.audit.act("back up", f"backup {name}", *request.act, lambda: services.backups.create(name))
+    backups, audit, name = request.services.backups, request.services.audit, asked.name
+    if request.flag("dryRun"):
+        return await backups.plan(name)
+    made = await audit.act("back up", f"backup {name}", *request.act, lambda: backups.create(name))
+    return bodies.MadeBackup(**structs.asdict(made))
 
 
 @route("GET", _BACKUPS, needs("observe", CLUSTER), tag=admin)
@@ -368,6 +399,15 @@ def _topic(topic: Topic) -> TopicDescription:
     return TopicDescription(
         *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
     )
+
+
+async def _set_paused(request: Request, act: str) -> JobAct:
+    scheduler, audit, name = request.services.scheduler, request.services.audit, request.path["job"]
+    found, paused = await scheduler.job(name), act == "pause"
+    if not request.flag("dryRun"):
+        do = functools.partial(scheduler.pause if paused else scheduler.resume, name)
+        await audit.act(f"{act} job", f"job {name}", *request.act, do)
+    return JobAct(name, act, found.help, paused, found.paused != paused, request.flag("dryRun"))
 
 
 def _run(run: Run) -> JobRun:
