@@ -214,8 +214,8 @@ async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[Ru
     services = await open_services(loaded, directory)
     await services.scheduler.start()
     application = build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
-    application.sampler.start()
     application.metrics.watch()
+    application.sampler.start()
     return services, application
 
 

@@ -40,7 +40,6 @@ NAMED_OTHERWISE: set[str] = {
 # Modules of less than 60 lines that one module imports: to be shortened.
 SMALL_MODULES: set[str] = {
     "control/basalt/console/pages/pipelines.py",
-    "control/basalt/console/pages/topics.py",
 }
 
 # Folders with more than a dozen modules, and how many there may be: a command, a resource or a rule a file, and to be lowered.
@@ -88,7 +87,6 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.hbase_admin.check.SNAPSHOT_AGE_MS_MAX",
     "basalt.http.asgi.requests._FIELD_CHARS_MAX",
     "basalt.http.asgi.responses.TARGET_BYTES_MAX",
-    "basalt.http.routes.polls.WAIT_MS_MAX",
     "basalt.http.routes.pruning.HISTORY_MAX",
     "basalt.http.routes.route_table.MS_MAX",
     "basalt.http.routes.server.AUDIT_MAX",

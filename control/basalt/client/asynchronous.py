@@ -295,7 +295,9 @@ class AsyncTopics(Handle[ClientScope, AsyncDriver]):
     """Topics by name: `client.topics`."""
 
     create = awaiting(topics.create)
+    would_create = awaiting(topics.would_create)
     update = awaiting(topics.update)
+    would_update = awaiting(topics.would_update)
     replace = awaiting(topics.replace)
     get = awaiting(topics.get)
     list = awaiting(topics.names)
@@ -339,6 +341,7 @@ class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]
     stats = awaiting(topics.stats)
     message = awaiting(topics.message)
     peek = awaiting(topics.peek)
+    back = awaiting(topics.back)
     holder = awaiting(topics.holder)
     read = making(AsyncReader, reading.read)
     watermark = awaiting(topics.watermark)
@@ -550,6 +553,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
 
     namespaces = awaiting(admin.namespaces)
     topics = awaiting(admin.topics)
+    topics_page = awaiting(admin.topics_page)
     jobs = awaiting(admin.jobs)
     job = awaiting(admin.job)
     run_job = awaiting(admin.run_job)

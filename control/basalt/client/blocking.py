@@ -294,7 +294,9 @@ class Topics(Handle[ClientScope, Driver]):
     """Topics by name: `client.topics`."""
 
     create = blocking(topics.create)
+    would_create = blocking(topics.would_create)
     update = blocking(topics.update)
+    would_update = blocking(topics.would_update)
     replace = blocking(topics.replace)
     get = blocking(topics.get)
     list = blocking(topics.names)
@@ -338,6 +340,7 @@ class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
     stats = blocking(topics.stats)
     message = blocking(topics.message)
     peek = blocking(topics.peek)
+    back = blocking(topics.back)
     holder = blocking(topics.holder)
     read = making(Reader, reading.read)
     watermark = blocking(topics.watermark)
@@ -549,6 +552,7 @@ class Admin(Handle[ClientScope, Driver]):
 
     namespaces = blocking(admin.namespaces)
     topics = blocking(admin.topics)
+    topics_page = blocking(admin.topics_page)
     jobs = blocking(admin.jobs)
     job = blocking(admin.job)
     run_job = blocking(admin.run_job)

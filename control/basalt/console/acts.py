@@ -56,10 +56,10 @@ class Act:
     effect: str
     plan: str
     typed: str = ""
+    below: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
     moving: frozenset[str] = frozenset()
     sent_to: str = ""
-    below: str = ""
 
     @property
     def path(self) -> str:

@@ -9,15 +9,19 @@ from basalt.console.pages import (
     cluster,
     groups,
     jobs,
+    live,
+    messages,
     overview,
     pipelines,
     pruning,
+    publish,
     regions,
     sessions,
     tables,
+    topic,
     topics,
     transactions,
-)  # fmt: skip
+)
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
 
@@ -42,8 +46,9 @@ for _count in range(1, PATH_NAMES_MAX + 1):
 PAGES: tuple[Operation, ...] = tuple(
     operation
     for table in (
-        overview.route, groups.route, topics.route, transactions.route, sessions.route, tables.route, pipelines.route, pruning.route,
-        regions.route, jobs.route, cluster.route, sign_in.route, terms.route, assets.route, missing,
+        overview.route, groups.route, topics.route, topic.route, messages.route, publish.route, live.route, transactions.route,
+        sessions.route, tables.route, pipelines.route, pruning.route, regions.route, jobs.route, cluster.route, sign_in.route, terms.route,
+        assets.route, missing,
     )
     for operation in table.operations
 )  # fmt: skip

@@ -17,6 +17,7 @@ ASSETS_PATH = "/console/assets"
 _FILES = {
     "console.css": b"text/css; charset=utf-8",
     "console.js": b"text/javascript; charset=utf-8",
+    "follow.js": b"text/javascript; charset=utf-8",
     "basalt.svg": b"image/svg+xml",
 }
 _FOR_A_YEAR = [(b"cache-control", b"public, max-age=31536000, immutable")]

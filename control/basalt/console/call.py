@@ -30,6 +30,7 @@ class Call:
     names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
+    once: str = ""  # a key with which it is done once, however often it is sent
 
     @property
     def target(self) -> str:
@@ -49,6 +50,8 @@ class Call:
             words += ["-X", self.method]
         if self.body is not None:
             words += ["-H", "Content-Type: application/json", "--data-binary", self.sent.decode()]
+        if self.once:
+            words += ["-H", f"Idempotency-Key: {self.once}"]
         token = ('-H "Authorization: Bearer $BASALT_TOKEN"',) if is_asked else ()
         return " ".join((*map(shlex.quote, words), *token, shlex.quote(url + self.target)))
 

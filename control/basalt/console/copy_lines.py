@@ -3,7 +3,7 @@
 A word in braces stands for a name in the path, a query parameter or a member of the body; with .1 or .2 behind it for what is before or behind
 its colon; with a colon behind it for nothing: it is the condition of
 an option without a value; with an exclamation mark, too, where the option is there without the word, and with an equals sign where the word is
-just that. A part in brackets is there where its words are.
+just that; with .+ its part in brackets is there once for each word of a list. A part in brackets is there where its words are.
 A test runs each line that a page shows, and compares what it answers with the page.
 """
 
@@ -11,20 +11,50 @@ from __future__ import annotations
 
 import re
 import shlex
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 NO_COMMAND = "there is no command for this call"
+TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 
 GROUP = "/v1/namespaces/{namespace}/topics/{topic}/groups/{group}"
 
 # In the order of the routes. None: the command line has nothing for it, and the panel says so.
 COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/readyz"): "doctor",
-    ("GET", "/v1/admin/topics"): "topic list [--all-namespaces{namespace!}] [--namespace {namespace}]",
+    ("GET", "/v1/admin/topics"): (
+        "topic list [--all-namespaces{namespace!}] [--namespace {namespace}] [--contains {contains}] [--deleted{deleted:}] [--sort {sort}]"
+        " [--descending{descending:}] [--figures{figures:}] [--after {after}] [--limit {limit}]"
+    ),
     ("GET", "/v1/namespaces/{namespace}/topics"): "topic list --namespace {namespace}",
+    ("GET", "/v1/admin/namespaces/{namespace}/topics/{topic}"): "topic show {topic} --namespace {namespace}",
+    ("PUT", TOPIC): (
+        "topic create {topic} --namespace {namespace} [--property {property.+}] [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("PATCH", f"{TOPIC}/properties"): (
+        "topic update {topic} --namespace {namespace} [--property {property.+}] [--unset {unset.+}] [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("DELETE", TOPIC): "topic delete {topic} --namespace {namespace} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("POST", f"{TOPIC}/truncate"): (
+        "topic truncate {topic} --namespace {namespace} [--before @{beforeMs}] [--before now{beforeMs!}] [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("GET", f"{TOPIC}/stats"): "topic show {topic} --namespace {namespace}",
+    ("GET", f"{TOPIC}/markers"): "topic markers {topic} --namespace {namespace}",
+    ("GET", f"{TOPIC}/holder"): "explain poll {topic} --namespace {namespace}",
+    ("GET", f"{TOPIC}/groups"): "group list {topic} --namespace {namespace}",
+    ("GET", f"{TOPIC}/records"): (
+        "consume {topic} --namespace {namespace} [--from {from}] [--back {back}] [--isolation {isolation}] [--limit {limit}]"
+    ),
+    ("POST", f"{TOPIC}/records"): (
+        "publish {topic} --namespace {namespace} [--key {key}] [--header {header.+}] [--ttl {ttlMs}ms] [-- {payload}]"
+    ),
+    ("GET", f"{TOPIC}/messages"): (
+        "message peek {topic} --namespace {namespace} [--from {from}] [--back {back}] [--limit {limit}]"
+    ),
+    ("GET", f"{TOPIC}/messages/{{message}}"): "message show {topic} {message} --namespace {namespace}",
     ("GET", "/v1/admin/jobs"): "job list",
     ("GET", "/v1/admin/jobs/{job}"): "job show {job}",
     ("GET", "/v1/admin/jobs/{job}/history"): "job history {job} [--limit {limit}]",
@@ -117,8 +147,8 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/auth/whoami"): "auth whoami",
 }
 
-_OPTIONAL = re.compile(r" ?\[([^\]]*)\]")
-_WORD = re.compile(r"\{(\w+)(\.1|\.2|:|!|=\w+)?\}")
+_WORD = re.compile(r"\{(\w+)(\.1|\.2|\.\+|:|!|=\w+)?\}")
+_PART = re.compile(r" ?\[([^\]]*)\]|\{[^}]*\}")
 
 
 def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[str, str], body: Any) -> str | None:
@@ -126,19 +156,28 @@ def command_of(method: str, path: str, names: Mapping[str, str], query: Mapping[
     template = COMMANDS.get((method, path))
     if template is None:
         return None
-    given = {**names, **query, **_members(body)}
+    given = {**names, **query, **_members(body), **_lists(method, path, body)}
 
-    def optional(match: re.Match[str]) -> str:
-        return f" {match[1]}" if all(_holds(given, *word) for word in _WORD.findall(match[1])) else ""
-
-    def value(match: re.Match[str]) -> str:
-        if match[2] in (":", "!") or (match[2] or "").startswith("="):
+    def part(match: re.Match[str]) -> str:
+        """Of a template: a word, or what is in brackets, which is there where its words are. Values are put in once: none is taken for a word."""
+        inner = match[1]
+        if inner is None:
+            return _WORD.sub(lambda word: _value(given, word), match[0])
+        each = next((word for word, how in _WORD.findall(inner) if how == ".+"), None)
+        if each is not None:
+            return "".join(f" {_WORD.sub(lambda _, item=item: _quoted(item), inner)}" for item in given.get(each, ()))
+        if not all(_holds(given, *word) for word in _WORD.findall(inner)):
             return ""
-        word, part = given[match[1]], match[2]
-        return _quoted(word if part is None else str(word).partition(":")[0 if part == ".1" else 2])
+        return " " + _WORD.sub(lambda word: _value(given, word), inner)
 
-    line = _OPTIONAL.sub(optional, template)
-    return "basalt " + _WORD.sub(value, line)
+    return "basalt " + _PART.sub(part, template)
+
+
+def _value(given: Mapping[str, Any], match: re.Match[str]) -> str:
+    name, how = match.groups()
+    if how in (":", "!") or (how or "").startswith("="):
+        return ""
+    return _quoted(given[name] if how is None else str(given[name]).partition(":")[0 if how == ".1" else 2])
 
 
 def _holds(given: Mapping[str, Any], word: str, part: str) -> bool:
@@ -152,6 +191,24 @@ def _members(body: Any) -> Mapping[str, Any]:
     if isinstance(body, msgspec.Struct):
         body = msgspec.structs.asdict(body)
     return {name: value for name, value in body.items() if value not in (None, b"")} if isinstance(body, dict) else {}
+
+
+def _lists(method: str, path: str, body: Any) -> Mapping[str, Any]:
+    """Words that a body has in other forms than a command: properties of topics, and the one record of a publish."""
+    if not isinstance(body, dict):
+        return {}
+    if path.startswith(TOPIC) and method in ("PUT", "PATCH"):
+        return {
+            "property": [f"{name}={value}" for name, value in body.items() if value is not None],
+            "unset": [name for name, value in body.items() if value is None],
+        }
+    if path == f"{TOPIC}/records" and len(body.get("records", ())) == 1:
+        (record,) = body["records"]
+        found = {name: value for name, value in record.items() if name in ("payload", "key", "ttlMs")}
+        if "payloadBase64" in record:
+            found["payload"] = b64decode(record["payloadBase64"])
+        return {**found, "header": [f"{each['name']}={each['value']}" for each in record.get("headers", ())]}
+    return {}
 
 
 def _quoted(value: object) -> str:

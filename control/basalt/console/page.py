@@ -140,7 +140,12 @@ class Visit:
         """Make a call as the visitor."""
         headers = self.request.headers
         inside = InsideCall(
-            call.method, call.target, call.sent, self.request.exchange.client, headers.get(b"user-agent", b"")
+            call.method,
+            call.target,
+            call.sent,
+            self.request.exchange.client,
+            headers.get(b"user-agent", b""),
+            call.once,
         )
         return answer_of(call, await self.request.ask(self.request.caller, inside))
 

@@ -7,10 +7,12 @@ from our own protocol, or from any ASGI server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +30,7 @@ from basalt.http.asgi.inside import InsideCall, InsideExchange, Reply
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head, PromptExchange
 from basalt.http.asgi.responses import (
+    Body,
     Response,
     encoded,
     internal_error,
@@ -196,6 +199,7 @@ class Frame:
                 log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
                 answer = _told(request, internal_error())
             headers, parts = encoded(request, answer)
+            assert not isinstance(parts, AsyncIterator), "no stage answers with a stream"
             exchange.send_now(request, answer.status, headers, list(parts))
         except Exception:
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
@@ -214,7 +218,8 @@ class Frame:
                 if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
                     await asyncio.sleep(error.held_ms / 1_000 * random.uniform(1, HELD_SPREAD))  # noqa: S311
                 answer = self._problem(request, error)
-            await send_response(request, answer)
+            async with _closing(answer.body):
+                await send_response(request, answer)
         except ClientGoneError:
             request.status = CLIENT_GONE
         except Exception:
@@ -328,6 +333,11 @@ def _sign_in_again(request: Request) -> Response:
         )
     forgetting = FORGET_LOGIN[request.exchange.scheme]
     return Response(303, headers=[(b"location", location.encode("ascii")), (b"set-cookie", forgetting)])
+
+
+def _closing(body: Body) -> AbstractAsyncContextManager[object]:
+    """Close a stream when it has been sent, or its client has gone: whatever it holds is given back then, and not some time later."""
+    return contextlib.aclosing(body) if isinstance(body, AsyncGenerator) else contextlib.nullcontext()
 
 
 def _raise(error: BaseException) -> Response:

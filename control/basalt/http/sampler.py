@@ -2,7 +2,7 @@
 
 Counters are read where they are counted; nothing of /metrics is rendered for it. A look takes some 50 µs, and never longer for what there is a lot
 of: of open transactions the oldest 200 are looked at, and of groups 20. A group's lag is counted anew when something has happened to the
-group or its topic, or ten seconds have passed; in between only the age of its oldest message grows.
+group or its topic, or a minute has passed; in between only the age of its oldest message grows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from basalt.catalog.topics import title_of
+from basalt.catalog.topics import TopicName, title_of
 from basalt.errors import BasaltError
 from basalt.groups.figures import Lag
 from basalt.http.metrics import Metrics
@@ -34,8 +35,7 @@ INTERVAL_S = 1.0
 AT_S = 0.5  # within the second: a timer that is a little early or late stays in it
 TRANSACTIONS_LOOKED_AT_MAX = 200  # the oldest, each second: some 100 µs
 GROUPS_LOOKED_AT_MAX = 20  # each second: some milliseconds, where each has to be counted anew
-GROUP_LOOK_MS = 10_000  # after which a group is looked at although nothing has happened: messages expire
-GROUP_AT_END_LOOK_MS = 60_000  # the same where it has nothing to do, so that nothing can expire
+GROUP_LOOK_MS = 60_000  # after which a group is looked at although nothing has happened: messages expire
 RANK_MS = 60_000  # between two looks which groups are shown, where there are more than can be
 BUSIER = 2  # times as busy as the quietest that is shown: so that two like groups do not take turns
 STORE_LOOK_MS = 10_000  # between two looks at the sizes of store and disk, which change slowly and cost system calls
@@ -110,7 +110,7 @@ class Sampler:
             if state is not None:
                 with suppress(BasaltError):  # it was deleted meanwhile, or the store fails: the next look tells
                     await self._count(state, now_ms)
-        titles = {number: _title(states[number]) for number in shown if number in states}
+        titles = {number: _title(states[number].prefix, states[number].name) for number in shown if number in states}
         lags = {
             titles[number]: (float(known.lag.messages), known.lag.age_ms(now_ms) / 1_000)
             for number, known in self._lags.items()
@@ -287,13 +287,13 @@ class Sampler:
                 continue
             if known is None:
                 due.append((-1, number))
-            elif not 0 <= now_ms - known.looked_ms < _rest_ms(known.lag) or known.mark != self._mark(state):
+            elif not 0 <= now_ms - known.looked_ms < GROUP_LOOK_MS or known.mark != self._mark(state):
                 due.append((known.looked_ms, number))
         return [number for _, number in sorted(due)[:GROUPS_LOOKED_AT_MAX]]
 
     def _mark(self, state: GroupState) -> tuple[object, ...]:
         """A value that changes when a group or its topic does something. A topic that is not in memory has done nothing."""
-        log_ = self._services.topics.in_memory(title_of(state.prefix))
+        log_ = self._services.topics.in_memory(_topic(state.prefix))
         acknowledged = state.acknowledged
         return state.round, acknowledged.floor, len(acknowledged), None if log_ is None else log_.newest
 
@@ -321,13 +321,15 @@ def ranked(shown: set[int], states: dict[int, GroupState], recent: dict[int, int
     return kept
 
 
-def _rest_ms(lag: Lag) -> int:
-    return GROUP_LOOK_MS if lag.messages or not lag.exact else GROUP_AT_END_LOOK_MS
+@lru_cache(2 * GROUPS_SHOWN_MAX)  # each is asked for once a second
+def _topic(prefix: bytes) -> TopicName:
+    return title_of(prefix)
 
 
-def _title(state: GroupState) -> str:
-    title = title_of(state.prefix)
-    return f"{title.namespace}:{title.name}/{state.name}"
+@lru_cache(2 * GROUPS_SHOWN_MAX)
+def _title(prefix: bytes, name: str) -> str:
+    title = title_of(prefix)
+    return f"{title.namespace}:{title.name}/{name}"
 
 
 def _sum(durations: list[Durations]) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
-from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
 from basalt.http.traces import Traces
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -36,6 +36,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.producers import Producers
 from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
 from basalt.messaging.topic_stats import TopicStatistics
@@ -51,6 +52,7 @@ from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series import Series
 from basalt.operations.series_days import SeriesDays
+from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.loop_lag import LoopLag
@@ -83,6 +85,7 @@ class Services:
     tables: Tables
     table_catalog: TableCatalog
     peek: Peek
+    back_reader: BackReader
     topic_stats: TopicStatistics
     first_unstable: FirstUnstable
     ranges: Ranges
@@ -102,11 +105,13 @@ class Services:
     quotas: Quotas
     series_days: SeriesDays
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
+    streams: OpenStreams = field(default_factory=OpenStreams)
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
     group_listing: GroupListing = field(init=False)
     pipelines: PipelineInspection = field(init=False)
+    topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from math import isnan, nan
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -198,7 +199,7 @@ class Series:
     def observe_groups(self, at_ms: int, lags: Mapping[str, tuple[float, float]], shown: Iterable[str]) -> None:
         """Take in the lag of groups, in messages and in seconds, by NAMESPACE:TOPIC/GROUP. Those not `shown` are forgotten."""
         second, minute = self.group_rings
-        names = {f"{kind}:{group}" for group in shown for kind in (LAG_MESSAGES, LAG_SECONDS)}
+        names = {name for group in shown for name in _names_of(group)}
         assert len(names) <= 2 * GROUPS_SHOWN_MAX, len(names)
         for ring in self.group_rings:
             if ring.names - names:
@@ -208,8 +209,8 @@ class Series:
         if before is not None and before != slot:
             minute.put(before, _of_finer(second, minute.step_ms, before, dict.fromkeys(second.names, "most")))
         values = dict[str, float]()
-        for group, (messages, seconds) in lags.items():
-            values[f"{LAG_MESSAGES}:{group}"], values[f"{LAG_SECONDS}:{group}"] = messages, seconds
+        for group, lag in lags.items():
+            values.update(zip(_names_of(group), lag, strict=True))
         second.put(at_ms // SECOND.step_ms, values)
 
     def known(self) -> list[Figure]:
@@ -303,6 +304,11 @@ def quantile(counts: Sequence[int], before: Sequence[int] | None, part: float) -
         passed += count
         low = bound
     return low
+
+
+@lru_cache(2 * GROUPS_SHOWN_MAX)  # each is asked for once a second
+def _names_of(group: str) -> tuple[str, str]:
+    return f"{LAG_MESSAGES}:{group}", f"{LAG_SECONDS}:{group}"
 
 
 def figure_of_group(name: str) -> Figure:

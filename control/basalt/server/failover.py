@@ -284,8 +284,8 @@ class FailoverServer:
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
-        app.sampler.start()
         self._serving = _Serving(term, services, app, thrift)
+        app.sampler.start()
         log.info("serves under epoch %d", term.epoch)
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)

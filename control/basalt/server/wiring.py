@@ -32,6 +32,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.producers import ProducerLimits, Producers
 from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
@@ -49,6 +50,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.operations.series import Series
 from basalt.operations.series_days import SeriesDays
 from basalt.operations.series_table import FIGURES
+from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit
@@ -116,6 +118,9 @@ class RunningServices(services.Services):
         )
         self.group_listing = GroupListing(self.clock, self.groups, self.group_inspection)
         self.pipelines = PipelineInspection(self.store, self.clock, self.markers, self.transactions, self.ids)
+        self.topic_inspection = TopicInspection(
+            self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
+        )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
@@ -293,8 +298,9 @@ async def _wire(
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
-        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics,
-        transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs), series_days=days,
+        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
+        back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
+        series_days=days,
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,

@@ -60,6 +60,7 @@ def test_every_write_can_be_tried_without_writing():
         "statistics",
         "range",
         "top",
+        "series",
         "wait",
         "claims",
         "lag",

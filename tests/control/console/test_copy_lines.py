@@ -16,9 +16,11 @@ ID = "0123456789abcdef0123456789abcdef"
 VALUES = {
     "transaction": ID, "session": "import", "namespace": "shop", "table": "stock", "state": "open", "owner": "a b", "principal": "token:etl", "topic": "shop:orders",
     "olderThanMs": "5", "after": ID, "limit": "7", "reason": "it's gone", "dryRun": "true", "start": b"\xff\x00",
-    "group": "billing", "message": "00" * 20, "mode": "keyed", "contains": "-a b", "sort": "lag", "key": "header:page", "to": "-1h",
+    "group": "billing", "mode": "keyed", "key": "header:page", "to": "-1h",
     "memberMs": 30_000, "claimMs": 60_000, "unackedMax": 10, "attemptsMax": 0, "retryDelayMs": 1_000, "retryDelayMsMax": 5_000,
     "deadLetterTopic": "orders-dead", "expireMs": 60_000,
+    "contains": "or'd", "deleted": "true", "sort": "rate", "descending": "true", "figures": "true", "message": "ab" * 20, "from": "-1h",
+    "back": "9", "isolation": "uncommitted",
     "job": "stats", "name": "nightly", "region": "1588230740", "regions": ("a1", "b2"), "cause": "no report", "show": "idle",
     "writePointer": "17", "since_ms": 17,
 }  # fmt: skip
@@ -68,6 +70,28 @@ def test_a_line_has_what_was_asked_and_nothing_else():
     assert command_of("GET", path, {}, {}, None) == "basalt tx list"
     assert command_of("GET", "/v1/admin/tables", {}, {}, None) == "basalt table list --all-namespaces"
     assert command_of("GET", "/v1/admin/tables", {}, {"namespace": "a"}, None) == "basalt table list --namespace a"
+
+
+TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
+NAMES = {"namespace": "shop", "topic": "orders"}
+
+
+def test_properties_are_options_and_those_that_go_back_to_their_defaults_are_unset():
+    line = command_of(
+        "PATCH", f"{TOPIC}/properties", NAMES, {}, {"ttl": "60", "label.a": "{namespace} x", "tasks": None}
+    )
+    assert line is not None
+    assert line.endswith("--property ttl=60 --property 'label.a={namespace} x' --unset tasks")
+    taken(line)
+
+
+def test_a_record_that_is_published_is_in_the_line_whatever_its_bytes():
+    record = {"payloadBase64": "LWIAYQ==", "key": "-k", "headers": [{"name": "a", "value": "b c"}], "ttlMs": 5}
+    line = command_of("POST", f"{TOPIC}/records", NAMES, {}, {"records": [record]})
+    assert line == "basalt publish orders --namespace shop --key -k --header 'a=b c' --ttl 5ms -- '-b\0a'"
+    record = {"payloadBase64": "/wA="}
+    line = command_of("POST", f"{TOPIC}/records", NAMES, {}, {"records": [record]})
+    assert line == r"basalt publish orders --namespace shop -- $'\xff\x00'"
 
 
 def test_several_words_and_words_of_one_value_are_written_as_such():

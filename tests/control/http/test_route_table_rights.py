@@ -453,7 +453,9 @@ LISTS = {
     "GET /v1/admin/pipelines": (
         "observe topic:shop:orders", lambda found: [each["topic"] for each in found["topics"]], ["orders"],
     ),
-    "GET /v1/admin/topics": ("observe topic:shop:orders", lambda found: [each["name"] for each in found], ["orders"]),
+    "GET /v1/admin/topics": (
+        "observe topic:shop:orders", lambda found: [each["name"] for each in found["topics"]], ["orders"],
+    ),
     "GET /v1/transactions/sessions": (
         "observe session:s", lambda found: [each["name"] for each in found["sessions"]], ["s"],
     ),

@@ -22,7 +22,7 @@ def test_topics_are_told_with_all_metadata_deleted_ones_too(client):
     client.topic("orders", ttl=60)
     client.call("DELETE", client.topic("old"))
     client.topic("elsewhere", namespace="billing")
-    shown = client.call("GET", f"{ADMIN}/topics").json()
+    shown = client.call("GET", f"{ADMIN}/topics?deleted=true").json()["topics"]
     assert [(topic["namespace"], topic["name"], topic["generation"], topic["deleted"]) for topic in shown] == [
         ("billing", "elsewhere", 1, False),
         ("shop", "old", 1, True),
@@ -30,7 +30,7 @@ def test_topics_are_told_with_all_metadata_deleted_ones_too(client):
     ]
     assert shown[2]["properties"]["ttl"] == "60"
     assert shown[2]["createdMs"] == client.clock.now_ms()
-    shown = client.call("GET", f"{ADMIN}/topics?namespace=billing").json()
+    shown = client.call("GET", f"{ADMIN}/topics?namespace=billing").json()["topics"]
     assert [topic["name"] for topic in shown] == ["elsewhere"]
 
 

@@ -130,6 +130,14 @@ def test_history_goes_on_after_a_restart_with_the_time_between_as_a_gap(system):
     assert series.find(LAG) is not None
 
 
+def test_a_figure_that_is_new_after_a_restart_begins_in_its_own_minute(system):
+    first = DAY * DAY_MINUTES
+    save(system, filled(first, 10), (first + 10) * MINUTE.step_ms)
+    ring = reopened(system, (first + 11) * MINUTE.step_ms).minutes[0]
+    ring.put(first + 11, {"new": 3})
+    assert known(ring.read("new", first + 9, first + 12)) == [None, None, 3, None]
+
+
 def test_several_days_are_a_row_each_and_come_back_as_one_stretch(system):
     first = DAY * DAY_MINUTES + 1_430
     save(system, filled(first, 1_460), (first + 1_460) * MINUTE.step_ms)

@@ -381,10 +381,11 @@ def series(
     step_ms: int | None,
     as_csv: bool,
 ) -> None:
-    """Show how figures of a server went: of each second of the last 10 minutes, of 10 seconds each for 6 hours, of each minute for 8 days.
+    """Show how a server's figures went: rates, latencies, transactions, lag, memory.
 
-    Names may have commas between. Without a name the figures that there are, are listed. A gap is a time at which the server did not run, or
-    had no such figure.
+    There is a value for each second of the last 10 minutes, for 10 seconds each of 6 hours, and for each minute of 8 days. Names may
+    have commas between. Without a name the figures that there are, are listed. A gap is a time at which the server did not run, or had no
+    such figure.
     """
     if as_csv and not names:
         raise Usage("--csv needs the names of figures", hint="`basalt series` lists them")

@@ -43,7 +43,7 @@ from basalt.api.bodies.operations import (
 )
 from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.tables import TablePage
-from basalt.api.bodies.topics import TopicDescription
+from basalt.api.bodies.topics import TopicDescription, TopicPage
 from basalt.api.bodies.transactions import (
     EndDescription,
     FailedWriters,
@@ -79,9 +79,42 @@ def namespaces(scope: ClientScope) -> Steps[list[str]]:
     return _get(list[str], "list namespaces", "namespaces")
 
 
-def topics(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[TopicDescription]]:
-    """Every topic with all its metadata, deleted ones too; of one namespace or of all."""
-    return _get(list[TopicDescription], "describe topics", "topics", query=query_of(namespace=namespace))
+def topics(
+    scope: ClientScope, *, namespace: str | None = None, contains: str | None = None, deleted: bool = True
+) -> Steps[list[TopicDescription]]:
+    """Every topic with all its metadata, deleted ones too; of one namespace or of all. Asked for page by page."""
+    found: list[TopicDescription] = []
+    after: str | None = None
+    while True:
+        page = yield from topics_page(scope, namespace=namespace, contains=contains, deleted=deleted, after=after)
+        found += page.topics
+        after = page.next
+        if after is None:
+            return found
+
+
+def topics_page(
+    scope: ClientScope,
+    *,
+    namespace: str | None = None,
+    contains: str | None = None,
+    deleted: bool | None = None,
+    sort: str | None = None,
+    descending: bool | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+    figures: bool | None = None,
+) -> Steps[TopicPage]:
+    """A page of the topics whose namespace:name `contains` a text; the next one begins `after` its `next`.
+
+    `sort`: name (the order of the store), created, updated, ttl, generation, messages, bytes, rate, oldest or newest. With `figures`
+    each has those that need no reading.
+    """
+    query = query_of(
+        namespace=namespace, contains=contains, deleted=deleted, sort=sort, descending=descending, after=after, limit=limit,
+        figures=figures,
+    )  # fmt: skip
+    return _get(TopicPage, "list topics", "topics", query=query)
 
 
 def tables(
@@ -187,19 +220,6 @@ def metrics(scope: ClientScope) -> Steps[str]:
     )
 
 
-def series(
-    scope: ClientScope,
-    names: Sequence[str] = (),
-    *,
-    since: str | None = None,
-    until: str | None = None,
-    step_ms: int | None = None,
-) -> Steps[SeriesPage]:
-    """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
-    asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
-    return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
-
-
 def alerts(scope: ClientScope, *, everything: bool = False, age_ms: int | None = None) -> Steps[AlertList]:
     """The alerts that would fire now, in words, and those that will if it stays so; with `everything` those in order, too.
 
@@ -211,6 +231,19 @@ def alerts(scope: ClientScope, *, everything: bool = False, age_ms: int | None =
 def process(scope: ClientScope) -> Steps[ProcessInfo]:
     """The server's process from within: the lag of its event loop, its queues, caches, connections and threads."""
     return _get(ProcessInfo, "show the process", "process")
+
+
+def series(
+    scope: ClientScope,
+    names: Sequence[str] = (),
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    step_ms: int | None = None,
+) -> Steps[SeriesPage]:
+    """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
+    asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
+    return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
 
 
 def store(scope: ClientScope) -> Steps[StoreInfo]:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
@@ -36,7 +36,7 @@ REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in mem
 
 Value = str | int | bool
 Headers = list[tuple[bytes, bytes]]
-Parts = list[Buffer] | Iterator[Buffer]
+Parts = list[Buffer] | Iterator[Buffer] | AsyncIterator[Buffer]  # the last ones come as there is something to say
 NO_HEADERS: Headers = []  # nobody adds to it
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]+")

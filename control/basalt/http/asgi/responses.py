@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from html import escape
 
 from basalt import errors
@@ -55,7 +55,7 @@ STATUS: dict[type[errors.BasaltError], int] = {
 # A browser must not take what messages hold for a page or a script, nor keep what only who asked may see.
 EVERY_ANSWER: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
-Body = bytes | Sequence[Buffer] | Iterator[Buffer]
+Body = bytes | Sequence[Buffer] | Iterator[Buffer] | AsyncIterator[Buffer]
 
 HTML = b"text/html; charset=utf-8"
 # Nothing is loaded but for this style, which the policy knows by its hash.
@@ -92,7 +92,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 class Response:
     """A status, a body and its content type (None: no body).
 
-    A body is one piece, or a list of pieces, or pieces that are made while they are sent.
+    A body is one piece, or a list of pieces, or pieces that are made while they are sent; or a stream of them, each sent when it comes.
     """
 
     __slots__ = ("body", "content_type", "headers", "status")
@@ -133,7 +133,12 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
     if request.head.proving:
         headers += request.head.proving
     body = answer.body
-    parts: Parts = [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
+    if isinstance(body, AsyncIterator):  # as it is: a coder would keep back what is to be seen now
+        request.status = answer.status
+        return headers, [b""] if request.is_head else body
+    parts: list[Buffer] | Iterator[Buffer] = (
+        [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
+    )
     accepted = request.headers.get(b"accept-encoding")
     if accepted is not None:
         parts = _coded(accepted, parts, headers)
@@ -143,7 +148,9 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
     return headers, [b""] if request.is_head else parts
 
 
-def _coded(accept_encoding: bytes, parts: Parts, headers: Headers) -> Parts:
+def _coded(
+    accept_encoding: bytes, parts: list[Buffer] | Iterator[Buffer], headers: Headers
+) -> list[Buffer] | Iterator[Buffer]:
     """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
     size_bytes = sum(map(len, parts)) if isinstance(parts, list) else None
     if size_bytes is not None and size_bytes < content_encoding.CODED_BYTES_MIN:

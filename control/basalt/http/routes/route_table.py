@@ -54,6 +54,7 @@ from basalt.operations.audit import TEXT_CHARS_MAX, Author, By, is_line
 from basalt.runtime.group_commit import Waiter
 from basalt.transactions.codec import SnapshotBytes
 from basalt.transactions.rules.transaction import Belonging
+from basalt_engine.keys import NAME_EXPRESSION as _NAME
 
 EMBEDDED = "embedded"  # the address of calls that come over no socket
 MS_MAX = (1 << 53) - 1  # what JavaScript still counts exactly
@@ -444,6 +445,7 @@ def text_query(name: str, meaning: str) -> Query:
 
 AS = text_query("as", "who does it, for the audit")
 REASON = text_query("reason", "why it is done, for the audit")
+AFTER = words("after", f"^{_NAME}:{_NAME}$", "go on behind this one, as namespace:name: `next` of the page before")
 DRY_RUN = flag("dryRun", "tell what would be done, and do nothing")
 
 

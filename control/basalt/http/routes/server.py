@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from itertools import chain
 
 import msgspec
 from msgspec import structs
@@ -11,14 +10,12 @@ from msgspec import structs
 from basalt.access import resources
 from basalt.access.needs import PUBLIC, needs
 from basalt.access.resources import Resource
-from basalt.api.bodies import json
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
 from basalt.api.bodies.pipelines import Pipelines
-from basalt.api.bodies.topics import TopicDescription
+from basalt.api.bodies.topics import TOPIC_ORDERS, TopicDescription, TopicPage
 from basalt.api.positions import UNIT_MS
-from basalt.catalog.catalog import check_name
-from basalt.catalog.topics import Topic, topic_name
+from basalt.catalog.topics import topic_name
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
@@ -28,6 +25,7 @@ from basalt.errors import (
     JobNotFoundError,
     SeriesNotFoundError,
     SettingNeedsStartError,
+    TopicNotFoundError,
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
@@ -35,6 +33,7 @@ from basalt.http.collectors import TlsMetrics
 from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
+    AFTER,
     AS,
     CLUSTER,
     DRY_RUN,
@@ -43,6 +42,7 @@ from basalt.http.routes.route_table import (
     TOPIC,
     Request,
     RouteTable,
+    choice,
     flag,
     integer,
     query,
@@ -51,6 +51,7 @@ from basalt.http.routes.route_table import (
 )
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
+from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
 from basalt.settings import effective
 from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
@@ -59,6 +60,7 @@ AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
 ALERTS_AGE_MS_MAX = 60_000
 PIPELINE_TOPICS_MAX = 100  # of one answer: each is read up to where committed readers are, and may have 1,000 tasks
 NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
+TOPICS_MAX = 1_000  # of one page; some 300 KB of JSON, written in a millisecond or two
 
 _ACT = (DRY_RUN, REASON, AS)
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
@@ -123,26 +125,33 @@ async def namespaces(request: Request) -> list[str]:
     "GET",
     ADMIN_PATH + "/topics",
     needs(filters="observe topic"),
-    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),),
-    answer=list[TopicDescription],
-    errors=(InvalidNameError,),
+    query=(
+        words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),
+        text_query("contains", "only those with this in namespace:topic, in any case"),
+        flag("deleted", "deleted ones too"),
+        choice("sort", TOPIC_ORDERS, "in which order: by name unless it is given, as the store has them"),
+        flag("descending", "the other way round"),
+        AFTER,
+        integer("limit", 1, TOPICS_MAX, f"most to answer; {TOPICS_MAX:,} when it is left out"),
+        flag("figures", "with the figures of each, as many as are read in about a quarter of a second"),
+    ),
+    errors=(InvalidNameError, TopicNotFoundError),
     tag=admin,
 )
-async def topics(request: Request) -> Response:
-    """All topics with all their metadata, deleted ones too."""
-    namespace = request.text("namespace")
-    if namespace is not None:
-        check_name(namespace, "namespace")
-    catalog, may = request.services.topics.catalog, request.caller.may
-    seen = [
-        [_topic(catalog.at(title, stored)) for title, stored in page if may("observe", resources.topic(*title))]
-        async for page in catalog.pages(namespace)
-    ]
-    pages = [json.encode(page)[1:-1] for page in seen if page]  # arrays of some topics each, in the order of the store
-    parts = (
-        b"," + page if number else page for number, page in enumerate(pages)
-    )  # sent one by one: others go in between
-    return Response(200, chain([b"["], parts, [b"]"]), JSON)
+async def topics(request: Request) -> TopicPage:
+    """The topics of all namespaces with all their metadata, a page at a time."""
+    may = request.caller.may
+    query = TopicQuery(
+        limit=request.integer("limit") or TOPICS_MAX,
+        namespace=request.text("namespace"),
+        contains=request.text("contains") or "",
+        deleted=request.flag("deleted"),
+        sort=request.text("sort") or NAME,
+        descending=request.flag("descending"),
+        after=after_of(request.text("after")),
+        figures=request.flag("figures"),
+    )
+    return await request.services.topic_inspection.page(query, lambda title: may("observe", resources.topic(*title)))
 
 
 @route(
@@ -150,8 +159,8 @@ async def topics(request: Request) -> Response:
 )
 async def topic(request: Request) -> TopicDescription:
     """A topic with all its metadata, also a deleted one."""
-    title, catalog = request.topic, request.services.topics.catalog
-    return _topic(catalog.at(title, await catalog.describe(title)))
+    title, services = request.topic, request.services
+    return services.topic_inspection.described(title, await services.topics.catalog.describe(title))
 
 
 @route("GET", ADMIN_PATH + "/jobs", needs("observe", CLUSTER), tag=admin)
@@ -232,10 +241,46 @@ async def store(request: Request) -> bodies.StoreInfo:
     return await request.services.store_info()
 
 
+@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
+async def cluster(request: Request) -> bodies.ClusterInfo:
+    """The server that leads: its lease, its epoch and its certificate."""
+    services = request.services
+    leadership = services.leadership
+    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
+    if leadership is None:  # nobody else has the store open
+        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
+    candidate = leadership.candidate
+    return bodies.ClusterInfo(
+        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
+        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
+    )  # fmt: skip
+
+
 def is_names(text: str) -> bool:
     """Tell whether a text is names with commas between, and not too many."""
     names = text.split(",")
     return len(text) <= NAMES_CHARS_MAX and len(names) <= NAMES_MAX and all(names) and text.isprintable()
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/alerts",
+    needs("observe", CLUSTER),
+    query=(
+        flag("all", "also those that do not fire, and those that only Prometheus can tell"),
+        integer("ageMs", 0, ALERTS_AGE_MS_MAX, "a look that is no older will do, unless all are asked for; 0, a new one, when it is left out"),
+    ),
+    tag=admin,
+)  # fmt: skip
+async def alerts(request: Request) -> bodies.AlertList:
+    """The alerts that would fire now, in words; and those that will if it stays so."""
+    return await request.metrics.alerts(everything=request.flag("all"), age_ms_max=request.integer("ageMs") or 0)
+
+
+@route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
+async def process(request: Request) -> bodies.ProcessInfo:
+    """The server's process from within: its event loop, queues, caches, connections and threads."""
+    return process_info(request.services, request.bodies)
 
 
 @route(
@@ -266,42 +311,6 @@ async def series(request: Request) -> bodies.SeriesPage:
     step = request.text("step")
     step_ms = None if step is None else _step_ms(step)
     return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
-
-
-@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
-async def cluster(request: Request) -> bodies.ClusterInfo:
-    """The server that leads: its lease, its epoch and its certificate."""
-    services = request.services
-    leadership = services.leadership
-    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
-    if leadership is None:  # nobody else has the store open
-        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
-    candidate = leadership.candidate
-    return bodies.ClusterInfo(
-        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
-        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
-    )  # fmt: skip
-
-
-@route(
-    "GET",
-    ADMIN_PATH + "/alerts",
-    needs("observe", CLUSTER),
-    query=(
-        flag("all", "also those that do not fire, and those that only Prometheus can tell"),
-        integer("ageMs", 0, ALERTS_AGE_MS_MAX, "a look that is no older will do, unless all are asked for; 0, a new one, when it is left out"),
-    ),
-    tag=admin,
-)  # fmt: skip
-async def alerts(request: Request) -> bodies.AlertList:
-    """The alerts that would fire now, in words; and those that will if it stays so."""
-    return await request.metrics.alerts(everything=request.flag("all"), age_ms_max=request.integer("ageMs") or 0)
-
-
-@route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
-async def process(request: Request) -> bodies.ProcessInfo:
-    """The server's process from within: its event loop, queues, caches, connections and threads."""
-    return process_info(request.services, request.bodies)
 
 
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
@@ -392,13 +401,6 @@ def _step_ms(text: str) -> int:
     if not 0 < step_ms <= STEP_MS_MAX:
         raise InputError("a slot has up to a day, and not no time", field="step", hint="write 10s, 5m or 1h")
     return step_ms
-
-
-def _topic(topic: Topic) -> TopicDescription:
-    stored, is_deleted = topic.metadata, topic.metadata.generation < 0
-    return TopicDescription(
-        *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
-    )
 
 
 async def _set_paused(request: Request, act: str) -> JobAct:
