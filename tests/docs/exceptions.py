@@ -89,7 +89,6 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.http.asgi.responses.TARGET_BYTES_MAX",
     "basalt.http.routes.pruning.HISTORY_MAX",
     "basalt.http.routes.route_table.MS_MAX",
-    "basalt.http.routes.server.AUDIT_MAX",
     "basalt.messaging.peek.BYTES_MAX",
     "basalt.messaging.ranges.SPLITS_MAX",
     "basalt.settings.kinds.SHOWN_CHARS_MAX",

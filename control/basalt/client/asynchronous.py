@@ -510,6 +510,7 @@ class AsyncAuth(Handle[ClientScope, AsyncDriver]):
     login = awaiting(access.login)
     logout = awaiting(access.logout)
     refusals = awaiting(access.refusals)
+    principals = awaiting(access.principals)
 
 
 class AsyncTokens(Handle[ClientScope, AsyncDriver]):

@@ -509,6 +509,7 @@ class Auth(Handle[ClientScope, Driver]):
     login = blocking(access.login)
     logout = blocking(access.logout)
     refusals = blocking(access.refusals)
+    principals = blocking(access.principals)
 
 
 class Tokens(Handle[ClientScope, Driver]):

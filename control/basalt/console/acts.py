@@ -39,12 +39,11 @@ class Act:
 
     `call` is made with `dryRun` for the plan, and with a reason for the act. `page` is the path of what it is done to; the act has a
     path below it. `effect` tells in a sentence what it does, and whether something undoes it. `typed` is the name that is to be
-    typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it. `below` names, as the
-    path has it, what it is done to where that has no page of its own.
+    typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it.
 
     `inputs` are what the visitor has filled in, by the names of the form's fields: they come along to the second step. `moving` are members of
     the answer that say something else each time, as the present moment does, and are no other plan. `sent_to` is the path of the forms, where
-    it is not below the page.
+    it is not below the page. `below` names, as the path has it, what it is done to where that has no page of its own.
     """
 
     name: str
@@ -56,10 +55,10 @@ class Act:
     effect: str
     plan: str
     typed: str = ""
-    below: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
     moving: frozenset[str] = frozenset()
     sent_to: str = ""
+    below: str = ""
 
     @property
     def path(self) -> str:

@@ -6,6 +6,7 @@ from basalt.access.needs import PUBLIC
 from basalt.console import assets, sign_in, terms
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, redirect
 from basalt.console.pages import (
+    audit,
     cluster,
     groups,
     jobs,
@@ -15,6 +16,7 @@ from basalt.console.pages import (
     pipelines,
     pruning,
     publish,
+    reference,
     regions,
     sessions,
     tables,
@@ -22,6 +24,7 @@ from basalt.console.pages import (
     topics,
     transactions,
 )
+from basalt.console.pages.access import grants, quotas, rights, roles, tokens
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
 
@@ -47,8 +50,8 @@ PAGES: tuple[Operation, ...] = tuple(
     operation
     for table in (
         overview.route, groups.route, topics.route, topic.route, messages.route, publish.route, live.route, transactions.route,
-        sessions.route, tables.route, pipelines.route, pruning.route, regions.route, jobs.route, cluster.route, sign_in.route, terms.route,
-        assets.route, missing,
+        sessions.route, tables.route, pipelines.route, pruning.route, regions.route, jobs.route, cluster.route, audit.route, rights.route,
+        tokens.route, grants.route, roles.route, quotas.route, reference.route, sign_in.route, terms.route, assets.route, missing,
     )
     for operation in table.operations
 )  # fmt: skip

@@ -18,6 +18,7 @@ import msgspec
 
 from basalt.access.resources import Resource
 from basalt.api.bodies import json
+from basalt.api.bodies.access import QuotaRule
 from basalt.console import text
 from basalt.console.assets import ASSETS
 from basalt.console.call import Answer, Call, answer_of
@@ -59,6 +60,10 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/regions", "Regions", "r"),
     (f"{CONSOLE_PATH}/jobs", "Jobs", "j"),
     (f"{CONSOLE_PATH}/cluster", "Cluster", "c"),
+    (f"{CONSOLE_PATH}/audit", "Audit", "a"),
+    (f"{CONSOLE_PATH}/access", "Access", "y"),
+    (f"{CONSOLE_PATH}/settings", "Settings", "e"),
+    (f"{CONSOLE_PATH}/api", "API", "i"),
 )
 
 PANEL: Query = query(
@@ -119,16 +124,21 @@ class Visit:
         self.settings = request.services.settings
 
     def may(self, verb: str, resource: Resource) -> bool:
-        """Tell whether the visitor has a right: an act without it is shown, and disabled."""
+        """Tell whether the visitor has a right: an act without it is shown, and disabled. To look at the act is no use of the grant."""
         caller = self.request.caller
         is_let_through = caller.refusals is not None and not caller.refusals.enforced
-        return is_let_through or caller.has(verb, resource)
+        return is_let_through or caller.why(verb, resource).allowed
 
     @property
     def must_sign_in(self) -> bool:
-        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go."""
-        authentication = self.services.authentication
-        return authentication is not None and authentication.is_nobody(self.request.caller)
+        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go.
+
+        A certificate alone is none: the browser sends it whoever sits there, and nobody could sign out.
+        """
+        authentication, caller = self.services.authentication, self.request.caller
+        if authentication is None:
+            return False
+        return authentication.is_nobody(caller) or (caller.via is None and caller.credential.startswith("cert "))
 
     @property
     def url(self) -> str:
@@ -179,6 +189,7 @@ class Visit:
             now_ms=self.now_ms,
             principal=str(self.request.caller.principal),
             is_asked=self.services.authentication is not None,
+            has_login=self.request.caller.credential.startswith("login "),
             **context,
         )  # fmt: skip
 
@@ -261,6 +272,7 @@ def environment() -> jinja2.Environment:
         navigation=NAVIGATION,
         no_command=NO_COMMAND,
         terms_path=TERMS_PATH,
+        quota_names={each.name: each.encode_name for each in msgspec.structs.fields(QuotaRule)},
     )
     return found
 

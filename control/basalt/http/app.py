@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from basalt.access.authentication import PLAIN_COOKIE, SECURE_COOKIE
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
@@ -44,7 +45,6 @@ from basalt.http.asgi.responses import (
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import (
-    access,
     groups,
     messages,
     polls,
@@ -56,7 +56,9 @@ from basalt.http.routes import (
     topics,
     transactions,
 )
-from basalt.http.routes.route_table import Found, Operation, Request, Routes
+from basalt.http.routes.access import quotas, rights
+from basalt.http.routes.route_table import Operation, Request
+from basalt.http.routing import Found, Routes
 from basalt.http.sampler import Sampler
 from basalt.http.services import Services
 from basalt.http.traces import About, traced_by
@@ -66,8 +68,8 @@ from basalt_engine.clock import STAGES
 # A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
 PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"
 FORGET_LOGIN = {
-    "http": b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
-    "https": b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
+    PLAIN_COOKIE: b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
+    SECURE_COOKIE: b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
 }
 
 HELD_SPREAD = (
@@ -90,7 +92,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, access.route, transactions.operators, tables.operators, groups.operators, pruning.route,
+        server.route, rights.route, quotas.route, transactions.operators, tables.operators, groups.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip
@@ -138,7 +140,7 @@ class Frame:
             await answer_no_request(scope, receive, send)
 
     async def ask(self, caller: Caller, call: InsideCall) -> Reply:
-        """Answer a call that is made from within the process for this caller, whose rights hold as over a socket; a quota is charged for what led to it."""
+        """Answer a call that is made from within the process for this caller, whose rights and quotas hold as over a socket."""
         exchange = InsideExchange(call)
         request = self._request(call.head(), exchange, None)
         request.caller = caller
@@ -324,14 +326,19 @@ def _told(request: Request, error: BasaltError) -> Response:
 
 
 def _sign_in_again(request: Request) -> Response:
-    head = request.head
+    head, authentication = request.head, request.services.authentication
     location = LOGIN_PAGE
-    if head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
+    if head.path.startswith(f"{LOGIN_PAGE}/"):
+        location = (
+            f"{LOGIN_PAGE}?failed=true"  # what a button sent does not count: to come back here would send it again
+        )
+    elif head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
         target = head.raw_path + (b"?" + head.query_string if head.query_string else b"")
         location = (
             f"{LOGIN_PAGE}?next={quote(target, safe='')}"  # which that page takes only where it is one of the console
         )
-    forgetting = FORGET_LOGIN[request.exchange.scheme]
+    assert authentication is not None
+    forgetting = FORGET_LOGIN[authentication.cookie(request.exchange.scheme == "https")]
     return Response(303, headers=[(b"location", location.encode("ascii")), (b"set-cookie", forgetting)])
 
 

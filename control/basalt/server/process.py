@@ -184,6 +184,7 @@ def serve(
     """
     set_up_logging(settings.log)
     keep_large_buffers()
+    gc.set_threshold(*GC_THRESHOLDS)  # before the store is read: what is kept of it would be scanned over and over
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     process = _Process(settings, signals, port_file, tell)
     try:
@@ -293,7 +294,6 @@ def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable
         server_header=False, proxy_headers=False, headers=[HSTS] if tls is not None and tls.hsts else [],
     )  # fmt: skip
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     return _Server(config, stop_waiting, ready, tls)
 
 

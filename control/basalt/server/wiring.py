@@ -135,6 +135,7 @@ class RunningServices(services.Services):
 
         return Served(
             self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping, self._thrift_caller,
+            self.quotas,
         )  # fmt: skip
 
     def _thrift_caller(self) -> Caller:

@@ -67,6 +67,7 @@ def test_every_write_can_be_tried_without_writing():
         "members",
         "messages",
         "whoami",
+        "principals",
         "would-refuse",
         "unused",
         "export",

@@ -20,7 +20,8 @@ from basalt.errors import ForbiddenError
 from basalt.http.app import ANYBODY, OPERATIONS, build_app
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head
-from basalt.http.routes.route_table import Operation, Request, Routes, RouteTable
+from basalt.http.routes.route_table import Operation, Request, RouteTable
+from basalt.http.routing import Routes
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt_engine.table import TABLE_NAMES, Row

@@ -135,6 +135,9 @@ def test_settings_are_told_with_their_origin_and_no_secret(connect, settings):
         "value": "10MiB",
         "origin": "flag",
         "live": False,
+        "meaning": "largest request body, before and after decompression",
+        "default": "10MiB",
+        "values": "1KiB to 1GiB (bytes)",
     }
     assert by_key["store.kind"]["origin"] == "default"
     assert by_key["store.hbase.prefix"]["value"] != settings.store.hbase.prefix

@@ -55,6 +55,7 @@ class AuditLine(Struct, frozen=True, rename="camel"):
     """One act of an operator. `outcome` is `unfinished` during the act, or if the server ended in the middle of it.
 
     `principal` was proved to make the call, by `credential` (its kind and id), and through the proxy `via`; `name` is what they said.
+    `id` names the line: ids sort as times do, and the lines that come behind it are asked for by it.
     """
 
     at_ms: int
@@ -69,6 +70,7 @@ class AuditLine(Struct, frozen=True, rename="camel"):
     principal: str
     credential: str
     via: str
+    id: str = ""
 
 
 class PublishedSnapshot(Struct, frozen=True, rename="camel"):
@@ -300,12 +302,18 @@ class Version(Struct, frozen=True):
 
 
 class SettingInfo(Struct, frozen=True):
-    """A setting in force, where it came from, and whether it can change live; the values of secrets are not shown."""
+    """A setting in force, where it came from, and whether it can change live; the values of secrets are not shown.
+
+    `meaning` says what it is for, `default` what it is where nobody sets it, and `values` what it may be.
+    """
 
     key: str
     value: str
     origin: str
     live: bool = False
+    meaning: str = ""
+    default: str = ""
+    values: str = ""
 
 
 class ChangedSetting(Struct, frozen=True):

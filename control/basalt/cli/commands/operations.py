@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, CommandFailure
+from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, CommandFailure, Usage
 from basalt.cli.options import (
     JOB,
     Invocation,
@@ -21,6 +21,9 @@ from basalt.cli.options import (
 from basalt.cli.output import Column, columns, counted, duration_text, row, size_text, time_text
 from basalt.cli.root import group
 from basalt_engine.snapshot import POINTER_MAX
+
+if TYPE_CHECKING:
+    from basalt.api.positions import Position
 
 HISTORY_RUNS_DEFAULT = 20
 HISTORY_RUNS_MAX = 1_000
@@ -107,10 +110,39 @@ _ACTS = columns("at_ms act what outcome reason name address", at_ms="when", name
 
 
 @audit.call("list")
+@click.option(
+    "--from",
+    "start",
+    type=PositionText(),
+    metavar="WHEN",
+    help="Only at this time or later: -7d, @2026-01-31T10:00:00Z.",
+)
+@click.option("--to", "stop", type=PositionText(), metavar="WHEN", help="Only before this time.")
+@click.option("--act", metavar="ACT", help="Only this act, such as grant.")
+@click.option("--principal", metavar="PRINCIPAL", help="Only what this principal did.")
+@click.option("--target", metavar="TEXT", help="Only what was done to something with this text in its name.")
+@click.option("--after", metavar="ID", help="Only acts behind the one of this id, which are older.")
 @limit_option(50, 10_000, "", metavar=None)
-def list_acts(invocation: Invocation, limit: int) -> None:
+def list_acts(
+    invocation: Invocation, start: Position | None, stop: Position | None, act: str | None, principal: str | None,
+    target: str | None, after: str | None, limit: int,
+) -> None:  # fmt: skip
     """List forced ends of transactions, pruning, truncations and the like, newest first."""
-    invocation.show_all(_ACTS, lambda client: client.admin.audit(limit=limit))
+    from_ms, to_ms = _time_ms("--from", start), _time_ms("--to", stop)
+    invocation.show_all(
+        _ACTS,
+        lambda client: client.admin.audit(
+            from_ms=from_ms, to_ms=to_ms, act=act, principal=principal, target=target, after=after, limit=limit
+        ),
+    )
+
+
+def _time_ms(option: str, given: Position | None) -> int | None:
+    if given is not None and given.time_ms is None:
+        raise Usage(
+            f"{option} {given.text} is not a time", hint="give @2026-01-31T10:00:00Z, @milliseconds, -7d or now"
+        )
+    return None if given is None else given.time_ms
 
 
 cluster = group("cluster", "Show which server leads, and under which lease.")

@@ -402,9 +402,19 @@ def invalidate_transaction(
     return _post(ForcedEnd, what, "transactions", transaction, "invalidate", query=query)
 
 
-def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[list[AuditLine]]:
-    """The acts of operators, newest first: what they did, who, why, and how it ended."""
-    return _get(list[AuditLine], "read the audit", "audit", query=query_of(limit=limit))
+def audit(
+    scope: ClientScope, *, from_ms: int | None = None, to_ms: int | None = None, act: str | None = None,
+    principal: str | None = None, target: str | None = None, after: str | None = None, limit: int | None = None,
+) -> Steps[list[AuditLine]]:  # fmt: skip
+    """The acts of operators, newest first: what they did, who, why, and how it ended.
+
+    `from_ms` and `to_ms` (not included) bound the time, in ms since 1970; `target` is text in the name of what was acted on. `after` is the id
+    of the last line of one answer, for the next.
+    """
+    query = query_of(
+        **{"from": from_ms}, to=to_ms, act=act, principal=principal, target=target, after=after, limit=limit
+    )
+    return _get(list[AuditLine], "read the audit", "audit", query=query)
 
 
 def backup(

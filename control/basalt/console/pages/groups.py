@@ -241,7 +241,9 @@ def _act(
     inputs: Mapping[str, str] | None = None, moving: frozenset[str] = MOVES,
 ) -> Act:  # fmt: skip
     resource = resources.group(names["namespace"], names["topic"], names["group"])
-    return Act(name, title, path_of(names), call, "manage", resource, effect, plan, typed, inputs or {}, moving)
+    return Act(
+        name, title, path_of(names), call, "manage", resource, effect, plan, typed, inputs=inputs or {}, moving=moving
+    )  # fmt: skip
 
 
 def behind(floor: bytes) -> str:

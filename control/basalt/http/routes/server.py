@@ -38,6 +38,7 @@ from basalt.http.routes.route_table import (
     CLUSTER,
     DRY_RUN,
     EXISTING,
+    MS_MAX,
     REASON,
     TOPIC,
     Request,
@@ -49,6 +50,7 @@ from basalt.http.routes.route_table import (
     text_query,
     words,
 )
+from basalt.operations.audit import Wanted
 from basalt.operations.scheduler import RUNS_MAX, Run
 from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
 from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
@@ -380,13 +382,23 @@ async def delete_backup(request: Request) -> bodies.Backup:
     "GET",
     ADMIN_PATH + "/audit",
     needs("inspect", CLUSTER),
-    query=(integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),),
+    query=(
+        integer("from", 0, MS_MAX, "only acts at this time (ms since 1970) or later"),
+        integer("to", 0, MS_MAX, "only acts before this time"),
+        text_query("act", "only this act, such as `grant`"),
+        text_query("principal", "only those of this principal"),
+        text_query("target", "only those about something with this text in its name, in any case"),
+        words("after", "^[0-9]{19}:[0-9a-f]{16}$", "only those that come behind the act of this id, which are older"),
+        integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),
+    ),
     tag=admin,
 )
 async def audit(request: Request) -> list[AuditLine]:
     """List the acts of operators, newest first."""
-    lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
-    return msgspec.convert(lines, list[AuditLine], from_attributes=True)
+    text = {name: request.text(name) or "" for name in ("act", "principal", "target", "after")}
+    wanted = Wanted(request.integer("from") or 0, request.integer("to"), **text)
+    found = await request.services.audit.find(wanted, request.integer("limit") or AUDIT_DEFAULT)
+    return [AuditLine(id=name, **structs.asdict(line)) for name, line in found]
 
 
 def _observed(name: str) -> Resource:

@@ -9,7 +9,7 @@ import pytest
 
 from basalt.access.directory import LOGINS_MAX
 from basalt.http.asgi.front import FORWARDED_BYTES_MAX
-from basalt.http.routes.access import LOGIN_MS_MAX, NETWORKS_MAX, ONLY_MAX, REFUSALS_MAX, TTL_MS_MAX, TTL_MS_MIN
+from basalt.http.routes.access.rights import LOGIN_MS_MAX, NETWORKS_MAX, ONLY_MAX, REFUSALS_MAX, TTL_MS_MAX, TTL_MS_MIN
 from basalt.settings import Settings
 from tests.control.http.asker import ASKED, BOOTSTRAP, Asker, id_of, made, refused
 from tests.control.http.conftest import Reply

@@ -1,4 +1,4 @@
-"""The calls about who calls, and who may do what: tokens, logins, grants, roles, what was refused, and quotas.
+"""The calls about who calls, and who may do what: tokens, logins, grants, roles, and what was seen and refused.
 
 Nobody rises by giving: who gives a right must have it, and who makes a token of a principal, or puts one into a role, must have every right
 that comes with it. That holds where rights are not enforced yet, too: what is written here stays.
@@ -6,36 +6,43 @@ that comes with it. That holds where rights are not enforced yet, too: what is w
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from basalt.access.needs import SELF, needs
-from basalt.access.policy import Grant, Policy, parse_grant
+from basalt.access.policy import Grant, Policy, consequences, parse_grant
 from basalt.access.principal import (
-    ANONYMOUS,
     EVERYONE,
     INTERNAL,
     ROLE,
-    Principal,
     check_member,
-    check_subject,
     check_subject_name,
     parse_principal,
 )
 from basalt.access.proofs.token import draw_token, parse_network
-from basalt.access.quotas import OPEN_TRANSACTIONS, QUOTAS, SESSIONS, TOPICS, QuotaLimits, QuotaRow, Ruling
 from basalt.access.records import GrantRow, RoleRow, TokenRow
 from basalt.access.records import Rights as StoredRights
 from basalt.access.resources import CLUSTER as WHOLE_CLUSTER
-from basalt.access.resources import check_verbs, parse_resource
+from basalt.access.resources import Resource, check_verbs, parse_resource
+from basalt.access.sightings import SEEN_MAX
 from basalt.api.bodies import access as bodies
 from basalt.errors import BusyError, ConflictError, ForbiddenError, InputError, NotFoundError
-from basalt.http.routes.route_table import ADMIN_PATH, AS, CLUSTER, DRY_RUN, REASON, Request, RouteTable, integer
+from basalt.http.routes.route_table import (
+    ADMIN_PATH,
+    AS,
+    CLUSTER,
+    DRY_RUN,
+    REASON,
+    Request,
+    RouteTable,
+    flag,
+    integer,
+    text_query,
+    words,
+)
 from basalt.operations.audit import TEXT_CHARS_MAX, is_line
-from basalt.settings.tree import QUOTA_MAX
 
 AUTH_PATH = "/v1/auth"
 TTL_MS_MIN = 1_000
@@ -44,18 +51,16 @@ LOGIN_MS_MAX = 12 * 3_600_000  # a working day; after it, prove again who you ar
 NETWORKS_MAX = 64
 ONLY_MAX = 64
 REFUSALS_DEFAULT, REFUSALS_MAX = 100, 10_000
-SETTINGS = "settings"  # that a quota is by, where no subject's rule says anything
+LIST_MAX = 20_000  # tokens, with those that are over and still kept
+NO_ID = ""  # of what is only tried
 
 _TOKENS = ADMIN_PATH + "/tokens"
 _GRANTS = ADMIN_PATH + "/grants"
 _ROLES = ADMIN_PATH + "/roles"
-_QUOTAS = ADMIN_PATH + "/quotas"
-_QUOTA = _QUOTAS + "/{subject}"
 _CHANGE = (REASON, AS, DRY_RUN)
 _GIVE = needs("grant", CLUSTER)
+_ID = "^[0-9a-f]{16}$"
 _DAY_MS = 86_400_000
-_ESCAPED = re.compile(r"~([012])|~")
-_ESCAPES = {"0": "~", "1": "/", "2": "\\"}
 
 T = TypeVar("T")
 
@@ -130,7 +135,7 @@ async def log_in(request: Request, asked: bodies.LoginRequest = bodies.LoginRequ
         made_by=str(caller.principal), parent=credential_id or kind, parent_is_token=kind == "token" and credential_id != "bootstrap",
     )  # fmt: skip
     await _audited(request, "log in", f"login {new.id}", lambda: directory.add_token(new.id, row))
-    return bodies.NewToken(new.text, _token_info(new.id, row, now_ms))
+    return bodies.NewToken(new.text, _token_info(request, new.id, row, now_ms))
 
 
 @route("DELETE", AUTH_PATH + "/logins", SELF, errors=(ConflictError,))
@@ -143,22 +148,38 @@ async def log_out(request: Request) -> bodies.TokenInfo:
         raise ConflictError("the call is not made with a login, so there is none to end", hint="send the login's token")
     row = replace(directory.token(token_id), revoked_ms=now_ms)
     await _audited(request, "log out", f"login {token_id}", lambda: directory.change_token(token_id, row))
-    return _token_info(token_id, row, now_ms)
+    return _token_info(request, token_id, row, now_ms)
 
 
 # Tokens.
 
 
-@route("GET", _TOKENS, SELF)
+@route(
+    "GET",
+    _TOKENS,
+    SELF,
+    query=(
+        text_query("principal", "only those of this principal"),
+        flag("active", "only tokens that count, and no logins"),
+        words("after", _ID, "only those behind this id"),
+        integer("limit", 1, LIST_MAX, "most tokens to answer; all by default"),
+    ),
+)
 async def tokens(request: Request) -> list[bodies.TokenInfo]:
-    """List tokens and logins: one's own, or all, for who may give rights on the cluster or inspect it."""
-    services, now_ms = request.services, request.services.clock.now_ms()
+    """List tokens and logins, by id: one's own, or all, for who may give rights on the cluster or inspect it."""
+    directory, now_ms = request.services.directory, request.services.clock.now_ms()
+    await directory.read_uses()
     sees_all, own = _sees_all(request), str(request.caller.principal)
-    return [
-        _token_info(token_id, row, now_ms)
-        for token_id, row in services.directory.entries.tokens.items()
-        if sees_all or row.principal == own
-    ]
+    of, active = request.text("principal") or "", request.flag("active")
+    rows = directory.entries.tokens
+    found = (
+        token_id
+        for token_id, row in rows.items()
+        if (sees_all or row.principal == own)
+        and of in ("", row.principal)
+        and not (active and (row.parent or row.is_over(now_ms)))
+    )
+    return [_token_info(request, token_id, rows[token_id], now_ms) for token_id in _page(request, found)]
 
 
 @route("POST", _TOKENS, _GIVE, query=_CHANGE, errors=(ConflictError, BusyError))
@@ -177,17 +198,19 @@ async def make_token(request: Request, asked: bodies.TokenRequest) -> bodies.New
         principal, new.digest, now_ms, None if asked.ttl_ms is None else now_ms + asked.ttl_ms, only=_only(asked.only),
         networks=_networks(asked.networks), note=_note(asked.note), made_by=str(request.caller.principal),
     )  # fmt: skip
+    beside = _counting(request, principal)
     if request.flag("dryRun"):
-        return bodies.NewToken(None, _token_info(new.id, row, now_ms))
+        return bodies.NewToken(None, _token_info(request, NO_ID, row, now_ms), beside)
     await _audited(request, "make token", f"token {new.id} of {principal}", lambda: directory.add_token(new.id, row))
-    return bodies.NewToken(new.text, _token_info(new.id, row, now_ms))
+    return bodies.NewToken(new.text, _token_info(request, new.id, row, now_ms), beside)
 
 
 @route("GET", _TOKENS + "/{token}", SELF, errors=(NotFoundError, ForbiddenError))
 async def token(request: Request) -> bodies.TokenInfo:
     """Show a token, without its secret."""
     row = _token_of(request, to_change=False)
-    return _token_info(request.path["token"], row, request.services.clock.now_ms())
+    await request.services.directory.read_uses()
+    return _token_info(request, request.path["token"], row, request.services.clock.now_ms())
 
 
 @route("DELETE", _TOKENS + "/{token}", SELF, query=_CHANGE, errors=(NotFoundError, ForbiddenError, ConflictError))
@@ -201,7 +224,7 @@ async def revoke_token(request: Request) -> bodies.TokenInfo:
         if not request.flag("dryRun"):
             what = f"token {token_id} of {row.principal}"
             await _audited(request, "revoke token", what, lambda: directory.change_token(token_id, row))
-    return _token_info(token_id, row, now_ms)
+    return _token_info(request, token_id, row, now_ms)
 
 
 @route(
@@ -226,7 +249,8 @@ async def rotate_token(
     if row.parent or row.is_over(now_ms):
         reason = "is a login" if row.parent else "counts no more"
         raise ConflictError(f"token {old_id} {reason}, and is not rotated", hint="make a new one")
-    if request.caller.credential.startswith("login "):
+    if request.caller.credential.startswith("login ") and not request.caller.has("grant", WHOLE_CLUSTER):
+        # Who may make tokens anyway, as an operator at the console, gains nothing by it.
         raise ForbiddenError("a login rotates no token: it would outlive itself", hint="Send the token itself.")
     if request.caller.credential != f"token {old_id}":
         _must_act_as(request, row.principal)
@@ -240,37 +264,56 @@ async def rotate_token(
     )
     ends_ms = now_ms + asked.overlap_ms
     ending = replace(row, expire_ms=ends_ms if row.expire_ms is None else min(row.expire_ms, ends_ms))
+    beside = _counting(request, row.principal, but=old_id)
     if request.flag("dryRun"):
-        return bodies.NewToken(None, _token_info(new.id, made, now_ms))
+        return bodies.NewToken(None, _token_info(request, NO_ID, made, now_ms), beside)
     what = f"token {old_id} of {row.principal}"
     await _audited(
         request, "rotate token", what, lambda: directory.rotate_token(old_id, ending, new.id, made),
         lambda _: f"token {new.id} takes its place",
     )  # fmt: skip
-    return bodies.NewToken(new.text, _token_info(new.id, made, now_ms))
+    return bodies.NewToken(new.text, _token_info(request, new.id, made, now_ms), beside)
 
 
 # Grants.
 
 
-@route("GET", _GRANTS, SELF, query=(integer("unusedDays", 1, 3_660, "only grants that nobody needed for so long"),))
+@route(
+    "GET",
+    _GRANTS,
+    SELF,
+    query=(
+        text_query("subject", "only those to this subject itself"),
+        integer("unusedDays", 1, 3_660, "only grants that nobody needed for so long"),
+        words("after", _ID, "only those behind this id"),
+        integer("limit", 1, LIST_MAX, "most grants to answer; all by default"),
+    ),
+)
 async def grants(request: Request) -> list[bodies.GrantInfo]:
-    """List grants: those to the caller, and those that it may take back; all, for who may inspect the cluster."""
+    """List grants, by id: those to the caller, and those that it may take back; all, for who may inspect the cluster."""
+    await request.services.directory.read_uses()
     caller, directory, sees_all = request.caller, request.services.directory, _sees_all(request)
     mine = frozenset() if caller.policy is None else frozenset(caller.policy.subjects_of(caller.principal))
     gives = caller.policy is not None and caller.policy.may_give_somewhere(caller.principal)
     days = request.integer("unusedDays")
     before_ms = None if days is None else request.services.clock.now_ms() - days * _DAY_MS
-    found = [
-        _grant_info(request, grant_id, row)
-        for grant_id, row in directory.entries.grants.items()
-        if sees_all
-        or row.subject in mine
-        or (gives and caller.has("grant", directory.entries.parsed[grant_id].resource))
-    ]
-    return [
-        each for each in found if before_ms is None or (each.created_ms < before_ms and (each.used_ms or 0) < before_ms)
-    ]
+    to, rows = request.text("subject") or "", directory.entries.grants
+
+    def is_wanted(grant_id: str, row: GrantRow) -> bool:
+        if to not in ("", row.subject):
+            return False
+        if before_ms is not None:
+            use = directory.use_of(grant_id)
+            if row.created_ms >= before_ms or (use is not None and use.used_ms >= before_ms):
+                return False
+        return (
+            sees_all
+            or row.subject in mine
+            or (gives and caller.has("grant", directory.entries.parsed[grant_id].resource))
+        )
+
+    found = (grant_id for grant_id, row in rows.items() if is_wanted(grant_id, row))
+    return [_grant_info(request, grant_id, rows[grant_id]) for grant_id in _page(request, found)]
 
 
 @route("POST", _GRANTS, needs(in_body=("grant *",)), query=_CHANGE, errors=(ConflictError,))
@@ -286,7 +329,10 @@ async def give(request: Request, asked: bodies.GrantRequest) -> bodies.GrantInfo
     made_by, verbs = str(request.caller.principal), tuple(sorted(grant.verbs))
     if request.flag("dryRun"):
         now_ms = request.services.clock.now_ms()
-        return bodies.GrantInfo("", grant.subject, verbs, str(grant.resource), now_ms, made_by, None, ())
+        row = GrantRow(grant.subject, verbs, str(grant.resource), now_ms, made_by)
+        after = directory.would_be(grants={**directory.entries.grants, NO_ID: row})
+        info = bodies.GrantInfo(NO_ID, grant.subject, verbs, str(grant.resource), now_ms, made_by, None, ())
+        return replace(info, **_changes(request, after, _those_of(request, grant.subject), (grant,)))
     what = f"{', '.join(verbs)} on {grant.resource} to {grant.subject}"
     grant_id = await _audited(request, "grant", what, lambda: directory.add_grant(grant, made_by))
     return _grant_info(request, grant_id, directory.grant(grant_id))
@@ -301,8 +347,13 @@ async def take_back(request: Request) -> bodies.GrantInfo:
     if row is None or not request.caller.has("grant", directory.entries.parsed[grant_id].resource):
         _must_hold(request)  # who may give no rights does not learn which there are
         row = directory.grant(grant_id)
+    await directory.read_uses()
     info = _grant_info(request, grant_id, row)
-    if not request.flag("dryRun"):
+    if request.flag("dryRun"):
+        kept = {each: other for each, other in directory.entries.grants.items() if each != grant_id}
+        of, grant = _those_of(request, row.subject), directory.entries.parsed[grant_id]
+        info = replace(info, **_changes(request, directory.would_be(grants=kept), of, (grant,)))
+    else:
         what = f"{', '.join(row.verbs)} on {row.resource} from {row.subject}"
         await _audited(request, "take back", what, lambda: directory.remove_grant(grant_id))
     return info
@@ -340,7 +391,9 @@ async def put_role(request: Request, asked: bodies.RoleRequest) -> bodies.RoleIn
     _must_act_as(request, f"{ROLE}:{name}")
     made_by = str(request.caller.principal)
     if request.flag("dryRun"):
-        return bodies.RoleInfo(name, members, request.services.clock.now_ms(), made_by)
+        now_ms = request.services.clock.now_ms()
+        row = RoleRow(members, now_ms, made_by)
+        return replace(_role_info(name, row), **_changes_of_role(request, name, row))
     what = f"role {name}: {len(members)} members"
     await _audited(request, "set role", what, lambda: directory.put_role(name, members, made_by))
     return _role_info(name, directory.role(name))
@@ -352,9 +405,28 @@ async def remove_role(request: Request) -> bodies.RoleInfo:
     _must_hold(request)
     directory, name = request.services.directory, request.path["role"]
     info = _role_info(name, directory.role(name))
-    if not request.flag("dryRun"):
+    if request.flag("dryRun"):
+        info = replace(info, **_changes_of_role(request, name, None))
+    else:
         await _audited(request, "remove role", f"role {name}", lambda: directory.remove_role(name))
     return info
+
+
+# What was seen.
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/principals",
+    needs("inspect", CLUSTER),
+    query=(integer("limit", 1, SEEN_MAX, f"most principals to answer; {REFUSALS_DEFAULT} by default"),),
+)
+async def principals(request: Request) -> list[bodies.SeenPrincipal]:
+    """List the principals that called since the server started, those that called last first."""
+    return [
+        bodies.SeenPrincipal(each.principal, each.credential, each.via, each.address, each.first_ms, each.last_ms)
+        for each in request.services.directory.sightings.newest(request.integer("limit") or REFUSALS_DEFAULT)
+    ]
 
 
 @route(
@@ -375,60 +447,6 @@ async def refusals(request: Request) -> list[bodies.RefusalInfo]:
         )
         for each in found.newest(request.integer("limit") or REFUSALS_DEFAULT)
     ]
-
-
-# Quotas.
-
-
-@route("GET", _QUOTAS, needs("inspect", CLUSTER))
-async def quotas(request: Request) -> list[bodies.SubjectQuota]:
-    """List the rules of subjects, sorted by subject."""
-    rows = request.services.directory.entries.quotas
-    return [_quota_info(subject, rows[subject]) for subject in sorted(rows)]
-
-
-@route("GET", _QUOTA, needs(in_body=("inspect cluster",)))
-async def quota(request: Request) -> bodies.QuotaDescription:
-    """Show a subject's rule; of a principal what is in force, by whose rule, and what it uses.
-
-    One's own takes no right. In the path a / is written ~1, a \\ is ~2, and a ~ is ~0.
-    """
-    subject = _quota_subject(request)
-    if subject != str(request.caller.principal):
-        request.caller.must("inspect", WHOLE_CLUSTER)
-    row = request.services.directory.entries.quotas.get(subject)
-    rule = None if row is None else _quota_rule(row.limits)
-    kind = subject.partition(":")[0]
-    if kind in (EVERYONE, ROLE) or kind.endswith("-group"):
-        return bodies.QuotaDescription(subject, rule, (), ())
-    return await _quotas_in_force(request, subject, rule)
-
-
-@route("PUT", _QUOTA, needs("operate", CLUSTER), query=_CHANGE, errors=(ConflictError,))
-async def set_quota(request: Request, asked: bodies.QuotaRule) -> bodies.SubjectQuota:
-    """Give a subject a rule, in place of the one that it has.
-
-    It counts for what comes from now on, at once on this server. In the path a / is written ~1, a \\ is ~2, and a ~ is ~0.
-    """
-    subject, limits, directory = _quota_subject(request), _quota_limits(asked), request.services.directory
-    made_by, now_ms = str(request.caller.principal), request.services.clock.now_ms()
-    if request.flag("dryRun"):
-        return _quota_info(subject, QuotaRow(limits, now_ms, made_by))
-    said = ", ".join(f"{name} {limit}" for name, limit in asdict(limits).items() if limit is not None)
-    await request.services.audit.act(
-        "set quota", subject, *request.act, lambda: directory.put_quota(subject, limits, made_by), lambda _: said
-    )
-    return _quota_info(subject, directory.quota(subject))
-
-
-@route("DELETE", _QUOTA, needs("operate", CLUSTER), query=_CHANGE, errors=(NotFoundError,))
-async def remove_quota(request: Request) -> bodies.SubjectQuota:
-    """Remove a subject's rule. In the path a / is written ~1, a \\ is ~2, and a ~ is ~0."""
-    subject, directory = _quota_subject(request), request.services.directory
-    row = directory.quota(subject)
-    if not request.flag("dryRun"):
-        await request.services.audit.act("remove quota", subject, *request.act, lambda: directory.remove_quota(subject))
-    return _quota_info(subject, row)
 
 
 # What is asked of those who give.
@@ -526,24 +544,65 @@ def _note(text: str) -> str:
     return text
 
 
+def _page(request: Request, found: Iterable[str]) -> list[str]:
+    """The ids of a page, in their order."""
+    after = request.text("after") or ""
+    return sorted(each for each in found if each > after)[: request.integer("limit")]
+
+
+def _those_of(request: Request, subject: str) -> tuple[str, ...]:
+    """The subjects that a grant to a subject is about: of a role its members."""
+    kind, _, name = subject.partition(":")
+    if kind != ROLE:
+        return (subject,)
+    role = request.services.directory.entries.roles.get(name)
+    return () if role is None else role.members
+
+
+def _changes_of_role(request: Request, name: str, after: RoleRow | None) -> dict[str, Any]:
+    """The gains and losses of those who come into a role, or leave it; all of its members where it goes."""
+    directory = request.services.directory
+    roles = directory.entries.roles
+    kept = {each: row for each, row in roles.items() if each != name}
+    before = frozenset(roles[name].members if name in roles else ())
+    changed = before ^ frozenset(after.members if after is not None else ())
+    would_be = directory.would_be(roles=kept if after is None else {**kept, name: after})
+    subject = f"{ROLE}:{name}"
+    grants = [each for each in directory.entries.policy.grants_of(subject) if each.subject == subject]
+    return _changes(request, would_be, changed, grants)
+
+
+def _changes(request: Request, after: Policy, subjects: Iterable[str], grants: Iterable[Grant]) -> dict[str, Any]:
+    found = consequences(request.services.directory.entries.policy, after, subjects, grants)
+
+    def told(parts: tuple[tuple[Resource, tuple[str, ...]], ...]) -> tuple[bodies.Rights, ...]:
+        return tuple(bodies.Rights(verbs, str(resource)) for resource, verbs in parts)
+
+    changes = tuple(bodies.RightsChange(each.subject, told(each.gains), told(each.loses)) for each in found.told)
+    return {"changes": changes, "left_out": found.left_out}
+
+
 def _rights_of(grant: Grant) -> bodies.Rights:
     return bodies.Rights(tuple(sorted(grant.verbs)), str(grant.resource))
 
 
-def _token_info(token_id: str, row: TokenRow, now_ms: int) -> bodies.TokenInfo:
+def _token_info(request: Request, token_id: str, row: TokenRow, now_ms: int) -> bodies.TokenInfo:
     state = "revoked" if row.revoked_ms is not None else "expired" if row.is_over(now_ms) else "active"
     only = None if row.only is None else tuple(bodies.Rights(each.verbs, each.resource) for each in row.only)
+    use = request.services.directory.token_use_of(token_id)
+    used_ms, used_from = (None, "") if use is None else (use.used_ms, use.address)
     return bodies.TokenInfo(
-        token_id,
-        row.principal,
-        state,
-        row.created_ms,
-        row.expire_ms,
-        row.made_by,
-        row.note,
-        row.networks,
-        only,
-        row.parent,
+        token_id, row.principal, state, row.created_ms, row.expire_ms, row.made_by, row.note, row.networks, only, row.parent,
+        used_ms, used_from,
+    )  # fmt: skip
+
+
+def _counting(request: Request, principal: str, but: str = NO_ID) -> int:
+    """The number of tokens of a principal that count, without logins and without one of them."""
+    now_ms, rows = request.services.clock.now_ms(), request.services.directory.entries.tokens
+    return sum(
+        row.principal == principal and not row.parent and not row.is_over(now_ms) and token_id != but
+        for token_id, row in rows.items()
     )
 
 
@@ -557,70 +616,3 @@ def _grant_info(request: Request, grant_id: str, row: GrantRow) -> bodies.GrantI
 
 def _role_info(name: str, row: RoleRow) -> bodies.RoleInfo:
     return bodies.RoleInfo(name, row.members, row.changed_ms, row.made_by)
-
-
-def _quota_subject(request: Request) -> str:
-    """The subject in the path, in which no slash can be."""
-
-    def meant(found: re.Match[str]) -> str:
-        if found[1] is None:
-            raise InputError(
-                "the subject has a ~ that no 0, 1 or 2 follows",
-                field="subject",
-                hint="Write ~ as ~0, / as ~1, \\ as ~2.",
-            )
-        return _ESCAPES[found[1]]
-
-    return check_subject(_ESCAPED.sub(meant, request.path["subject"]))
-
-
-async def _quotas_in_force(request: Request, subject: str, rule: bodies.QuotaRule | None) -> bodies.QuotaDescription:
-    """The quotas in force for a principal: by the groups that it came with, where it called of late."""
-    services, principal = request.services, parse_principal(subject)
-    is_own = subject == str(request.caller.principal)
-    account = services.quotas.known(principal)
-    groups = request.caller.principal.groups if is_own else frozenset() if account is None else account.groups
-    policy = request.caller.policy or Policy()
-    named = Principal(principal.kind, principal.name, groups)
-    free = policy.is_superuser(named)
-    rulings = (
-        tuple(Ruling(None, "") for _ in QUOTAS)
-        if free
-        else services.quotas.rules.rulings(subject, policy.subjects_of(named)[1:-1])
-    )
-    now_ms, owner = services.clock.monotonic_ms(), "" if principal == ANONYMOUS else subject
-    in_force = []
-    for quota, ruling in zip(QUOTAS, rulings, strict=True):
-        used = 0 if account is None else account.used(quota, now_ms)
-        if quota is TOPICS and ruling.limit is not None:
-            used += await services.topics.catalog.created_by(owner)
-        elif quota is OPEN_TRANSACTIONS:
-            used += services.transactions.state.open_of[owner]
-        elif quota is SESSIONS:
-            used += services.transactions.state.session_table.held[owner]
-        by = "superuser" if free else ruling.subject or SETTINGS
-        in_force.append(bodies.QuotaInForce(quota.name, ruling.limit, by, used))
-    return bodies.QuotaDescription(subject, rule, tuple(sorted(groups)), tuple(in_force))
-
-
-def _quota_limits(asked: bodies.QuotaRule) -> QuotaLimits:
-    limits = QuotaLimits(**asdict(asked))
-    for name, encoded in zip(asked.__struct_fields__, asked.__struct_encode_fields__, strict=True):
-        limit = getattr(asked, name)
-        if isinstance(limit, int) and not 1 <= limit <= QUOTA_MAX:
-            raise InputError(
-                f"{encoded} is {limit}; it must be from 1 to {QUOTA_MAX}, or off",
-                field=encoded,
-                hint="null says nothing of it",
-            )
-    if limits.is_empty:
-        raise InputError("the rule says nothing of any quota", field="body", hint="give one, or DELETE the rule")
-    return limits
-
-
-def _quota_rule(limits: QuotaLimits) -> bodies.QuotaRule:
-    return bodies.QuotaRule(**asdict(limits))
-
-
-def _quota_info(subject: str, row: QuotaRow) -> bodies.SubjectQuota:
-    return bodies.SubjectQuota(subject, _quota_rule(row.limits), row.changed_ms, row.made_by)

@@ -7,11 +7,12 @@ import pytest
 from basalt.access.policy import Caller
 from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.errors import MethodNotAllowedError, RouteNotFoundError
+from basalt.http import routing
 from basalt.http.app import ANYBODY, OPERATIONS
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head
-from basalt.http.routes import route_table
-from basalt.http.routes.route_table import Request, Routes
+from basalt.http.routes.route_table import Request
+from basalt.http.routing import Routes
 
 
 class Local:
@@ -69,8 +70,8 @@ def test_a_head_that_is_refused_is_refused_again():
 
 
 def test_the_paths_that_are_remembered_have_a_limit_in_number_and_length(monkeypatch):
-    monkeypatch.setattr(route_table, "KNOWN_PATHS_MAX", 2)
-    monkeypatch.setattr(route_table, "KNOWN_PATH_CHARS_MAX", len("/v1/transactions/12"))
+    monkeypatch.setattr(routing, "KNOWN_PATHS_MAX", 2)
+    monkeypatch.setattr(routing, "KNOWN_PATH_CHARS_MAX", len("/v1/transactions/12"))
     routes = Routes(OPERATIONS, Front(), Quotas(QuotaLimits()))
     for name, known in [("1", 1), ("12", 2), ("123", 2), ("13", 1), ("1", 2)]:
         assert routes.find(asking(f"/v1/transactions/{name}")).path == {"transaction": name}
