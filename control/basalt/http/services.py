@@ -44,8 +44,10 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
 from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
+from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series import Series
@@ -107,6 +109,8 @@ class Services:
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
+    group_listing: GroupListing = field(init=False)
+    pipelines: PipelineInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`

@@ -41,8 +41,10 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
 from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs, save_series
+from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series import Series
@@ -114,6 +116,8 @@ class RunningServices(services.Services):
             self.transactions,
             self.ids,
         )
+        self.group_listing = GroupListing(self.clock, self.groups, self.group_inspection)
+        self.pipelines = PipelineInspection(self.store, self.clock, self.markers, self.transactions, self.ids)
         self.topic_inspection = TopicInspection(
             self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )

@@ -42,7 +42,7 @@ def test_a_writer_is_listed_with_what_it_waits_for_and_leads_to_why_it_stays(cli
     assert "the next run of the job retention" in told.text
     assert f"/console/transactions/{old}" in told.links
     assert why(old) in browser.page(f"/console/transactions/{old}").links
-    assert {LIST, "/console/jobs/prune"} <= set(browser.page("/console").links)
+    assert {LIST, "/console/jobs"} <= set(browser.page("/console").links)
     api("POST", "/v1/admin/jobs/retention/run")
     assert "the next run of the job prune forgets it" in browser.page(why(old)).text
 

@@ -304,6 +304,16 @@ class Journal:
         """A copy, oldest first; may be asked for, and looked through, on any thread."""
         return [LogEntry(*entry) for entry in list(self._entries)]
 
+    def after(self, edit: int) -> tuple[list[LogEntry], int]:
+        """The entries with edits behind this number, oldest first, and the number up to which there are edits now."""
+        found, at = list[LogEntry](), self._next_edit
+        for entry in reversed(self._entries):
+            if at <= edit:
+                break
+            found.append(LogEntry(*entry))
+            at -= len(entry[1])
+        return found[::-1], self._next_edit
+
     def _append(self, at_ms: int, exact: bool, group: Sequence[Edit]) -> None:
         weight = len(group)
         if not _HEAVY.isdisjoint(map(type, group)):
