@@ -298,11 +298,21 @@ class Metrics:
         yield _gauge("basalt_quota_accounts", "Principals whose use is in memory", len(quotas))
 
     def _server(self) -> Iterator[Metric]:
-        writer = self._services.writer
-        writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
-        writes.add_metric((), writer.groups, writer.write_ms / 1_000)
+        manager = self._services.transactions.manager
+        lanes = {"all": manager.lanes.topics} if manager.atomic else manager.lanes._asdict()
+        writes = SummaryMetricFamily(
+            "basalt_store_write_seconds", "Time in writes of the store, one for each group", labels=("lane",)
+        )
+        queues = GaugeMetricFamily(
+            "basalt_write_queue_bytes", "Bytes of calls that wait to be written", labels=("lane",)
+        )
+        for name, lane in lanes.items():
+            writes.add_metric((name,), lane.groups, lane.write_ms / 1_000)
+            queues.add_metric((name,), lane.queue_bytes)
         yield writes
-        yield _gauge("basalt_write_queue_bytes", "Bytes of calls that wait to be written", writer.queue_bytes)
+        yield queues
+        text = "1 while the log of transactions can be read and written, as far as the server knows; else 0"
+        yield _gauge("basalt_coordinator_available", text, int(manager.is_known and not manager.lanes.log.is_late))
         answers = self._services.topics.tails.answers
         yield _gauge("basalt_answers_bytes", "Bytes of messages kept as they were answered", answers.bytes)
         stretches = CounterMetricFamily(
