@@ -1,8 +1,8 @@
 # Every target sets itself up: a virtual environment in the tree, with the locked versions of requirements/runtime.txt, which is enough to run
 # Basalt and its demos, or of requirements/dev.txt, which holds PySpark and all tools.
 # Needed beforehand: GNU make and Python 3.11 or later (with its venv module). What has to do with HBase also needs a JDK
-# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set. So are those of Kerberos without MIT Kerberos' server, programs and
-# headers, and a C compiler.
+# (17, or 11) and Maven: tests of it are skipped without them, unless CI is set. So are those that need a package of requirements/system.txt, which
+# `make system-packages` installs: tests of Kerberos, of the console in a browser, and of what Prometheus reads.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -11,7 +11,7 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PYTHON) deploy/locked_install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference format lock image clean
+.PHONY: help venv dev system-packages demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference monitoring format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -20,8 +20,16 @@ venv: $(VENV)/running ## Build the virtual environment in .venv, with what runni
 
 dev: $(VENV)/installed ## The same with what developing needs (PySpark, tools), as the targets below do by themselves
 
-demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own)
-	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)")
+system-packages: ## Install the Debian packages that some tests need and that are missing (as root)
+	@missing=$$(for package in $(SYSTEM_PACKAGES); do dpkg --status $$package >/dev/null 2>&1 || echo $$package; done); \
+	if [ -z "$$missing" ]; then exit; fi; \
+	echo "Installing what tests need:" $$missing; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends $$missing
+SYSTEM_PACKAGES = $(strip $(shell sed 's/ *\#.*//' requirements/system.txt))
+
+demo: $(VENV)/running ## Publish a real access log, have workers count it, SIGKILL all of them on the way, and check the result (LOG=path for your own; OPEN=1: the server goes on, for its console)
+	@$(PYTHON) -m demo $(if $(LOG),"$(LOG)") $(if $(OPEN),--open)
 
 hbase-demo: $(VENV)/running ## The same demo on a real HBase that is started for it (needs a JDK and Maven)
 	@$(PYTHON) -m demo.on_hbase $(if $(LOG),"$(LOG)")
@@ -102,6 +110,9 @@ bench: $(VENV)/installed ## Measure, each figure next to its yardstick (BENCH="-
 reference: $(VENV)/installed ## Write what docs/reference says of settings, commands, errors, metrics and calls anew from the code
 	@$(PYTHON) -m deploy.reference
 
+monitoring: $(VENV)/installed ## Write the rules and dashboards of deploy/monitoring anew from the code
+	@$(PYTHON) -m deploy.monitoring
+
 format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
 	@$(PYTHON) -m deploy.blocking_twin
 	$(VENV)/bin/ruff check --fix-only --quiet .
@@ -114,6 +125,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/image.txt --constraint requirements/build.txt --extra dev --output-file requirements/dev.txt
 	uv pip compile pyproject.toml $(LOCK) --constraint requirements/dev.txt --extra kerberos --output-file requirements/kerberos.txt
 	uv pip compile --group kerberos-build $(LOCK) --output-file requirements/kerberos-build.txt
+	uv pip compile --group browser $(LOCK) --constraint requirements/dev.txt --output-file requirements/browser.txt
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 image: ## Build the container images basalt:dev and basalt-hbase:dev (needs docker)
@@ -157,6 +169,13 @@ $(VENV)/kerberos: $(VENV)/locked requirements/kerberos.txt requirements/kerberos
 	@$(INSTALL) --no-build-isolation requirements/kerberos.txt
 	@touch $@
 
-$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS)
+# What drives Chromium is 160 MB with its driver, and of use only where Chromium is. Its own browsers are not downloaded: tests run the machine's.
+BROWSER := $(if $(shell command -v chromium),$(VENV)/browser)
+
+$(VENV)/browser: $(VENV)/locked requirements/browser.txt | $(VENV)/running
+	@$(INSTALL) requirements/browser.txt
+	@touch $@
+
+$(VENV)/installed: $(VENV)/locked requirements/dev.txt | $(VENV)/running $(KERBEROS) $(BROWSER)
 	@$(INSTALL) requirements/dev.txt
 	@touch $@

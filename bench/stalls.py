@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
@@ -31,6 +31,7 @@ from zlib import DEFLATED, MAX_WBITS, compressobj
 import zstandard
 
 import basalt
+from basalt.api.bodies.operations import JobAct
 from bench import processes
 from bench.captured import captured, encoded, with_id
 from bench.filling import multiply_row, multiply_topic
@@ -142,9 +143,10 @@ def _retention(client: basalt.client.Client) -> str:
     return first
 
 
-def _report(run: Any) -> Any:
-    """The report of a job's run, from a struct or a mapping."""
-    return run["report"] if isinstance(run, dict) else run.report
+def _report(act: JobAct) -> Mapping[str, int | str]:
+    """The report of the run that was made of a job."""
+    assert act.run is not None, "it was no dry run"
+    return act.run.report
 
 
 def _log_snapshot(folder: Path, transactions: int) -> Stalled:

@@ -1,5 +1,6 @@
 """`make demo`: starts a server, publishes an access log in transactions through two SIGKILLs, reads it back, and checks; then
-has a group of workers count the log's visits while they and the server are killed, and checks again.
+has a group of workers count the log's visits while they and the server are killed, and checks again. In the end it names the
+console's address; with `--open` (`make demo OPEN=1`) the server goes on, with a transaction that hangs, for its pages to be looked at.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import basalt
 from demo.counting import Act, shares, visits_of
 from demo.counting import differences as differences_of_counts
 from demo.own_log import access_lines, make_requests
-from demo.pages import print_next_steps, print_views
-from demo.producer import ABORTED_MARK, read_lines
+from demo.pages import print_console, print_next_steps, print_views
+from demo.producer import ABORTED_MARK, LINES_TOPIC, read_lines
 from demo.report import Views, differences
 from demo.server_process import ServerProcess
 from demo.story import Story
+
+HANGS_MS = 300_000  # as long as a transaction may; the server ends it by itself then
 
 
 def main(words: Sequence[str] | None = None, first_step: str | None = None) -> int:
@@ -31,24 +34,33 @@ def main(words: Sequence[str] | None = None, first_step: str | None = None) -> i
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("log", nargs="?", type=Path, help="an access log; without one, the demo server's own requests")
     parser.add_argument("--folder", type=Path, help="an empty folder to work in; without one, a new temporary folder")
+    parser.add_argument("--open", action="store_true", help="leave the server running in the end, for its console")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for the server")
     arguments = parser.parse_args(words)
     if arguments.log is not None and not arguments.log.is_file():
         parser.error(f"{arguments.log} is not a file")
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="basalt-demo-"))
-    server = ServerProcess(folder, arguments.set)
+    server = ServerProcess(folder, arguments.set, stays=arguments.open)
+    stays = False
     try:
         server.start()
-        return run(server, arguments.log, first_step)
+        code = run(server, arguments.log)
+        if code == 0 and arguments.open:
+            leave_open(server)
+            stays = True
+        elif code == 0:
+            print_next_steps(server.data, server.settings, first_step)
+        return code
     except BaseException:
         if arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        server.stop()
+        if not stays:
+            server.stop()
 
 
-def run(server: ServerProcess, log: Path | None, first_step: str | None = None) -> int:
+def run(server: ServerProcess, log: Path | None) -> int:
     """Publish, kill, read and check on this server; the exit code."""
     if log is None:
         sent = make_requests(server.url)
@@ -92,8 +104,18 @@ def run(server: ServerProcess, log: Path | None, first_step: str | None = None) 
         print(f"WRONG: {sentence}", file=sys.stderr)
     if wrong:
         return 1
-    print_next_steps(server.data, server.settings, first_step)
     return 0
+
+
+def leave_open(server: ServerProcess) -> None:
+    """Begin a transaction at which readers wait, and say where all of it is to be seen."""
+    with basalt.connect(server.url) as client:
+        hanging = client.transactions.begin(timeout_ms=HANGS_MS, owner="demo, on purpose")
+        client.topic(LINES_TOPIC).publish(
+            "this line is in a transaction that hangs", write_pointer=hanging.write_pointer
+        )
+        client.topic(LINES_TOPIC).publish("this one waits behind it")
+    print_console(server.url, server.process_id, hanging.id)
 
 
 def second_act(server: ServerProcess, lines: Sequence[bytes]) -> list[str]:

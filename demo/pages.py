@@ -16,6 +16,7 @@ from demo.report import Views
 BARS = " ▁▂▃▄▅▆▇█"
 TOP_PATHS = 6
 PATH_CHARS = 48
+CONSOLE = "http://127.0.0.1:4780/console"  # of a server that is started without a word about its place
 
 
 def print_views(views: Views) -> None:
@@ -53,13 +54,22 @@ def print_next_steps(data: Path, settings: Sequence[str], first_step: str | None
     options = "".join(f" --set {setting}" for setting in settings)
     command = "basalt" if shutil.which("basalt") else str(_shortened(Path(sys.executable).with_name("basalt")))
     print(
-        f"\nTry next:\n{first}"
+        f"\nTry next, and look at {CONSOLE} in a browser (make demo OPEN=1 leaves its own server running for that):\n{first}"
         f"  {command} serve --data {data}{options} &\n"
         f"  {command} topic list\n"
         f"  {command} consume access-log --limit 3\n"
         f"  {command} group show visits visit-counters\n"
         f"  {command} tx list\n"
         f"  {command} doctor"
+    )
+
+
+def print_console(url: str, process_id: int, hanging: str) -> None:
+    """The address of the console of a server that goes on, what is to be seen there, and how it is stopped."""
+    print(
+        f"\nThe server goes on, with all of this in it. Its console is at {url}/console\n"
+        f"In it a transaction hangs and holds the readers of access-log back: {url}/console/transactions/{hanging}\n"
+        f"There it can be aborted; in five minutes the server does so by itself. Stop the server with: kill {process_id}"
     )
 
 

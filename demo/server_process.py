@@ -24,12 +24,13 @@ class ServerProcess:
     Started again it listens there again, so that whoever was connected finds it.
     """
 
-    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = (), *, stays: bool = False) -> None:
         self.data = folder / "data"
         self.settings = tuple(settings)
         self.log = folder / "server.log"
         self.url = ""
         self._port_file = folder / "port"
+        self._stays = stays  # it may outlive this process, and the terminal's signals
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -42,7 +43,9 @@ class ServerProcess:
         command += ["--set", "log.access=all"]  # the demo publishes it
         command += [word for setting in self.settings for word in ("--set", setting)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=self._stays
+            )
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
                 self.kill()
@@ -50,6 +53,12 @@ class ServerProcess:
                 raise ServerStartError(f"the server did not start (exit code {self._process.returncode}):\n{tail}")
             time.sleep(POLL_S)
         return time.monotonic() - began
+
+    @property
+    def process_id(self) -> int:
+        """The number of its process, which `start` has started."""
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to write, close or say anything."""

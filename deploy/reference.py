@@ -27,7 +27,8 @@ from basalt.http.app import OPERATIONS
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.responses import status_of
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.metrics import LeaderMetrics, Metrics, TlsMetrics
+from basalt.http.collectors import LeaderMetrics, TlsMetrics
+from basalt.http.metrics import Metrics
 from basalt.http.routes.route_table import Operation
 from basalt.server.wiring import open_services
 from basalt.settings import Settings, reference

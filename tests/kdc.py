@@ -261,11 +261,11 @@ def require_kerberos() -> None:
     """Skip, or in CI fail, where MIT Kerberos or gssapi is missing."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
     if missing:
-        _cannot(f"there is no {', '.join(missing)}; install krb5-kdc, krb5-admin-server, krb5-user and libkrb5-dev")
+        _cannot(f"there is no {', '.join(missing)}; run `make system-packages` as root")
     try:
         import gssapi  # noqa: F401
     except ImportError as error:
-        _cannot(f"{error}; install libkrb5-dev and gcc, and run `make dev`")
+        _cannot(f"{error}; run `make system-packages` as root, and then `make dev`")
 
 
 def _cannot(reason: str) -> NoReturn:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from basalt.cluster.lease import LOOKS_PER_LEASE, Candidate
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
 from basalt.server.failover import FailoverServer, Opening, ThriftStart
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings

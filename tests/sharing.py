@@ -31,6 +31,7 @@ GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
     "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
     "spark": re.compile(rf"^(?!{SPARK_DEMO})(tests/spark/|.*/test_\w*spark\w*\.py)"),
+    "browser": re.compile(r"^tests/browser/"),  # one Chromium, and servers with an operator's data
     "docs": re.compile(r"^tests/docs/"),  # each process that checks the tree parses all of it
 }
 
@@ -41,6 +42,7 @@ FIRST = (
     "hbase",
     "spark",
     SPARK_DEMO,
+    "browser",
     "tests/sim/test_simulation.py",
     "tests/guides/test_guides.py",
     "tests/system/test_kill_loop.py",

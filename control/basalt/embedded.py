@@ -23,6 +23,7 @@ from basalt.errors import InputError, not_installed
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
+    from basalt.http.app import Frame
     from basalt.server.wiring import RunningServices
 
 T = TypeVar("T")
@@ -69,9 +70,13 @@ class EmbeddedServer:
         self._closed = True
         atexit.unregister(self.close)
         try:
-            self._wait(self._services.close())
+            self._wait(self._close())
         finally:
             self._stop_loop()
+
+    async def _close(self) -> None:
+        self._application.sampler.stop()
+        await self._services.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -197,7 +202,7 @@ def embedded_directory(url: str, settings: Mapping[str, str]) -> Path | None:
     raise InputError(f"{url!r} names no directory", field="url", hint="Write embedded:DIRECTORY.")
 
 
-async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[RunningServices, _Application]:
+async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[RunningServices, Frame]:
     # Imported here: a client of a server far away needs none of the server.
     from basalt.access.policy import Caller
     from basalt.access.principal import internal
@@ -208,7 +213,10 @@ async def _open(directory: Path | None, settings: Mapping[str, str]) -> tuple[Ru
     loaded = load_settings([f"{key}={value}" for key, value in settings.items()])
     services = await open_services(loaded, directory)
     await services.scheduler.start()
-    return services, build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
+    application = build_app(services, Caller(internal("embedded"), None))  # who opens the directory owns it
+    application.metrics.watch()
+    application.sampler.start()
+    return services, application
 
 
 def _scope(request: Send, headers: Mapping[str, str]) -> _Message:

@@ -96,6 +96,10 @@ class JobNotFoundError(NotFoundError, code="job_not_found"):
     """The scheduler has no job of this name."""
 
 
+class SeriesNotFoundError(NotFoundError, code="series_not_found"):
+    """No history of this figure is kept, or the group has no place among those whose lag is."""
+
+
 class BackupNotFoundError(NotFoundError, code="backup_not_found"):
     """The server has no backup of this name."""
 
@@ -139,6 +143,10 @@ class RequestTimeoutError(RetryError, code="request_timeout"):
 
 class ConflictError(InputError, code="conflict"):
     """The call does not fit the present state of what it names; the message says which state that is."""
+
+
+class NoRegionsError(ConflictError, code="no_regions"):
+    """The store has no region servers, so there are no regions, and nothing that is asked of them."""
 
 
 class SettingNeedsStartError(ConflictError, code="setting_needs_start"):

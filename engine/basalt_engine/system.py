@@ -40,11 +40,12 @@ class SystemTable:
         return None if columns is None else unseal(key, columns.get(VALUE))
 
     def scan(
-        self, kind: str, start: str = "", *, reverse: bool = False, rows_max: int | None = None
+        self, kind: str, start: str = "", *, stop: str = "", reverse: bool = False, rows_max: int | None = None
     ) -> Iterator[tuple[str, bytes]]:
-        """Name and body of each entry of a kind, sorted by name, from `start` on (descending: down to `start`)."""
+        """Name and body of each entry of a kind, sorted by name, from `start` on and before `stop`, if any (descending: down to `start`)."""
         prefix = entry_key(kind, "")
-        for row in self._table.scan(entry_key(kind, start), prefix_stop(prefix), reverse=reverse, rows_max=rows_max):
+        end = entry_key(kind, stop) if stop else prefix_stop(prefix)
+        for row in self._table.scan(entry_key(kind, start), end, reverse=reverse, rows_max=rows_max):
             yield _name(row.key, len(prefix)), unseal(row.key, row.columns.get(VALUE))
 
     @staticmethod
@@ -92,10 +93,16 @@ class SystemRecord(Generic[T]):
         return None if body is None else self.decode(body, name)
 
     def scan(
-        self, system: SystemTable, start: str = "", *, reverse: bool = False, rows_max: int | None = None
+        self,
+        system: SystemTable,
+        start: str = "",
+        *,
+        stop: str = "",
+        reverse: bool = False,
+        rows_max: int | None = None,
     ) -> Iterator[tuple[str, T]]:
-        """Name and value of each entry, sorted by name, from `start` on (descending: down to `start`)."""
-        for name, body in system.scan(self.kind, start, reverse=reverse, rows_max=rows_max):
+        """Name and value of each entry, sorted by name, from `start` on and before `stop`, if any (descending: down to `start`)."""
+        for name, body in system.scan(self.kind, start, stop=stop, reverse=reverse, rows_max=rows_max):
             yield name, self.decode(body, name)
 
     def put(self, value: T, name: str = "") -> Put:

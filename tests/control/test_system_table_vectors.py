@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from basalt.access.quotas import QuotaRow
-from basalt.access.records import GrantRow, GrantUse, PolicyVersion, RoleRow, TokenRow
+from basalt.access.records import GrantRow, GrantUse, PolicyVersion, RoleRow, TokenRow, TokenUse
 from basalt.cluster.lease import LeaseRecord
 from basalt.messaging.index import SavedIndex, TopicIndex
 from basalt.messaging.log.garbage_notes import GarbageRange
@@ -28,6 +28,7 @@ DAY_MS = 86_400_000
 FORMS: dict[str, type[Any]] = {
     "audit": Line,
     "token": TokenRow,
+    "token-used": TokenUse,
     "grant": GrantRow,
     "grant-used": GrantUse,
     "role": RoleRow,

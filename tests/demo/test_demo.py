@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -45,16 +48,24 @@ def test_a_log_is_published_exactly_once_through_two_kills(tmp_path: Path, acces
     assert "None lost, none twice, in order, nothing aborted seen." in demo.stdout
     paths = {line.split()[6] for line in access_log.read_bytes().splitlines() if line.count(b'"') >= 2}
     clients = {line.split()[0] for line in access_log.read_bytes().splitlines() if line.count(b'"') >= 2}
+    assert "look at http://127.0.0.1:4780/console in a browser (make demo OPEN=1" in demo.stdout
     assert f"{len(clients):,} clients, {len(paths):,} paths" in demo.stdout
     assert_counted_by_workers(demo.stdout)
 
 
 @pytest.mark.system
-def test_without_a_log_it_takes_the_requests_of_its_own_server(tmp_path: Path):
-    demo = run_demo("--folder", tmp_path)
+def test_without_a_log_it_takes_the_requests_of_its_own_server_which_stays_where_it_is_to_be_looked_at(tmp_path: Path):
+    demo = run_demo("--folder", tmp_path, "--open")
     assert (demo.returncode, demo.stderr) == (0, ""), demo.stdout + demo.stderr
     assert "None lost, none twice, in order, nothing aborted seen." in demo.stdout
     assert_counted_by_workers(demo.stdout)
+    process_id = int(demo.stdout.rpartition("kill ")[2])
+    try:
+        for address in re.findall(r"http://127\.0\.0\.1:\d+/console\S*", demo.stdout):
+            with urllib.request.urlopen(address, timeout=DEMO_TIMEOUT_S) as page:
+                assert "demo, on purpose" in page.read().decode()
+    finally:
+        os.kill(process_id, signal.SIGKILL)
 
 
 def assert_counted_by_workers(printed: str) -> None:

@@ -113,13 +113,19 @@ def test_a_server_with_kerberos_has_the_versions_of_one_without(root: Path):
     assert {name for name, version in kerberos.items() if dev.get(name) != version} == {"gssapi", "decorator"}
 
 
-def test_what_compiles_gssapi_is_locked(root: Path):
-    group = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]["kerberos-build"]
-    assert {normalised(each) for each in group} <= set(locked(root / "requirements" / "kerberos-build.txt"))
+@pytest.mark.parametrize("name", ["build", "kerberos-build", "browser"])
+def test_every_group_that_is_for_making_or_testing_is_locked(root: Path, name: str):
+    group = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"][name]
+    assert {normalised(each) for each in group} <= set(locked(root / "requirements" / f"{name}.txt"))
+
+
+def test_what_drives_a_browser_goes_beside_the_tools(root: Path):
+    dev, browser = (locked(root / "requirements" / name) for name in ("dev.txt", "browser.txt"))
+    assert {name: version for name, version in browser.items() if dev.get(name, version) != version} == {}
 
 
 def test_every_locked_version_has_its_hashes(root: Path):
-    for name in ("build.txt", "kerberos-build.txt", *LOCKS):
+    for name in ("build.txt", "kerberos-build.txt", "browser.txt", *LOCKS):
         text = (root / "requirements" / name).read_text()
         entries = re.split(r"\n(?=\S)", text.strip())
         assert [entry for entry in entries if "--hash=sha256:" not in entry] == []

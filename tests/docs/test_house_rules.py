@@ -202,3 +202,15 @@ def test_the_tree_names_nothing_outside_itself(root: Path, files: list[Path]):
         if (match := EXTERNAL_WRITES.search(line) or (path.suffix == ".md" and OUTSIDE_IN_PROSE.search(line)))
     ]
     assert found == []
+
+
+def test_no_line_of_a_merge_is_left(root: Path, files: list[Path]):
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    found = [
+        f"{path.relative_to(root)}:{number}"
+        for path in files
+        if path.suffix in {*TEXT_SUFFIXES, ".css", ".js", ".html"}
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if line.startswith(marks)
+    ]
+    assert found == []

@@ -124,7 +124,7 @@ def test_a_server_runs_by_the_grants_that_are_printed_for_it(
             transaction.publish("orders", ["in a transaction"])
         assert [message.text for message in client.topic("orders").read()] == [*texts, "in a transaction"]
         until(lambda: not observed or all_report(server), server)
-        assert server.ask("POST", "/v1/admin/jobs/prune/run", b"{}").json()["outcome"] == "ok"
+        assert server.ask("POST", "/v1/admin/jobs/prune/run", b"{}").json()["run"]["outcome"] == "ok"
         checked = admin("check", "-o", "json", who=USER, prefix=prefix, quality=quality)
         assert "error" not in levels(checked).values(), checked.out
         assert levels(checked)["rights"] == "warning", "they are an administrator's to see"

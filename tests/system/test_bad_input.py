@@ -435,7 +435,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def state(server: ServerProcess) -> str:
     """Everything that a bad request could have changed."""
     shown = [
-        server.ask_json("GET", "/v1/admin/topics"),
+        server.ask_json("GET", "/v1/admin/topics?deleted=true"),
         server.ask_json("GET", TABLES),
         server.ask_json("GET", STOCK),
         server.ask_json("POST", f"{STOCK}/scan", {}),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 from basalt.access.directory import Directory
 from basalt.access.failed_proofs import FailedProofs
@@ -23,6 +24,7 @@ from basalt.access.proofs.certificate import ClientCertificate
 from basalt.access.proofs.proof import Proof
 from basalt.access.quotas import HELD_MS
 from basalt.access.refusals import Refusals
+from basalt.access.sightings import NOTED_EVERY_MS
 from basalt.errors import AuthenticationUnavailableError, ForbiddenError, InputError, UnauthenticatedError
 from basalt_engine.clock import Clock
 
@@ -35,8 +37,16 @@ PASSED_MS = 1_000.0  # a bad credential that is let through is verified again af
 FOREVER_MS = float("inf")
 KEY_BYTES_MAX = 128  # of a credential as it is kept; a longer one (a JWT) is known by its hash
 
-COOKIES = (b"__Host-basalt", b"basalt")  # of the console's logins, over TLS and without
+# The cookie of the console's logins. Over TLS no other counts: one without the prefix may be another host's, or come from plain HTTP.
+SECURE_COOKIE, PLAIN_COOKIE = b"__Host-basalt", b"basalt"
+IDLE_MS = 3_600_000.0  # after which a login counts no more in a browser in which nobody has gone to a page
+SEEN_AGAIN_MS = (
+    60_000.0  # the time for which a browser's login is not looked at again; so long before its end it may end
+)
+DO_AS = b"doAs"  # the query parameter in which Apache Knox names the user, as Hadoop's servers take it
 BEARER, NEGOTIATE = b"bearer", b"negotiate"
+
+_BY_QUERY = b":doas"  # no header has such a name
 
 log = logging.getLogger("basalt.access")
 
@@ -51,6 +61,8 @@ class AuthenticationRules:
     proxies: frozenset[str] = frozenset()  # principals that vouch for others
     user_header: bytes = b"x-forwarded-user"
     groups_header: bytes = b"x-forwarded-groups"
+    do_as: bool = False  # whether the query may name the user in the header's place
+    behind_tls: bool = False  # a proxy or mesh before the server speaks TLS, so browsers know https
     certificate_name: certificates.Name = "subject"  # where a client's certificate has its name
 
 
@@ -92,6 +104,8 @@ class Authentication:
         self.nobody = Caller(ANONYMOUS, Policy())  # who sends no credential, where rights are enforced
         # Credentials that were good when they were verified last, under whichever entries.
         self._proved: set[bytes] = set()
+        # When a browser's login was last used to go to a page, the longest unused first. After a restart all begin anew.
+        self._browsed: OrderedDict[str, float] = OrderedDict()
         self.failed = FailedProofs()
         self._nameless = FailedProofs()  # calls without a credential that needed one: they keep no good one waiting
         self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome, for the metrics
@@ -103,13 +117,13 @@ class Authentication:
 
     def identify(
         self, headers: Mapping[bytes, bytes], address: str | None, now_ms: float, certificate: ClientCertificate | None = None,
-        *, before: Identified | None = None, end_point: bytes | None = None,
+        *, before: Identified | None = None, end_point: bytes | None = None, secure: bool = False,
     ) -> Identified:  # fmt: skip
         """Find the caller. Who sends no credential is `nobody`, and may make public calls alone. `certificate` is that of the
         connection; it counts where the request has no credential of its own.
 
         `before` is what was found for the same request earlier: a token that counts once is not looked at again. `end_point` is
-        the hash of the server's certificate on its TLS connection (RFC 5929).
+        the hash of the server's certificate on its TLS connection (RFC 5929). `secure`: the request came by https.
         `UnauthenticatedError`, `AuthenticationUnavailableError`; `ThrottledError` for a credential that is not verified, because its
         address sent too many bad ones; `InputError` for a user's name that nobody vouches for.
         """
@@ -119,7 +133,7 @@ class Authentication:
             self._callers.clear()
             self._callers_of = self.directory.entries
         given = headers.get(b"authorization")
-        login = None if given is not None else _login_of(headers.get(b"cookie"))
+        login = None if given is not None else _login_of(headers.get(b"cookie"), self.cookie(secure))
         if login is not None:
             return self._by_cookie(login, headers, address, now_ms)
         if given is not None or not self.reads_certificates:
@@ -155,11 +169,44 @@ class Authentication:
     def _by_cookie(
         self, login: bytes, headers: Mapping[bytes, bytes], address: str | None, now_ms: float
     ) -> Identified:
-        """The caller whose login a browser has sent. It keeps what ends soon, and nothing else counts from there."""
+        """The caller whose login a browser has sent. It keeps what ends soon, and nothing else counts from there.
+
+        A page that renews itself is no use of a login: it would keep one alive from which everybody has gone away.
+        """
         found = self.identify({**headers, b"authorization": login}, address, now_ms)
-        if found.caller.credential.startswith("login "):
-            return found
-        return self._refused(tokens.invalid_token(), "login", now_ms)
+        credential = found.caller.credential
+        if not credential.startswith("login "):
+            return self._refused(tokens.invalid_token(), "login", now_ms)
+        before_ms = self._browsed.get(credential)
+        if before_ms is not None and now_ms - before_ms >= IDLE_MS:
+            error = UnauthenticatedError("the login is expired: nobody has used it for an hour", hint="Sign in again.")
+            return self._refused(error, "login", now_ms)
+        if before_ms is None or headers.get(b"sec-fetch-mode", b"navigate") == b"navigate":
+            if len(self._browsed) >= CALLERS_MAX:
+                self._browsed.popitem(last=False)
+            self._browsed[credential] = now_ms
+            self._browsed.move_to_end(credential)
+        until_ms = min(found.until_ms, now_ms + SEEN_AGAIN_MS)
+        return Identified(found.caller, found.entries, until_ms, found.networks)
+
+    def cookie(self, secure: bool) -> bytes:
+        """The name of the cookie of a login, for a browser that came by https, or not."""
+        return SECURE_COOKIE if secure or self._rules.behind_tls else PLAIN_COOKIE
+
+    @property
+    def takes_do_as(self) -> bool:
+        """True where a request's query may name the user for whom a proxy asks."""
+        return self._rules.do_as
+
+    def naming(self, headers: Mapping[bytes, bytes], query_string: bytes) -> Mapping[bytes, bytes]:
+        """The headers of a request, with the user whom its query names in the place where a proxy's header would."""
+        named = [value for name, _, value in _parameters(query_string) if name == DO_AS]
+        if not named:
+            return headers
+        if len(named) > 1 or self._rules.user_header in headers:
+            raise InputError("the request names its user twice", field="doAs", hint="Name the user once.")
+        user = unquote_to_bytes(named[0].replace(b"+", b" "))
+        return {**headers, self._rules.user_header: user, _BY_QUERY: b""}
 
     def _proved_by(
         self, scheme: bytes, value: str, address: str | None, certificate: ClientCertificate | None
@@ -230,6 +277,11 @@ class Authentication:
     def now_ms(self) -> float:
         """The time by which what was found holds."""
         return self._clock.monotonic_ms()
+
+    def seen(self, caller: Caller, address: str | None, now_ms: float) -> None:
+        """Note that somebody calls, now and then."""
+        if caller is not self.nobody and now_ms - caller.noted_ms >= NOTED_EVERY_MS:
+            self.directory.sightings.note(caller, address, now_ms)
 
     def is_nobody(self, caller: Caller) -> bool:
         """Tell the caller of a request without a credential."""
@@ -328,9 +380,10 @@ class Authentication:
         if "proxy" in self._rules.kinds:
             for name in (self._rules.user_header, self._rules.groups_header):
                 if name in headers:
-                    field = name.decode().title()
+                    is_header = name != self._rules.user_header or _BY_QUERY not in headers
+                    field = name.decode().title() if is_header else "doAs"
                     raise InputError(
-                        f"the header {field} comes from nobody who may say who calls",
+                        f"the {'header' if is_header else 'parameter'} {field} comes from nobody who may say who calls",
                         field=field,
                         hint="Leave it out; or have the setting auth.proxy.principals list the proxy's principal.",
                     )
@@ -352,13 +405,22 @@ class Authentication:
         return found
 
 
-def _login_of(cookies: bytes | None) -> bytes | None:
+def without_do_as(query_string: bytes) -> bytes:
+    """The query without the user whom it names: that is no parameter of any call."""
+    return b"&".join(name + equals + value for name, equals, value in _parameters(query_string) if name != DO_AS)
+
+
+def _parameters(query_string: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    return (each.partition(b"=") for each in query_string.split(b"&"))
+
+
+def _login_of(cookies: bytes | None, wanted: bytes) -> bytes | None:
     """The login in the console's cookie, as a header would have it."""
     if cookies is None:
         return None
     for each in cookies.split(b";"):
         name, _, value = each.strip().partition(b"=")
-        if name in COOKIES and value:
+        if name == wanted and value:
             return b"Bearer " + value
     return None
 

@@ -16,13 +16,14 @@ from typing import TypeVar
 
 import msgspec
 
-from basalt.access.policy import Grant, Policy, parse_grant
+from basalt.access.policy import Grant, GrantReader, Policy
 from basalt.access.quotas import ROWS as QUOTA_ROWS
 from basalt.access.quotas import QuotaLimits, QuotaRow, Quotas
 from basalt.access.records import (
     GRANT_USES,
     GRANTS,
     ROLES,
+    TOKEN_USES,
     TOKENS,
     VERSION,
     GrantRow,
@@ -30,8 +31,10 @@ from basalt.access.records import (
     PolicyVersion,
     RoleRow,
     TokenRow,
+    TokenUse,
     grant_id,
 )
+from basalt.access.sightings import Sightings
 from basalt.errors import BasaltError, BusyError, ConflictError, NotFoundError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -80,6 +83,7 @@ class Directory:
 
     def __init__(self, store: Store, clock: Clock, superusers: Iterable[str], quotas: Quotas | None = None) -> None:
         self.quotas = Quotas(QuotaLimits()) if quotas is None else quotas
+        self.sightings = Sightings(clock)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._is_shared = store.remote
@@ -92,6 +96,9 @@ class Directory:
         self._seen_ms = self._read_ms  # when they were last known to be the newest
         self._uses: dict[str, GrantUse] = {}
         self._saved_uses: dict[str, GrantUse] = {}
+        self._token_uses: dict[str, TokenUse] = {}
+        self._saved_token_uses: dict[str, TokenUse] = {}
+        self._uses_are_read = False
         self.entries = Entries(0, {}, {}, {}, {}, Policy((), {}, self._superusers), {})
 
     # Reading.
@@ -99,8 +106,6 @@ class Directory:
     async def start(self) -> None:
         """Read all rows, and look for changes from now on."""
         await self.read()
-        self._uses = dict(await self._call.long(lambda: dict(GRANT_USES.scan(self._system))))
-        self._saved_uses = dict(self._uses)
         self._watch = asyncio.create_task(self._keep_fresh())
 
     async def close(self) -> None:
@@ -123,6 +128,18 @@ class Directory:
         self._must_read = False
         self._read_ms = self._seen_ms = began_ms
 
+    async def read_uses(self) -> None:
+        """Read when grants and tokens were used last, once: nobody is let in by it, so a start does not wait for it."""
+        if self._uses_are_read:
+            return
+        grants, tokens = await self._call.long(
+            lambda: (dict(GRANT_USES.scan(self._system)), dict(TOKEN_USES.scan(self._system)))
+        )
+        self._saved_uses, self._saved_token_uses = grants, tokens
+        self._uses = {**grants, **self._uses}
+        self._token_uses = {**tokens, **self._token_uses}
+        self._uses_are_read = True
+
     @property
     def age_ms(self) -> float:
         """The time for which nobody has seen whether there is something newer than what is in force."""
@@ -134,6 +151,10 @@ class Directory:
         return self.age_ms > STALE_MS
 
     async def _keep_fresh(self) -> None:
+        try:
+            await self.read_uses()
+        except Exception as error:  # noqa: BLE001  # whoever asks for them is told; the rows below matter more
+            log.warning("when tokens and grants were used cannot be read: %s", str(error) or type(error).__name__)
         while True:
             await asyncio.sleep(CHECK_MS / 1_000)
             try:
@@ -310,6 +331,21 @@ class Directory:
         self._take_uses()
         return self._uses.get(name)
 
+    def token_use_of(self, token_id: str) -> TokenUse | None:
+        """The last use of a token, about to the second; None: never used, as far as is known."""
+        self._take_uses()
+        return self._token_uses.get(token_id)
+
+    def would_be(
+        self, *, grants: Mapping[str, GrantRow] | None = None, roles: Mapping[str, RoleRow] | None = None
+    ) -> Policy:
+        """The policy that there would be with these rows in place of those in force. Those that are not given stay."""
+        now = self.entries
+        return _entries(
+            now.version, now.tokens, now.grants if grants is None else grants, now.roles if roles is None else roles,
+            now.quotas, now, self._superusers,
+        ).policy  # fmt: skip
+
     def _logins_to_end(self, principal: str, now_ms: int) -> dict[str, TokenRow]:
         mine = [
             (row.created_ms, name, row)
@@ -329,7 +365,7 @@ class Directory:
         mutations: list[Mutation] = [TOKENS.put(row, name) for name, row in changed.items()]
         for name in self._too_many_ended(tokens):
             del tokens[name]
-            mutations.append(TOKENS.delete(name))
+            mutations += self._forget_token(name)
         await self._write(mutations, tokens=tokens)
 
     def _too_many_ended(self, tokens: Mapping[str, TokenRow]) -> list[str]:
@@ -385,10 +421,18 @@ class Directory:
         ]
         if old:
             kept = {name: row for name, row in self.entries.tokens.items() if name not in set(old)}
-            await self._write([TOKENS.delete(name) for name in old], tokens=kept)
+            await self._write([each for name in old for each in self._forget_token(name)], tokens=kept)
+
+    def _forget_token(self, name: str) -> list[Mutation]:
+        self._token_uses.pop(name, None)
+        was_saved = self._saved_token_uses.pop(name, None) is not None
+        return [TOKENS.delete(name), *([TOKEN_USES.delete(name)] if was_saved else [])]
 
     def _take_uses(self) -> None:
-        """Note which grants allowed something under the policy in force."""
+        """Note which tokens were used, and which grants allowed something under the policy in force."""
+        for name, token_use in self.sightings.take_tokens().items():
+            if name in self.entries.tokens:
+                self._token_uses[name] = token_use
         uses, now_ms = self.entries.policy.uses, self._clock.now_ms()
         for grant, principals in uses.items():
             name = grant_id(grant.subject, grant.verbs, str(grant.resource))
@@ -402,15 +446,26 @@ class Directory:
         uses.clear()
 
     async def _save_uses(self, *, everything: bool = False) -> None:
-        def is_old(name: str, use: GrantUse) -> bool:
-            saved = self._saved_uses.get(name)
+        def is_old(use: GrantUse | TokenUse, saved: GrantUse | TokenUse | None) -> bool:
             return saved is None or use.used_ms - saved.used_ms >= USE_SAVED_MS or (everything and use != saved)
 
-        changed = {name: use for name, use in self._uses.items() if is_old(name, use)}
-        if changed:
-            puts: list[Mutation] = [GRANT_USES.put(use, name) for name, use in changed.items()]
+        grants = {name: use for name, use in self._uses.items() if is_old(use, self._saved_uses.get(name))}
+        # Of a login nobody asks later: it lasts for hours, and there are many.
+        tokens = {
+            name: use
+            for name, use in self._token_uses.items()
+            if not self._is_login(name) and is_old(use, self._saved_token_uses.get(name))
+        }
+        if grants or tokens:
+            puts: list[Mutation] = [GRANT_USES.put(use, name) for name, use in grants.items()]
+            puts += [TOKEN_USES.put(use, name) for name, use in tokens.items()]
             await self._call.write(self._system.write_all, puts)
-            self._saved_uses |= changed
+            self._saved_uses |= grants
+            self._saved_token_uses |= tokens
+
+    def _is_login(self, token_id: str) -> bool:
+        row = self.entries.tokens.get(token_id)
+        return row is None or bool(row.parent)
 
 
 def _entries(
@@ -423,10 +478,8 @@ def _entries(
     """
     if grants is before.grants and roles is before.roles:
         return Entries(version, tokens, grants, roles, quotas, before.policy, before.parsed)
-    known = before.parsed
-    parsed = {
-        name: known.get(name) or parse_grant(row.subject, row.verbs, row.resource) for name, row in grants.items()
-    }
+    known, read = before.parsed, GrantReader()
+    parsed = {name: known.get(name) or read(row.subject, row.verbs, row.resource) for name, row in grants.items()}
     members = {name: row.members for name, row in roles.items()}
     return Entries(version, tokens, grants, roles, quotas, Policy(parsed.values(), members, superusers), parsed)
 

@@ -7,7 +7,7 @@ superusers and parts of this process may do everything, and everybody may act on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from basalt.access import resources
@@ -16,6 +16,7 @@ from basalt.access.refusals import Refusals
 from basalt.access.resources import KINDS, Resource, check_verbs, covers, parse_resource
 from basalt.errors import ForbiddenError
 
+CHANGES_MAX = 100  # subjects that are told; a role has up to 10,000 members, and nobody reads more
 VERDICTS_MAX = 100_000  # that are kept; when they are full, all are forgotten
 KEPT_CHARS_MAX = 800  # of the names of what a kept verdict is about: no thing has longer ones, but a path may
 
@@ -40,6 +41,25 @@ def parse_grant(subject: str, verbs: Iterable[str], resource: str) -> Grant:
     """The grant that these texts tell. `InputError` says what is wrong with it."""
     found = parse_resource(resource)
     return Grant(check_subject(subject), check_verbs(verbs, found.kind), found)
+
+
+class GrantReader:
+    """Reads many grants: most are for the same verbs on a few resources, which are parsed once."""
+
+    def __init__(self) -> None:
+        self._resources: dict[str, Resource] = {}
+        self._verbs: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
+
+    def __call__(self, subject: str, verbs: tuple[str, ...], resource: str) -> Grant:
+        """The grant that these texts tell, as `parse_grant` reads it."""
+        found = self._resources.get(resource)
+        if found is None:
+            found = self._resources[resource] = parse_resource(resource)
+        key = verbs, found.kind
+        checked = self._verbs.get(key)
+        if checked is None:
+            checked = self._verbs[key] = check_verbs(verbs, found.kind)
+        return Grant(check_subject(subject), checked, found)
 
 
 class Verdict(NamedTuple):
@@ -142,7 +162,7 @@ class Caller:
     `only` are the rights that the credential is limited to, whatever its principal has; `refusals` notes what was missing.
     """
 
-    __slots__ = ("credential", "only", "policy", "principal", "refusals", "until_ms", "via")
+    __slots__ = ("credential", "noted_ms", "only", "policy", "principal", "refusals", "until_ms", "via")
 
     def __init__(
         self, principal: Principal, policy: Policy | None, *, credential: str = "", until_ms: int | None = None,
@@ -155,6 +175,7 @@ class Caller:
         self.only = only
         self.via = via
         self.refusals = refusals
+        self.noted_ms = float("-inf")  # when its calls were last noted, for operators
 
     def has(self, verb: str, resource: Resource) -> bool:
         """Tell whether it has a right, enforced or not."""
@@ -217,3 +238,51 @@ class Caller:
         named = str(resource)
         self.refusals.note(str(self.principal), verb, named if named.isprintable() else ascii(named))
         return True
+
+
+class Consequence(NamedTuple):
+    """The verbs, in alphabetical order, that a subject gains and loses on each resource."""
+
+    subject: str
+    gains: tuple[tuple[Resource, tuple[str, ...]], ...]
+    loses: tuple[tuple[Resource, tuple[str, ...]], ...]
+
+
+class Consequences(NamedTuple):
+    """The subjects for which something changes, in alphabetical order, and how many more were not looked at."""
+
+    told: tuple[Consequence, ...]
+    left_out: int = 0
+
+
+def consequences(before: Policy, after: Policy, subjects: Iterable[str], grants: Iterable[Grant]) -> Consequences:
+    """The consequences for these subjects of one policy in place of the other, which differ in these grants or in who has them.
+
+    A right that somebody has by something else as well is neither gained nor lost. Of a group nobody here knows who is in it.
+    """
+    named, asked = sorted(set(subjects)), [(each.resource, sorted(each.verbs)) for each in dict.fromkeys(grants)]
+    told = (_consequence(before, after, subject, asked) for subject in named[:CHANGES_MAX])
+    return Consequences(tuple(each for each in told if each.gains or each.loses), max(0, len(named) - CHANGES_MAX))
+
+
+def _consequence(
+    before: Policy, after: Policy, subject: str, asked: Sequence[tuple[Resource, Sequence[str]]]
+) -> Consequence:
+    gains, loses = [], []
+    for resource, verbs in asked:
+        had, has = (
+            frozenset(verb for verb in verbs if _has(policy, subject, verb, resource)) for policy in (before, after)
+        )
+        if has - had:
+            gains.append((resource, tuple(sorted(has - had))))
+        if had - has:
+            loses.append((resource, tuple(sorted(had - has))))
+    return Consequence(subject, tuple(gains), tuple(loses))
+
+
+def _has(policy: Policy, subject: str, verb: str, resource: Resource) -> bool:
+    """Tell whether a subject by itself has a right on all that the resource of a grant covers."""
+    if policy.is_superuser_name(subject):
+        return True
+    given = (*policy.grants_of(subject), *(() if subject == EVERYONE else policy.grants_of(EVERYONE)))
+    return any(grant.allows(verb, resource) for grant in given)

@@ -1,6 +1,6 @@
 """The rows in which tokens, grants and roles are kept, and the version that tells servers of a change.
 
-Kinds `token`, `grant`, `grant-used`, `role` and `policy` of docs/formats/system-table.md.
+Kinds `token`, `token-used`, `grant`, `grant-used`, `role` and `policy` of docs/formats/system-table.md.
 """
 
 from __future__ import annotations
@@ -61,6 +61,13 @@ class GrantUse(Struct, frozen=True):
     principals: tuple[str, ...]
 
 
+class TokenUse(Struct, frozen=True):
+    """The last time that a token proved who calls, and the address that it came from."""
+
+    used_ms: int
+    address: str
+
+
 class RoleRow(Struct, frozen=True):
     """A role: the principals and groups that are in it."""
 
@@ -79,6 +86,7 @@ class PolicyVersion(Struct, frozen=True):
 TOKENS = SystemRecord("token", "", TokenRow)
 GRANTS = SystemRecord("grant", "", GrantRow)
 GRANT_USES = SystemRecord("grant-used", "", GrantUse)
+TOKEN_USES = SystemRecord("token-used", "", TokenUse)
 ROLES = SystemRecord("role", "", RoleRow)
 VERSION = SystemRecord("policy", "version", PolicyVersion)
 KINDS: tuple[SystemRecord[Any], ...] = (TOKENS, GRANTS, ROLES)

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
+from basalt.access.resources import EVERYTHING, KINDS
 from basalt_engine.clock import Clock
 
 NOTED_MAX = 10_000  # different refusals that are kept; beyond, the longest unseen goes
@@ -41,7 +42,10 @@ class Refusals:
         self._clock = clock
         self.enforced = enforced
         self._found: dict[tuple[str, str, str], Refusal] = {}  # the longest unseen first
-        self.counts: Counter[tuple[str, str]] = Counter()  # by verb and kind of resource, for the metrics
+        # By verb and kind of resource, for the metrics. From 0 on: a series that begins at 1 has not risen, for whoever compares two scrapes.
+        self.counts: Counter[tuple[str, str]] = Counter(
+            {(verb, kind): 0 for kind, each in KINDS.items() if kind != EVERYTHING for verb in each.verbs}
+        )
         self._lines = 0  # of the log, since then
         self._lines_ms = float("-inf")
 

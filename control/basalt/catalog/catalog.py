@@ -154,17 +154,22 @@ class Catalog(ABC, Generic[NameT, EntryT]):
 
     async def _create(self, title: NameT, describe: Callable[[int, int], TopicMetadata]) -> EntryT:
         """A new entry, or a new generation of one that was deleted, as `describe` says of generation and time."""
-        prefix = self._prefix(title)
-        old = await self._call(self._table.get, prefix)
+        old, new = await self._planned(title, describe)
+        if not await self._call.long(self._table.replace, self._prefix(title), old, new):
+            raise self._exists(title)
+        return self.at(title, new)
+
+    async def _planned(
+        self, title: NameT, describe: Callable[[int, int], TopicMetadata]
+    ) -> tuple[TopicMetadata | None, TopicMetadata]:
+        """The metadata of an entry that is not there: as stored now, and as it would be once it is created."""
+        old = await self._call(self._table.get, self._prefix(title))
         if old is not None and old.generation > 0:
             raise self._exists(title)
         generation = 1 if old is None else -old.generation + 1
         if generation > GENERATION_MAX:
             raise ConflictError(f"{self.word} {title} was created {GENERATION_MAX} times; choose another name")
-        new = describe(generation, self._clock.now_ms())
-        if not await self._call.long(self._table.replace, prefix, old, new):
-            raise self._exists(title)
-        return self.at(title, new)
+        return old, describe(generation, self._clock.now_ms())
 
     async def _delete(self, entry: EntryT) -> None:
         generation = entry.metadata.generation

@@ -177,17 +177,24 @@ class Topics(Catalog[TopicName, Topic]):
 
     async def create(self, title: TopicName, properties: Mapping[str, object], created_by: str = "") -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
+        with self._creators.changing():
+            topic = await self._create(title, self._describe(properties, created_by))
+            self._creators.note(title, None, created_by)
+        return topic
 
+    async def would_create(self, title: TopicName, properties: Mapping[str, object]) -> Topic:
+        """The topic that `create` would make. Refuses as that does."""
+        _, new = await self._planned(title, self._describe(properties, ""))
+        return self.at(title, new)
+
+    def _describe(self, properties: Mapping[str, object], created_by: str) -> Callable[[int, int], TopicMetadata]:
         def describe(generation: int, now_ms: int) -> TopicMetadata:
             ttl_ms, spread, on_invalid, others = check_properties(properties, self.buckets, None)
             return TopicMetadata(
                 generation, ttl_ms, on_invalid, spread, spread, now_ms, now_ms, others, created_by=created_by
             )
 
-        with self._creators.changing():
-            topic = await self._create(title, describe)
-            self._creators.note(title, None, created_by)
-        return topic
+        return describe
 
     async def created_by(self, principal: str) -> int:
         """The number of topics that a principal has created and that are there; all are counted once, and then with each change."""
@@ -200,6 +207,10 @@ class Topics(Catalog[TopicName, Topic]):
 
         `TopicChangedError`: the present version is none of those given.
         """
+        return await self._change(topic, self.changed(topic, properties, versions).metadata)
+
+    def changed(self, topic: Topic, properties: Mapping[str, object], versions: Collection[str] | None = None) -> Topic:
+        """The topic that `update` would make of it. Refuses as that does."""
         if versions is not None and topic.version not in versions:
             raise _changed(topic)
         old = topic.metadata
@@ -212,17 +223,7 @@ class Topics(Catalog[TopicName, Topic]):
             updated_ms=self._clock.now_ms(),
             others=settled.others,
         )
-        return await self._change(topic, new)
-
-    async def merge(
-        self, topic: Topic, changes: Mapping[str, object], versions: Collection[str] | None = None
-    ) -> Topic:
-        """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
-        for name in changes.keys() - BY_NAME.keys() - topic.properties.keys():
-            _text(name, "")  # also what is to be taken away must be a name
-        merged = {**topic.properties, **changes}
-        removed = {name for name, value in changes.items() if value is None} - {"generation"}
-        return await self.update(topic, {name: merged[name] for name in merged.keys() - removed}, versions)
+        return self.at(topic.title, new)
 
     async def truncate(self, topic: Topic, before_ms: int) -> Topic:
         """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing."""
@@ -267,6 +268,15 @@ def title_of(prefix: bytes) -> TopicName:
     if len(names) != 3 or names[2] or not all(map(NAME_PATTERN.fullmatch, names[:2])):
         raise CorruptionError(f"{prefix.hex()} is no topic prefix")
     return TopicName(names[0], names[1])
+
+
+def merged_properties(topic: Topic, changes: Mapping[str, object]) -> dict[str, object]:
+    """The properties that a topic would have with these changed and the others left; None puts one back to its default."""
+    for name in changes.keys() - BY_NAME.keys() - topic.properties.keys():
+        _text(name, "")  # also what is to be taken away must be a name
+    merged = {**topic.properties, **changes}
+    removed = {name for name, value in changes.items() if value is None} - {"generation"}
+    return {name: merged[name] for name in merged.keys() - removed}
 
 
 def _changed(topic: Topic) -> TopicChangedError:

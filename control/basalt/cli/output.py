@@ -368,7 +368,10 @@ def described_topic_row(topic: TopicDescription) -> dict[str, Any]:
     """A topic as the admin API describes it, as a row."""
     shown = topic_row(topic, topic.namespace)
     # With the generation of its own, for in the properties it is negative once the topic is deleted.
-    return shown | {name: value for name, value in row(topic).items() if name != "properties"}
+    figures = {} if topic.figures is None else row(topic.figures)
+    return (
+        shown | figures | {name: value for name, value in row(topic).items() if name not in ("properties", "figures")}
+    )
 
 
 TRANSACTION_COLUMNS = columns(

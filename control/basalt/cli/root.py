@@ -42,6 +42,9 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
             "top",
             "Watch what a server does: its busiest topics, its groups, its transactions, and jobs that are late.",
         ),
+        "series": Lazy(
+            "top", "series", "Show how a server's figures went: rates, latencies, transactions, lag, memory."
+        ),
         "explain": Lazy(
             "diagnosis",
             "explain",
@@ -54,8 +57,11 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "init": Lazy("server", "init", "Write a settings file with every key commented."),
         "config": Lazy("server", "config", "Show, check and change settings."),
         "doctor": Lazy("diagnosis", "doctor", "Check a server and a data directory."),
+        "alerts": Lazy("operations", "alerts", "Tell which alerts of a server would fire now, and why."),
+        "process": Lazy("operations", "process", "Show a server's process: event loop, queues, caches, threads."),
         "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
+        "cluster": Lazy("operations", "cluster", "Show which server leads, and under which lease."),
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "auth": Lazy("access.auth", "auth", "Show who one is to a server, and what one may do there; log in and out."),

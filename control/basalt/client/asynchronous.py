@@ -295,7 +295,9 @@ class AsyncTopics(Handle[ClientScope, AsyncDriver]):
     """Topics by name: `client.topics`."""
 
     create = awaiting(topics.create)
+    would_create = awaiting(topics.would_create)
     update = awaiting(topics.update)
+    would_update = awaiting(topics.would_update)
     replace = awaiting(topics.replace)
     get = awaiting(topics.get)
     list = awaiting(topics.names)
@@ -338,6 +340,7 @@ class AsyncTopic(Handle[TopicScope, AsyncDriver], handles.NamedFacts[TopicScope]
     stats = awaiting(topics.stats)
     message = awaiting(topics.message)
     peek = awaiting(topics.peek)
+    back = awaiting(topics.back)
     holder = awaiting(topics.holder)
     read = making(AsyncReader, reading.read)
     watermark = awaiting(topics.watermark)
@@ -506,6 +509,7 @@ class AsyncAuth(Handle[ClientScope, AsyncDriver]):
     login = awaiting(access.login)
     logout = awaiting(access.logout)
     refusals = awaiting(access.refusals)
+    principals = awaiting(access.principals)
 
 
 class AsyncTokens(Handle[ClientScope, AsyncDriver]):
@@ -549,7 +553,9 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
 
     namespaces = awaiting(admin.namespaces)
     topics = awaiting(admin.topics)
+    topics_page = awaiting(admin.topics_page)
     jobs = awaiting(admin.jobs)
+    job = awaiting(admin.job)
     run_job = awaiting(admin.run_job)
     pause_job = awaiting(admin.pause_job)
     resume_job = awaiting(admin.resume_job)
@@ -557,12 +563,17 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     settings = awaiting(admin.settings)
     set_settings = awaiting(admin.set_settings)
     metrics = awaiting(admin.metrics)
+    alerts = awaiting(admin.alerts)
+    process = awaiting(admin.process)
     store = awaiting(admin.store)
+    cluster = awaiting(admin.cluster)
     snapshot = awaiting(admin.snapshot)
     publish_snapshot = awaiting(admin.publish_snapshot)
     prune_status = awaiting(admin.prune_status)
     prune = awaiting(admin.prune)
     prune_explain = awaiting(admin.prune_explain)
+    prune_invalid = awaiting(admin.prune_invalid)
+    prune_compact = awaiting(admin.prune_compact)
     prune_regions = awaiting(admin.prune_regions)
     prune_region = awaiting(admin.prune_region)
     prune_history = awaiting(admin.prune_history)
@@ -574,6 +585,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     abort_transaction = awaiting(admin.abort_transaction)
     invalidate_transaction = awaiting(admin.invalidate_transaction)
     audit = awaiting(admin.audit)
+    series = awaiting(admin.series)
     backup = awaiting(admin.backup)
     backups = awaiting(admin.backups)
     verify_backup = awaiting(admin.verify_backup)

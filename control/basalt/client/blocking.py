@@ -294,7 +294,9 @@ class Topics(Handle[ClientScope, Driver]):
     """Topics by name: `client.topics`."""
 
     create = blocking(topics.create)
+    would_create = blocking(topics.would_create)
     update = blocking(topics.update)
+    would_update = blocking(topics.would_update)
     replace = blocking(topics.replace)
     get = blocking(topics.get)
     list = blocking(topics.names)
@@ -337,6 +339,7 @@ class Topic(Handle[TopicScope, Driver], handles.NamedFacts[TopicScope]):
     stats = blocking(topics.stats)
     message = blocking(topics.message)
     peek = blocking(topics.peek)
+    back = blocking(topics.back)
     holder = blocking(topics.holder)
     read = making(Reader, reading.read)
     watermark = blocking(topics.watermark)
@@ -505,6 +508,7 @@ class Auth(Handle[ClientScope, Driver]):
     login = blocking(access.login)
     logout = blocking(access.logout)
     refusals = blocking(access.refusals)
+    principals = blocking(access.principals)
 
 
 class Tokens(Handle[ClientScope, Driver]):
@@ -548,7 +552,9 @@ class Admin(Handle[ClientScope, Driver]):
 
     namespaces = blocking(admin.namespaces)
     topics = blocking(admin.topics)
+    topics_page = blocking(admin.topics_page)
     jobs = blocking(admin.jobs)
+    job = blocking(admin.job)
     run_job = blocking(admin.run_job)
     pause_job = blocking(admin.pause_job)
     resume_job = blocking(admin.resume_job)
@@ -556,12 +562,17 @@ class Admin(Handle[ClientScope, Driver]):
     settings = blocking(admin.settings)
     set_settings = blocking(admin.set_settings)
     metrics = blocking(admin.metrics)
+    alerts = blocking(admin.alerts)
+    process = blocking(admin.process)
     store = blocking(admin.store)
+    cluster = blocking(admin.cluster)
     snapshot = blocking(admin.snapshot)
     publish_snapshot = blocking(admin.publish_snapshot)
     prune_status = blocking(admin.prune_status)
     prune = blocking(admin.prune)
     prune_explain = blocking(admin.prune_explain)
+    prune_invalid = blocking(admin.prune_invalid)
+    prune_compact = blocking(admin.prune_compact)
     prune_regions = blocking(admin.prune_regions)
     prune_region = blocking(admin.prune_region)
     prune_history = blocking(admin.prune_history)
@@ -573,6 +584,7 @@ class Admin(Handle[ClientScope, Driver]):
     abort_transaction = blocking(admin.abort_transaction)
     invalidate_transaction = blocking(admin.invalidate_transaction)
     audit = blocking(admin.audit)
+    series = blocking(admin.series)
     backup = blocking(admin.backup)
     backups = blocking(admin.backups)
     verify_backup = blocking(admin.verify_backup)

@@ -147,6 +147,11 @@ class LedStore:
         self.applies_retention = inner.applies_retention
 
     @property
+    def inner(self) -> Store:
+        """The store itself: for figures of it, which no term is in the way of."""
+        return self._inner
+
+    @property
     def busy(self) -> bool:
         return self._inner.busy
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json as plain_json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from basalt.access.resources import Resource
 from basalt.api.bodies.operations import AuditLine
@@ -38,6 +40,10 @@ class Act:
     `call` is made with `dryRun` for the plan, and with a reason for the act. `page` is the path of what it is done to; the act has a
     path below it. `effect` tells in a sentence what it does, and whether something undoes it. `typed` is the name that is to be
     typed, where it destroys something. `plan` is the template that shows what the call answers, before it and behind it.
+
+    `inputs` are what the visitor has filled in, by the names of the form's fields: they come along to the second step. `moving` are members of
+    the answer that say something else each time, as the present moment does, and are no other plan. `sent_to` is the path of the forms, where
+    it is not below the page. `below` names, as the path has it, what it is done to where that has no page of its own.
     """
 
     name: str
@@ -49,11 +55,15 @@ class Act:
     effect: str
     plan: str
     typed: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    moving: frozenset[str] = frozenset()
+    sent_to: str = ""
+    below: str = ""
 
     @property
     def path(self) -> str:
         """The path that its forms are sent to."""
-        return f"{self.page}/{self.name}"
+        return self.sent_to or "/".join(filter(None, (self.page, self.below, self.name)))
 
     @property
     def planned(self) -> Call:
@@ -90,20 +100,21 @@ def offers(visit: Visit, acts: Iterable[Act]) -> tuple[Offer, ...]:
     return tuple(offer(visit, act) for act in acts)
 
 
-async def respond(visit: Visit, act: Act) -> Response:
-    """Answer a form: with the plan, with what was done, or with why it was not."""
+async def respond(visit: Visit, act: Act, given: Mapping[str, str] | None = None) -> Response:
+    """Answer a form: with the plan, with what was done, or with why it was not. `given` are its fields, where the act was made of them."""
     if visit.must_sign_in:
         return redirect(sign_in_path(act.page))
     offered = offer(visit, act)
     if visit.settings.console.read_only:
         return visit.html("act_refused.html", 403, title=act.title, offer=offered, answer=None)
-    fields = {} if visit.request.text("step") == "plan" else await form_of(visit.request)
+    is_plan = visit.request.text("step") == "plan"
+    fields: Mapping[str, str] = {} if is_plan else await form_of(visit.request) if given is None else given
     planned = await visit.ask(act.planned)
     if not planned.ok:
         return visit.html("act_refused.html", planned.status, title=act.title, offer=offered, answer=planned)
-    digest = digest_of(visit, planned)
-    status, problem = (200, "") if not fields else _fault(act, fields, digest)
-    if not fields or problem:
+    digest = digest_of(visit, planned, act.moving)
+    status, problem = (200, "") if is_plan else _fault(act, fields, digest)
+    if is_plan or problem:
         return visit.html(
             "act.html", status, title=act.title, act=act, answer=planned, digest=digest, problem=problem,
             reason=fields.get("reason", ""), reason_chars_max=REASON_CHARS_MAX,
@@ -121,12 +132,20 @@ async def respond(visit: Visit, act: Act) -> Response:
     )
 
 
-def digest_of(visit: Visit, planned: Answer) -> str:
-    """The digest of a plan: of the call, of what it would do, and of who looks at it."""
+def digest_of(visit: Visit, planned: Answer, moving: frozenset[str] = frozenset()) -> str:
+    """The digest of a plan: of the call, of what it would do but for what moves, and of who looks at it."""
     call = planned.call
     parts = (call.method, call.target, str(visit.request.caller.principal))
-    content = b"\n".join((*(part.encode() for part in parts), call.sent, planned.raw))
+    told = plain_json.dumps(_still(planned.plain(), moving)).encode() if moving else planned.raw
+    content = b"\n".join((*(part.encode() for part in parts), call.sent, told))
     return hashlib.sha256(content).hexdigest()[:DIGEST_CHARS]
+
+
+def _still(value: Any, moving: frozenset[str]) -> Any:
+    """An answer without what moves, however deep that lies."""
+    if isinstance(value, dict):
+        return {name: _still(each, moving) for name, each in value.items() if name not in moving}
+    return [_still(each, moving) for each in value] if isinstance(value, list) else value
 
 
 def _fault(act: Act, fields: Mapping[str, str], digest: str) -> tuple[int, str]:

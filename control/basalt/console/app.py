@@ -5,7 +5,24 @@ from __future__ import annotations
 from basalt.access.needs import PUBLIC
 from basalt.console import assets, sign_in, terms
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, redirect
-from basalt.console.pages import overview, sessions, tables, topics, transactions
+from basalt.console.pages import (
+    audit,
+    cluster,
+    jobs,
+    live,
+    messages,
+    overview,
+    pruning,
+    publish,
+    reference,
+    regions,
+    sessions,
+    tables,
+    topic,
+    topics,
+    transactions,
+)
+from basalt.console.pages.access import grants, quotas, rights, roles, tokens
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
 
@@ -30,7 +47,9 @@ for _count in range(1, PATH_NAMES_MAX + 1):
 PAGES: tuple[Operation, ...] = tuple(
     operation
     for table in (
-        overview.route, topics.route, transactions.route, sessions.route, tables.route, sign_in.route, terms.route, assets.route, missing,
+        overview.route, topics.route, topic.route, messages.route, publish.route, live.route, transactions.route, sessions.route,
+        tables.route, pruning.route, regions.route, jobs.route, cluster.route, audit.route, rights.route, tokens.route, grants.route,
+        roles.route, quotas.route, reference.route, sign_in.route, terms.route, assets.route, missing,
     )
     for operation in table.operations
 )  # fmt: skip

@@ -17,6 +17,7 @@ ASSETS_PATH = "/console/assets"
 _FILES = {
     "console.css": b"text/css; charset=utf-8",
     "console.js": b"text/javascript; charset=utf-8",
+    "follow.js": b"text/javascript; charset=utf-8",
     "basalt.svg": b"image/svg+xml",
 }
 _FOR_A_YEAR = [(b"cache-control", b"public, max-age=31536000, immutable")]
@@ -49,7 +50,12 @@ _BY_PATH = {asset.path: asset for asset in ASSETS.values()}
 @route("GET", ASSETS_PATH + "/{digest}/{name}", PUBLIC)
 async def asset(request: Request) -> Response:
     """A file that pages load."""
-    found = _BY_PATH.get(f"{ASSETS_PATH}/{request.path['digest']}/{request.path['name']}")
+    return file_at(f"{ASSETS_PATH}/{request.path['digest']}/{request.path['name']}")
+
+
+def file_at(path: str) -> Response:
+    """The file of this path; `RouteNotFoundError` where there is none."""
+    found = _BY_PATH.get(path)
     if found is None:
         raise RouteNotFoundError("the console has no such file", field="path", hint="Load the page again.")
     return Response(200, found.content, found.content_type, list(_FOR_A_YEAR))

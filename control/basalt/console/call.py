@@ -30,6 +30,7 @@ class Call:
     names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
+    once: str = ""  # a key with which it is done once, however often it is sent
 
     @property
     def target(self) -> str:
@@ -42,14 +43,17 @@ class Call:
         """The body of the request; empty where it has none."""
         return b"" if self.body is None else msgspec.json.encode(self.body)
 
-    def curl(self, url: str) -> str:
-        """The call as a line for curl. The token is in the environment, and not in the line."""
+    def curl(self, url: str, is_asked: bool = False) -> str:
+        """The call as a line for curl. Where the server asks who is there, the token is in the environment, and not in the line."""
         words = ["curl", "-sS"]
         if self.method != "GET":
             words += ["-X", self.method]
         if self.body is not None:
             words += ["-H", "Content-Type: application/json", "--data-binary", self.sent.decode()]
-        return " ".join((*map(shlex.quote, words), shlex.quote(url + self.target)))
+        if self.once:
+            words += ["-H", f"Idempotency-Key: {self.once}"]
+        token = ('-H "Authorization: Bearer $BASALT_TOKEN"',) if is_asked else ()
+        return " ".join((*map(shlex.quote, words), *token, shlex.quote(url + self.target)))
 
     def cli(self) -> str | None:
         """The call as a command; None where there is none."""

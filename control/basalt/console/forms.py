@@ -9,6 +9,7 @@ from basalt.http.routes.route_table import Request
 
 FORM = b"application/x-www-form-urlencoded"
 FIELDS_MAX = 20  # of a form
+NUMBER_DIGITS_MAX = 16  # of a number: more than any limit has
 
 
 async def form_of(request: Request) -> dict[str, str]:
@@ -27,3 +28,11 @@ async def form_of(request: Request) -> dict[str, str]:
         if len(values) > 1:
             raise InputError(f"the form has {name[:40]!r} twice", field=name[:40], hint="Load the page again.")
     return {name: values[0] for name, values in given.items()}
+
+
+def whole_number(text: str, name: str) -> int:
+    """The number in a field; `InputError` names the field."""
+    digits = text.replace("_", "").replace(",", "")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > NUMBER_DIGITS_MAX:
+        raise InputError(f"{name} is {text[:40]!r}, which is no whole number", field=name, hint="Go back and give one.")
+    return int(digits)

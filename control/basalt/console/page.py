@@ -1,7 +1,7 @@
 """Pages: a list of panels, each of which is one call of the API, made as whoever looks at the page.
 
-So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME` renders one panel, for a page
-that keeps itself up to date; `.json` behind a page's path gives its calls and answers.
+So rights, audit, limits and errors are the API's, and a page cannot show what a call would not. `?panel=NAME,NAME` renders these panels, for a
+page that keeps itself up to date; `?json=true` gives its calls and answers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import msgspec
 
 from basalt.access.resources import Resource
 from basalt.api.bodies import json
+from basalt.api.bodies.access import QuotaRule
 from basalt.console import text
 from basalt.console.assets import ASSETS
 from basalt.console.call import Answer, Call, answer_of
+from basalt.console.charts import spark
 from basalt.console.copy_lines import NO_COMMAND
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
-from basalt.http.asgi.responses import Response
+from basalt.http.asgi.responses import HTML, Response
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
+from basalt.settings import Settings
 
-HTML = b"text/html; charset=utf-8"
-PANEL_NAME_CHARS_MAX = 40
+PANEL_NAMES_CHARS_MAX = 400  # of those that are asked for: a page has some ten
 CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
 TERMS_PATH = f"{CONSOLE_PATH}/terms"
@@ -52,11 +54,19 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
+    (f"{CONSOLE_PATH}/pruning", "Pruning", "p"),
+    (f"{CONSOLE_PATH}/regions", "Regions", "r"),
+    (f"{CONSOLE_PATH}/jobs", "Jobs", "j"),
+    (f"{CONSOLE_PATH}/cluster", "Cluster", "c"),
+    (f"{CONSOLE_PATH}/audit", "Audit", "a"),
+    (f"{CONSOLE_PATH}/access", "Access", "y"),
+    (f"{CONSOLE_PATH}/settings", "Settings", "e"),
+    (f"{CONSOLE_PATH}/api", "API", "i"),
 )
 
 PANEL: Query = query(
-    "panel", {"type": "string", "maxLength": PANEL_NAME_CHARS_MAX}, "one panel alone",
-    lambda value: len(value) <= PANEL_NAME_CHARS_MAX, "be the name of a panel",
+    "panel", {"type": "string", "maxLength": PANEL_NAMES_CHARS_MAX}, "these panels alone, by their names with commas between them",
+    lambda value: len(value) <= PANEL_NAMES_CHARS_MAX, "be names of panels",
 )  # fmt: skip
 AS_JSON = flag("json", "the calls and answers of the page, in place of it")
 PAGE_QUERY = (PANEL, AS_JSON)
@@ -67,6 +77,7 @@ class Panel:
     """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open.
 
     `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
+    `meanings`: the templates that say in the answer's place what a problem of a code means here.
     """
 
     name: str
@@ -76,6 +87,7 @@ class Panel:
     live: bool = True
     subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,13 @@ class Shown:
         """The file that shows the answer."""
         return f"panels/{self.panel.template or self.panel.name}.html"
 
+    @property
+    def meaning(self) -> str | None:
+        """The file that says what the answer's problem means; None where the problem says it itself."""
+        problem = self.answer.problem
+        found = None if problem is None else self.panel.meanings.get(problem.code)
+        return None if found is None else f"panels/{found}.html"
+
 
 class Visit:
     """A request for a page, and the calls that it makes for it."""
@@ -101,16 +120,21 @@ class Visit:
         self.settings = request.services.settings
 
     def may(self, verb: str, resource: Resource) -> bool:
-        """Tell whether the visitor has a right: an act without it is shown, and disabled."""
+        """Tell whether the visitor has a right: an act without it is shown, and disabled. To look at the act is no use of the grant."""
         caller = self.request.caller
         is_let_through = caller.refusals is not None and not caller.refusals.enforced
-        return is_let_through or caller.has(verb, resource)
+        return is_let_through or caller.why(verb, resource).allowed
 
     @property
     def must_sign_in(self) -> bool:
-        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go."""
-        authentication = self.services.authentication
-        return authentication is not None and authentication.is_nobody(self.request.caller)
+        """True for a visitor without a login, where the server asks who is there: `login_path` is where they are to go.
+
+        A certificate alone is none: the browser sends it whoever sits there, and nobody could sign out.
+        """
+        authentication, caller = self.services.authentication, self.request.caller
+        if authentication is None:
+            return False
+        return authentication.is_nobody(caller) or (caller.via is None and caller.credential.startswith("cert "))
 
     @property
     def url(self) -> str:
@@ -122,7 +146,12 @@ class Visit:
         """Make a call as the visitor."""
         headers = self.request.headers
         inside = InsideCall(
-            call.method, call.target, call.sent, self.request.exchange.client, headers.get(b"user-agent", b"")
+            call.method,
+            call.target,
+            call.sent,
+            self.request.exchange.client,
+            headers.get(b"user-agent", b""),
+            call.once,
         )
         return answer_of(call, await self.request.ask(self.request.caller, inside))
 
@@ -135,7 +164,8 @@ class Visit:
             return redirect(login_path(self.request))
         wanted = self.request.text("panel")
         if wanted is not None:
-            panels = [panel for panel in panels if panel.name == wanted]
+            names = wanted.split(",")
+            panels = [panel for panel in panels if panel.name in names]
         answers = await asyncio.gather(*(self.ask(panel.call) for panel in panels))
         seen = [Shown(panel, answer) for panel, answer in zip(panels, answers, strict=True)]
         if self.request.flag("json"):
@@ -149,29 +179,41 @@ class Visit:
 
     def html(self, template: str, status: int = 200, headers: Headers | None = None, **context: Any) -> Response:
         """A template with what every one has."""
-        caller = self.request.caller
-        body = _environment().get_template(template).render(
+        return rendered(
+            template, status, headers, self.settings, self.request.head.path,
             visit=self,
             now_ms=self.now_ms,
-            path="/" + "/".join(filter(None, self.request.head.path.split("/"))),
-            principal=str(caller.principal),
+            principal=str(self.request.caller.principal),
             is_asked=self.services.authentication is not None,
-            refresh_ms=self.settings.console.refresh_ms,
-            read_only=self.settings.console.read_only,
+            has_login=self.request.caller.credential.startswith("login "),
             **context,
         )  # fmt: skip
-        return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
     def _as_json(self, seen: Sequence[Shown]) -> Response:
         found = {
             each.panel.name: {
                 "call": f"{each.answer.call.method} {each.answer.call.target}",
+                "curl": each.answer.call.curl(self.url, self.services.authentication is not None),
+                "cli": each.answer.call.cli(),
                 "status": each.answer.status,
                 "answer": each.answer.plain(),
             }
             for each in seen
         }
         return Response(200, msgspec.json.encode(found), JSON)
+
+
+def rendered(
+    template: str, status: int, headers: Headers | None, settings: Settings, path: str, **context: Any
+) -> Response:
+    """A page of a template, at this path."""
+    body = environment().get_template(template).render(
+        path="/" + "/".join(filter(None, path.split("/"))),
+        refresh_ms=settings.console.refresh_ms,
+        read_only=settings.console.read_only,
+        **context,
+    )  # fmt: skip
+    return Response(status, body.encode("utf-8", "backslashreplace"), HTML, [*HEADERS, *(headers or [])])
 
 
 def redirect(to: str, headers: Headers | None = None) -> Response:
@@ -210,7 +252,8 @@ def inside_console(path: str) -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates, with the filters and names that each of them may use."""
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("basalt.console"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -218,13 +261,14 @@ def _environment() -> jinja2.Environment:
     found.filters.update(
         shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age,
         block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
-        anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()),
+        anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()), spark=spark,
     )  # fmt: skip
     found.globals.update(
         asset={name: asset.path for name, asset in ASSETS.items()},
         navigation=NAVIGATION,
         no_command=NO_COMMAND,
         terms_path=TERMS_PATH,
+        quota_names={each.name: each.encode_name for each in msgspec.structs.fields(QuotaRule)},
     )
     return found
 

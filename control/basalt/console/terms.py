@@ -59,7 +59,7 @@ TERMS = {
         "Which messages a fetch sees: those of no transaction or of a committed one (committed, the default "
         "everywhere), or all of them (uncommitted)."
     ),
-    "lag": "How far a group is behind: the messages that it has not acknowledged, and the age of the oldest.",
+    "lag": "Of a group: how far it is behind, the messages that it has not acknowledged, and the age of the oldest. Of the event loop: by how much later than asked for it calls a timer; all that the server does waits as long.",
     "leader": "The one server that writes a store. The others are standbys.",
     "lease": "How long a member of a group, or a leader's term, lasts without a sign of life.",
     "login": "A token that was made with another credential, and ends soon, or with that.",

@@ -7,16 +7,19 @@ from our own protocol, or from any ASGI server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from basalt.access.authentication import PLAIN_COOKIE, SECURE_COOKIE
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
@@ -28,18 +31,20 @@ from basalt.http.asgi.inside import InsideCall, InsideExchange, Reply
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import JSON, BodyBudget, ClientGoneError, Exchange, Head, PromptExchange
 from basalt.http.asgi.responses import (
+    Body,
     Response,
     encoded,
     internal_error,
     json_response,
     log_access,
     log_slow,
+    problem_page,
     problem_response,
     send_response,
+    wants_page,
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import (
-    access,
     groups,
     messages,
     polls,
@@ -51,7 +56,10 @@ from basalt.http.routes import (
     topics,
     transactions,
 )
-from basalt.http.routes.route_table import Found, Operation, Request, Routes
+from basalt.http.routes.access import quotas, rights
+from basalt.http.routes.route_table import Operation, Request
+from basalt.http.routing import Found, Routes
+from basalt.http.sampler import Sampler
 from basalt.http.services import Services
 from basalt.http.traces import About, traced_by
 from basalt.transactions.codec import SnapshotBytes
@@ -60,8 +68,8 @@ from basalt_engine.clock import STAGES
 # A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
 PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"
 FORGET_LOGIN = {
-    "http": b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
-    "https": b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
+    PLAIN_COOKIE: b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
+    SECURE_COOKIE: b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
 }
 
 HELD_SPREAD = (
@@ -84,7 +92,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, access.route, transactions.operators, tables.operators, pruning.route,
+        server.route, rights.route, quotas.route, transactions.operators, tables.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip
@@ -121,6 +129,7 @@ class Frame:
         self._snapshots = SnapshotBytes()
         self.bodies = BodyBudget(services.settings.http.body_bytes_max)
         self.metrics = Metrics(services)
+        self.sampler = Sampler(services, self.metrics)  # which looks once somebody starts it
         self.heads = Heads()
         self.connections = services.connections
 
@@ -131,7 +140,7 @@ class Frame:
             await answer_no_request(scope, receive, send)
 
     async def ask(self, caller: Caller, call: InsideCall) -> Reply:
-        """Answer a call that is made from within the process for this caller, whose rights hold as over a socket; a quota is charged for what led to it."""
+        """Answer a call that is made from within the process for this caller, whose rights and quotas hold as over a socket."""
         exchange = InsideExchange(call)
         request = self._request(call.head(), exchange, None)
         request.caller = caller
@@ -190,8 +199,9 @@ class Frame:
                 answer = self._problem(request, error)
             except Exception:
                 log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
-                answer = problem_response(internal_error(), request.id)
+                answer = _told(request, internal_error())
             headers, parts = encoded(request, answer)
+            assert not isinstance(parts, AsyncIterator), "no stage answers with a stream"
             exchange.send_now(request, answer.status, headers, list(parts))
         except Exception:
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
@@ -210,14 +220,15 @@ class Frame:
                 if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
                     await asyncio.sleep(error.held_ms / 1_000 * random.uniform(1, HELD_SPREAD))  # noqa: S311
                 answer = self._problem(request, error)
-            await send_response(request, answer)
+            async with _closing(answer.body):
+                await send_response(request, answer)
         except ClientGoneError:
             request.status = CLIENT_GONE
         except Exception:
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             if request.status:
                 raise  # half an answer is out: the server must break the connection, or it would pass for whole
-            await send_response(request, problem_response(internal_error(), request.id))
+            await send_response(request, _told(request, internal_error()))
         finally:
             self._note(request)
 
@@ -243,7 +254,7 @@ class Frame:
         if isinstance(error, UnauthenticatedError) and request.head.path.startswith(PAGES_PATH):
             return _sign_in_again(request)
         request.name_as_asked(error)
-        return problem_response(error, request.id)
+        return _told(request, error)
 
     def _note(self, request: Request) -> None:
         monotonic_ms, now_ms, services = self._clock.monotonic_ms(), self._clock.now_ms(), self._services
@@ -306,16 +317,34 @@ class _StageAnswer:
         self._frame.tell(self._request, self._exchange, functools.partial(_raise, exception))
 
 
+def _told(request: Request, error: BasaltError) -> Response:
+    """The answer that tells the error: to a browser that asked for a page of the console, as one."""
+    has_pages = request.services.settings.console.enabled
+    if has_pages and request.head.path.startswith(PAGES_PATH) and wants_page(request):
+        return problem_page(error, request)
+    return problem_response(error, request.id)
+
+
 def _sign_in_again(request: Request) -> Response:
-    head = request.head
+    head, authentication = request.head, request.services.authentication
     location = LOGIN_PAGE
-    if head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
+    if head.path.startswith(f"{LOGIN_PAGE}/"):
+        location = (
+            f"{LOGIN_PAGE}?failed=true"  # what a button sent does not count: to come back here would send it again
+        )
+    elif head.method == "GET" and not head.path.startswith(LOGIN_PAGE):
         target = head.raw_path + (b"?" + head.query_string if head.query_string else b"")
         location = (
             f"{LOGIN_PAGE}?next={quote(target, safe='')}"  # which that page takes only where it is one of the console
         )
-    forgetting = FORGET_LOGIN[request.exchange.scheme]
+    assert authentication is not None
+    forgetting = FORGET_LOGIN[authentication.cookie(request.exchange.scheme == "https")]
     return Response(303, headers=[(b"location", location.encode("ascii")), (b"set-cookie", forgetting)])
+
+
+def _closing(body: Body) -> AbstractAsyncContextManager[object]:
+    """Close a stream when it has been sent, or its client has gone: whatever it holds is given back then, and not some time later."""
+    return contextlib.aclosing(body) if isinstance(body, AsyncGenerator) else contextlib.nullcontext()
 
 
 def _raise(error: BaseException) -> Response:

@@ -20,9 +20,11 @@ from basalt.groups.figures import GroupTotals
 from basalt.operations.group_inspection import CLAIMED, DELAYED, PARKED, PENDING, GroupInspection
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import GroupState
+from basalt_engine.clock import Clock
 
 GROUPS_SHOWN_MAX = 100  # series are what a metrics store pays for: some fifteen of each group
 BUSIER = 2  # times as busy as the quietest that is shown: so that two like groups do not take turns
+DECAY_MS = 10_000  # between two looks that forget half of what was busy: whoever asks more often must not make groups take turns
 LOOKED_AT = 500  # groups without a pause: about a millisecond
 LABELS = ("namespace", "topic", "group")
 OTHER = ("_other", "_other", "_other")
@@ -59,15 +61,17 @@ class GroupSeries:
         self._seen: dict[int, Counter[str]] = {}
         self._recent: dict[int, int] = {}
         self.other: Counter[str] = Counter()
+        self._decayed_ms = float("-inf")
 
     @property
     def shown(self) -> dict[int, Counter[str]]:
         """The counts of those that are shown, by the numbers of the groups."""
         return self._shown
 
-    def look(self, groups: Iterable[tuple[int, GroupTotals | None]]) -> None:
-        """Take in what each group has done since the last look; of those that are there now."""
+    def look(self, groups: Iterable[tuple[int, GroupTotals | None]], now_ms: float) -> None:
+        """Take in what each group has done since the last look; of those that are there now. `now_ms` is of a clock that never goes back."""
         there: set[int] = set()
+        decays = now_ms - self._decayed_ms >= DECAY_MS
         for number, totals in groups:
             there.add(number)
             now = Counter[str]() if totals is None else flat(totals)
@@ -75,7 +79,7 @@ class GroupSeries:
             done = now - before if all(now[name] >= before[name] for name in before) else now  # else it began anew
             self._seen[number] = now
             busy = done["fetched"] + done["acknowledged"]
-            self._recent[number] = self._recent.get(number, 0) // 2 + busy
+            self._recent[number] = self._recent.get(number, 0) // (2 if decays else 1) + busy
             counts = self._shown.get(number)
             if counts is None and len(self._shown) < self._shown_max:
                 counts = self._shown[number] = Counter()
@@ -83,7 +87,9 @@ class GroupSeries:
         for gone in self._seen.keys() - there:
             del self._seen[gone], self._recent[gone]
             self._shown.pop(gone, None)
-        self._promote_busy()
+        if decays:
+            self._decayed_ms = now_ms
+            self._promote_busy()
 
     def _promote_busy(self) -> None:
         quiet = sorted(self._shown, key=self._recent.__getitem__)
@@ -105,8 +111,9 @@ def flat(totals: GroupTotals) -> Counter[str]:
 class GroupMetrics:
     """Puts the series of all groups together."""
 
-    def __init__(self, inspection: GroupInspection) -> None:
+    def __init__(self, inspection: GroupInspection, clock: Clock) -> None:
         self._inspection = inspection
+        self._clock = clock
         self._series = GroupSeries()
 
     async def families(self) -> AsyncIterator[Metric]:
@@ -119,7 +126,7 @@ class GroupMetrics:
         gauge.add_metric((), len(states))
         yield gauge
         totals = self._inspection.totals()
-        self._series.look((number, totals.get(number)) for number in states)
+        self._series.look(((number, totals.get(number)) for number in states), self._clock.monotonic_ms())
         shown = {number: state for number, state in states.items() if number in self._series.shown}
         counts = [Counts(titled(state), self._series.shown[number]) for number, state in shown.items()]
         if self._series.other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
@@ -26,7 +27,7 @@ from basalt.cluster.leader import Leadership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
-from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
 from basalt.http.traces import Traces
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -35,6 +36,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.producers import Producers
 from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
 from basalt.messaging.topic_stats import TopicStatistics
@@ -46,8 +48,12 @@ from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.series import Series
+from basalt.operations.series_days import SeriesDays
+from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
@@ -55,6 +61,9 @@ from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
+
+if TYPE_CHECKING:
+    from basalt_engine.stores.hbase.gateway import Gateway
 
 COORDINATOR = "coordinator"  # the part of a server's readiness that only calls about transactions need
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
@@ -75,6 +84,7 @@ class Services:
     tables: Tables
     table_catalog: TableCatalog
     peek: Peek
+    back_reader: BackReader
     topic_stats: TopicStatistics
     first_unstable: FirstUnstable
     ranges: Ranges
@@ -92,15 +102,22 @@ class Services:
     refusals: Refusals
     authentication: Authentication | None  # None: nobody is asked who they are
     quotas: Quotas
+    series_days: SeriesDays
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
+    streams: OpenStreams = field(default_factory=OpenStreams)
     forwarders: Forwarders = field(init=False)
     inspection: Inspection = field(init=False)
     group_inspection: GroupInspection = field(init=False)
+    topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
+    gateways: Mapping[str, Gateway] = field(default_factory=dict)  # to HBase, by what they are for
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
+    loop_lag: LoopLag = field(init=False)  # of this process, too
+    watching: asyncio.Task[None] | None = None  # what the alerts go by
     stopping: bool = False
     setting: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change of settings at a time
 
@@ -126,7 +143,14 @@ class Services:
             StoreTable(name, await call(self.store.table(name).size_bytes, _FIRST_KEY, _BEHIND_KEYS))
             for name in TABLE_NAMES
         ]
-        return StoreInfo(self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables))
+        facts = await call(FACTS.get, SystemTable(self.store.table(SystemTable.name)))
+        assert facts is not None, "an installation has its facts"
+        hbase = self.settings.store.hbase
+        gateways = (hbase.thrift2, hbase.thrift) if self.store.kind == "hbase" else ()
+        return StoreInfo(
+            self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables), facts.buckets,
+            tuple(filter(None, gateways)),
+        )  # fmt: skip
 
     async def change_settings(self, asked: Mapping[str, object], by: By, *, dry_run: bool) -> ChangedSettings:
         """Change settings until the server stops: all that are asked for, or none."""

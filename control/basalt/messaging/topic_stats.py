@@ -59,6 +59,17 @@ class TopicFigures(NamedTuple):
     oldest_open_write_pointer: int | None
 
 
+class TopicSums(NamedTuple):
+    """The part of a topic's figures that its index alone tells; `oldest_ms` is that of the bucket of the oldest message."""
+
+    messages: int
+    payload_bytes: int
+    exact: bool
+    oldest_ms: int | None
+    newest_ms: int | None
+    published_per_second: float
+
+
 class _NewestSearch(NamedTuple):
     """The position before which the search for the newest message goes on; None: it has not begun.
 
@@ -130,6 +141,35 @@ class TopicStatistics:
             published_per_second=rate,
             stored_bytes=await self._stored_bytes(topic),
             oldest_open_write_pointer=(await self._holds.of_topic(log)).held_by,
+        )
+
+    async def sums(self, title: TopicName) -> TopicSums:
+        """The sums of the topic's index, which is read where it is not in memory; `TopicNotFoundError`."""
+        log = await self._logs.open(title)
+        return self._sums(log, await self.ready(log))
+
+    def known_sums(self, title: TopicName) -> TopicSums | None:
+        """The same, where it is in memory: for lists of many topics, which read nothing and keep nothing there."""
+        log = self._logs.memory.recent.get(title)
+        index = None if log is None or not log.live else log.index
+        return None if log is None or index is None or not index.complete else self._sums(log, index)
+
+    def _sums(self, log: TopicLog, index: TopicIndex) -> TopicSums:
+        now_ms, buckets = self._clock.now_ms(), index.buckets
+        lower_ms = max(self._oldest_ms(log, index), buckets.from_ms)
+        whole, part = buckets.since(lower_ms)
+        parts = (whole, index.own.alive(now_ms), part.estimate if part is not None else Count())
+        messages = sum(count.messages for count in parts)
+        first_ms = next(
+            (start for start, count in zip(buckets.starts, buckets.messages, strict=True) if count), lower_ms
+        )
+        return TopicSums(
+            messages,
+            sum(count.payload_bytes for count in parts),
+            part is None and index.estimated_until_ms <= now_ms,
+            max(first_ms, lower_ms) if messages else None,
+            max(buckets.newest_ms, lower_ms) if messages else None,
+            index.recent.per_second(now_ms),
         )
 
     # What the `stats` job does.

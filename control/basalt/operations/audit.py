@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -69,6 +69,33 @@ class Line(msgspec.Struct, frozen=True):
 LINES = SystemRecord("audit", "", Line)  # by time; docs/formats/system-table.md
 
 
+class Wanted(NamedTuple):
+    """The lines that somebody looks for: of a time, `from_ms` included and `to_ms` not; of an act and of a principal, both whole; about something
+    that has `target` in its name; and those that come behind the line `after`, which are older. What is left out lets all pass.
+    """
+
+    from_ms: int = 0
+    to_ms: int | None = None
+    act: str = ""
+    principal: str = ""
+    target: str = ""
+    after: str = ""
+
+    @property
+    def stop(self) -> str:
+        """The name before which they lie; empty: there is none."""
+        ends = ([] if self.to_ms is None else [number_name(self.to_ms)]) + ([self.after] if self.after else [])
+        return min(ends, default="")
+
+    def has(self, line: Line) -> bool:
+        """Tell whether a line is one of them, wherever it lies."""
+        return (
+            self.act in ("", line.act)
+            and self.principal in ("", line.principal)
+            and self.target.casefold() in line.what.casefold()
+        )
+
+
 class Audit:
     """The lines of one store."""
 
@@ -107,6 +134,10 @@ class Audit:
     async def newest(self, limit: int) -> list[Line]:
         """The newest lines, newest first."""
         return await self._call(self._read, limit, "")
+
+    async def find(self, wanted: Wanted, limit: int) -> list[tuple[str, Line]]:
+        """The newest lines of those that are looked for, newest first, with their names."""
+        return await self._call.long(self._find, wanted, limit)
 
     async def about(self, what: str, limit: int) -> list[Line]:
         """The newest lines about one thing, newest first."""
@@ -149,6 +180,14 @@ class Audit:
     def _remove(self, name: str, line: Line, counts: Counter[str]) -> None:
         LINES.remove(self._system, name)
         counts[_share(line)] -= 1
+
+    def _find(self, wanted: Wanted, limit: int) -> list[tuple[str, Line]]:
+        stop = wanted.stop
+        start = number_name(wanted.from_ms)
+        if stop and stop <= start:
+            return []
+        lines = LINES.scan(self._system, start, stop=stop, reverse=True)
+        return list(itertools.islice(((name, line) for name, line in lines if wanted.has(line)), limit))
 
     def _read(self, limit: int, what: str) -> list[Line]:
         found: list[Line] = []

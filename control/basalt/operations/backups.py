@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from basalt.api.bodies.operations import Backup, BackupPage
+from basalt.api.bodies.operations import Backup, BackupPage, MadeBackup
 from basalt.catalog.catalog import check_name
 from basalt.errors import BackupNotFoundError, ConflictError, CorruptionError, InputError, StoreError
 from basalt_engine.clock import Clock
@@ -41,6 +41,10 @@ class Backups:
         """
         return await self._with(name, self._create)
 
+    async def plan(self, name: str) -> MadeBackup:
+        """The backup that `create` would make; errors as it has them, but for the disk's."""
+        return await self._with(name, _plan)
+
     async def list(self) -> list[Backup]:
         """All backups, the oldest first."""
         return [] if self._folder is None else await asyncio.to_thread(_all, self._folder)
@@ -65,11 +69,7 @@ class Backups:
             return await asyncio.to_thread(act, self._folder / name)
 
     def _create(self, target: Path) -> Backup:
-        if target.exists():
-            raise ConflictError(
-                f"there is a backup {target.name} already, in {target}", field="name",
-                hint="choose another name, or delete it",
-            )  # fmt: skip
+        _plan(target)
         _sweep(target.parent)
         _sweep(target.parents[1], f"{HIDDEN}partial-*")  # with a folder of backups on another file system
         self._store.checkpoint(target)
@@ -78,6 +78,15 @@ class Backups:
             return _described(target)
         except OSError as error:
             raise StoreError(f"the backup {target} was made, but cannot be read: {error.strerror}") from error
+
+
+def _plan(target: Path) -> MadeBackup:
+    if target.exists():
+        raise ConflictError(
+            f"there is a backup {target.name} already, in {target}", field="name",
+            hint="choose another name, or delete it",
+        )  # fmt: skip
+    return MadeBackup(target.name, str(target), 0, 0, 0, dry_run=True)
 
 
 def _delete(path: Path) -> Backup:

@@ -18,10 +18,12 @@ from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, Author
+from basalt.operations.series_days import SeriesDays
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob
 from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import JobSettings, Settings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log.transaction_log import TransactionLog
@@ -106,11 +108,27 @@ async def publish_snapshot(publisher: SnapshotPublisher) -> Report:
 
 
 async def save_stats(
-    statistics: TopicStatistics, markers: TopicMarkers, producers: Producers, groups: Groups, audit: Audit
-) -> Report:
-    """Save the counts, markers and producers of topics that changed, so that a restart need not read them again; tidy up groups."""
+    statistics: TopicStatistics, markers: TopicMarkers, producers: Producers, groups: Groups, audit: Audit, days: SeriesDays,
+    call: StoreCalls, clock: Clock,
+) -> Report:  # fmt: skip
+    """Save the counts, markers and producers of topics that changed, so that a restart need not read them again; the history of
+    figures; and tidy up groups.
+    """
     saved = {"topics": await statistics.save(), "markers": await markers.save(), "producers": await producers.save()}
-    return {name: count for name, count in saved.items() if count} | dict(await tidy_groups(groups, audit))
+    report = {name: count for name, count in saved.items() if count} | dict(await tidy_groups(groups, audit))
+    now_ms = clock.now_ms()
+    if days.due(now_ms):
+        await save_series(days, call, now_ms)  # which fills nobody's history of runs
+    return report
+
+
+async def save_series(days: SeriesDays, call: StoreCalls, now_ms: int) -> int:
+    """Save the minutes of figures that no row has yet; how many bytes were written."""
+    try:
+        return await call.write(days.write, days.taken(now_ms))
+    except BaseException:
+        days.forget_saved()
+        raise
 
 
 async def tidy_groups(groups: Groups, audit: Audit) -> Report:
@@ -143,7 +161,7 @@ def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
     markers: TopicMarkers, producers: Producers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     known_transactions: KnownTransactions, pruner: Pruner, activity: CellActivity,
-    truncation: Truncation, groups: Groups, audit: Audit,
+    truncation: Truncation, groups: Groups, audit: Audit, days: SeriesDays,
 ) -> list[Job]:  # fmt: skip
     """All jobs of a server. The job `snapshot` is only where there are region servers."""
     lifetime_ms_max, publisher = settings.transactions.lifetime_ms_max, pruner.publisher
@@ -176,8 +194,8 @@ def build_jobs(
             settings.jobs.retention, retention.run,
         ),
         Job(
-            "stats", "save the counts, markers and producers of topics that changed; tidy up consumer groups",
-            settings.jobs.stats, partial(save_stats, statistics, markers, producers, groups, audit),
+            "stats", "save the counts, markers and producers of topics that changed, and the history of figures; tidy up consumer groups",
+            settings.jobs.stats, partial(save_stats, statistics, markers, producers, groups, audit, days, StoreCalls(store), clock),
         ),
     ]  # fmt: skip
     if publisher is not None:

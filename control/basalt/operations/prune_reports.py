@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -10,20 +11,32 @@ from itertools import islice
 import msgspec
 
 from basalt.api.bodies import operations as bodies
-from basalt.errors import ConflictError, NotFoundError, UnavailableError
+from basalt.errors import InputError, NoRegionsError, NotFoundError, UnavailableError
 from basalt.operations.audit import Audit, By
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner, PruneResult, Survey
-from basalt.pruning.rule import FREED_BY, Cause, Certificates, Hold, HoldingRegion, blocked, due, fault_of
+from basalt.pruning.rule import (
+    FREED_BY,
+    Cause,
+    Certificates,
+    Hold,
+    HoldingRegion,
+    blocked,
+    due,
+    fault_of,
+    first_obstacles,
+    held_by_file,
+)
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.snapshot import POINTERS_PER_MS
-from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, Region, RegionReport, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 POINTERS_SHOWN_MAX = 1_000  # of those that one run pruned; the archive has all
 HOLDS_SHOWN_MAX = 100  # things in the way of one writer
+COMPACTIONS_MAX = 20  # asked for with one call: each writes all files of a region anew
 
 
 class PruneReports:
@@ -37,10 +50,23 @@ class PruneReports:
         self._scheduler = scheduler
         self._audit = audit
         self._when_restored = when_restored
+        self._surveying = asyncio.Lock()
+        self._next: asyncio.Task[Survey] | None = None  # the survey that has not begun yet
+
+    async def _survey(self) -> Survey:
+        """A survey that begins from now on. Whoever asks before it begins shares it: a survey of long lists takes a while, and many may look."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._begin_survey())
+        return await asyncio.shield(self._next)
+
+    async def _begin_survey(self) -> Survey:
+        async with self._surveying:
+            self._next = None
+            return await self._pruner.survey()
 
     async def status(self) -> bodies.PruneStatus:
         """The length of the invalid list, and what is in the way of its writers."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         return await asyncio.to_thread(_status, survey, self._pruner.last)
 
     async def run(self, by: By, *, dry_run: bool) -> bodies.PruneRun:
@@ -64,7 +90,7 @@ class PruneReports:
 
     async def explain(self, write_pointer: int | None, limit: int) -> list[bodies.ExplainedWriter]:
         """List what is in the way of one writer, or of the oldest ones that something is in the way of."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         if write_pointer is not None and write_pointer not in survey.moment.view.invalid:
             raise NotFoundError(
                 f"write pointer {write_pointer} is not in the invalid list",
@@ -79,9 +105,14 @@ class PruneReports:
 
         return await asyncio.to_thread(explained)
 
+    async def invalid(self, after: int, limit: int, cause: str | None) -> bodies.InvalidList:
+        """A page of the invalid list, from behind this pointer on; with a `cause` only those that wait for it first."""
+        survey = await self._survey()
+        return await asyncio.to_thread(_invalid, survey, after, limit, cause)
+
     async def regions(self, which: str | None) -> list[bodies.RegionInfo]:
         """The regions with what each holds back: all, those "blocking", or those "idle"."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         shown = await asyncio.to_thread(_regions, _regions_of(survey), survey.invalid)
         if which == "blocking":
             return [region for region in shown if region.held_back]
@@ -91,8 +122,27 @@ class PruneReports:
 
     async def region(self, region_id: str) -> bodies.RegionDetail:
         """One region with its files; `NotFoundError` when no table has it now."""
-        survey = await self._pruner.survey()
+        survey = await self._survey()
         return _region_detail(_regions_of(survey), survey.invalid, region_id)
+
+    async def compact(self, wanted: Sequence[str] | None, by: By, *, dry_run: bool) -> bodies.Compactions:
+        """Ask HBase to write all files of these regions anew; of those that hold back the oldest writers, where none are named."""
+        survey = await self._survey()
+        certificates = _regions_of(survey)
+        if wanted is None:
+            chosen = await asyncio.to_thread(self._pruner.worth_compacting, survey)
+        else:
+            chosen = _named(certificates, wanted)
+        told = bodies.Compactions(tuple(_compacted(region, certificates) for region in chosen), dry_run)
+        if dry_run or not chosen:
+            return told
+
+        async def do() -> None:
+            for region in chosen:
+                await self._pruner.compact(region)
+
+        await self._audit.act("compact", f"regions {', '.join(region.id for region in chosen)}", *by, do)
+        return told
 
     async def history(self, limit: int) -> list[bodies.PrunedWriters]:
         """List what was pruned, newest first."""
@@ -118,7 +168,7 @@ class PruneReports:
         """Publish the snapshot for the region servers now."""
         publisher = self._pruner.publisher
         if publisher is None:
-            raise ConflictError(
+            raise NoRegionsError(
                 f"the store {self._store.kind} has no region servers to publish a snapshot for",
                 hint="retention goes by the manager's own snapshot here",
             )
@@ -156,15 +206,14 @@ def _run(result: PruneResult) -> bodies.PruneRun:
 
 
 def _status(survey: Survey, last: PruneResult | None) -> bodies.PruneStatus:
-    """Sum up a survey; costs a search for each invalid writer."""
+    """Sum up a survey."""
     certificate, terms = survey.certificate, survey.terms
     causes: Counter[Cause | None] = Counter()
     oldest = None
-    for pointer in survey.invalid:
-        cause = certificate.cause(pointer)
-        causes[cause] += 1
+    for span, cause in first_obstacles(certificate, survey.invalid):
+        causes[cause] += len(span)
         if oldest is None and cause is not None:
-            oldest = _explained(survey, pointer)
+            oldest = _explained(survey, survey.invalid[span.start])
     free = causes.pop(None, 0) if certificate.fault is None else 0
     regions = survey.regions
     return bodies.PruneStatus(
@@ -197,6 +246,47 @@ def _explained(survey: Survey, pointer: int) -> bodies.ExplainedWriter:
     )
 
 
+def _invalid(survey: Survey, after: int, limit: int, cause: str | None) -> bodies.InvalidList:
+    """A page of the list."""
+    pointers = survey.invalid
+    start = bisect_right(pointers, after)
+    found: list[tuple[int, Cause | None]] = []
+    for span, first in first_obstacles(survey.certificate, pointers):
+        if cause is None or (first is not None and first.value == cause):
+            stop = min(span.stop, max(span.start, start) + limit + 1 - len(found))
+            found += ((pointer, first) for pointer in pointers[max(span.start, start) : stop])
+    following = found[limit - 1][0] if len(found) > limit else None
+    return bodies.InvalidList(tuple(_writer(survey, *each) for each in found[:limit]), len(pointers), following)
+
+
+def _writer(survey: Survey, pointer: int, cause: Cause | None) -> bodies.InvalidWriter:
+    named = (None, None) if cause is None else (cause.value, FREED_BY[cause])
+    return bodies.InvalidWriter(pointer, pointer // POINTERS_PER_MS, survey.terms.end_ms(pointer), *named)
+
+
+def _named(certificates: Certificates, wanted: Sequence[str]) -> list[Region]:
+    """The regions of these ids, each once; `NotFoundError` when there is no such one now."""
+    if not 0 < len(wanted) <= COMPACTIONS_MAX:
+        raise InputError(
+            f"{len(wanted)} regions are named: name 1 to {COMPACTIONS_MAX}, or leave them out", field="regions"
+        )
+    known = {region.id: region for region in certificates.regions}
+    missing = next((name for name in wanted if name not in known), None)
+    if missing is not None:
+        raise NotFoundError(
+            f"no region {missing[:64]} has rows of writers now", field="regions", hint="see `basalt prune regions`"
+        )
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+def _compacted(region: Region, certificates: Certificates) -> bodies.CompactedRegion:
+    report = certificates.reports.get(region.id)
+    files = () if report is None else report.files
+    return bodies.CompactedRegion(
+        region.id, region.table, region.server, len(files), sum(file.size_bytes for file in files)
+    )
+
+
 def _regions(regions: Certificates, invalid: Sequence[int]) -> list[bodies.RegionInfo]:
     """All regions, those first that hold back the oldest writers."""
     pointers = due(regions, invalid)
@@ -222,7 +312,12 @@ def _region_detail(regions: Certificates, invalid: Sequence[int], region_id: str
         snapshot_epoch=None if report is None else report.snapshot_epoch,
         snapshot_sequence=None if report is None else report.snapshot_sequence,
         snapshot_time_ms=None if report is None else report.snapshot_time_ms,
-        store_files=() if report is None else tuple(bodies.RegionFile(*file) for file in report.files),
+        store_files=()
+        if report is None
+        else tuple(
+            bodies.RegionFile(*file, held_back=len(held_by_file(file, regions.terms, pointers)))
+            for file in report.files
+        ),
         counters={} if report is None else dict(report.counters),
     )
 
@@ -262,5 +357,5 @@ def _hold(hold: Hold) -> bodies.PruneHold:
 
 def _regions_of(survey: Survey) -> Certificates:
     if survey.regions is None:
-        raise ConflictError("this store has no regions", hint="`basalt prune explain` tells what is in the way here")
+        raise NoRegionsError("this store has no regions", hint="`basalt prune explain` tells what is in the way here")
     return survey.regions

@@ -13,7 +13,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -62,6 +62,14 @@ class Run(msgspec.Struct, frozen=True):
     report: Report = {}
     error: str | None = None
     times: int = 1
+
+
+class JobFigures(NamedTuple):
+    """The health of a job in numbers. Times are in milliseconds since 1970; None: no run that is known of."""
+
+    success_ms: int | None
+    duration_ms: int | None
+    failures: int  # in a row, up to now
 
 
 class Runs(msgspec.Struct):
@@ -121,6 +129,20 @@ class _Scheduled:
         self.by_hand = False
         self.next_ms: int | None = None
         self.totals: Counter[str] = Counter()
+        self.success_ms: int | None = None  # when a run last ended well
+        self.failures = 0  # in a row, up to now
+
+    def ended(self, run: Run) -> None:
+        """A run has ended, or the history says so."""
+        self.last = run
+        if run.outcome == "ok":
+            self.success_ms, self.failures = run.started_ms + run.duration_ms, 0
+        elif run.outcome == "failed":
+            self.failures += run.times
+
+    @property
+    def figures(self) -> JobFigures:
+        return JobFigures(self.success_ms, None if self.last is None else self.last.duration_ms, self.failures)
 
     @property
     def definition(self) -> Definition:
@@ -192,6 +214,10 @@ class Scheduler:
         await self._load()
         return [self._jobs[name].status for name in sorted(self._jobs)]
 
+    async def job(self, name: str) -> JobInfo:
+        """One job; `JobNotFoundError` for a name that none has."""
+        return (await self._find(name)).status
+
     async def run_now(self, name: str) -> Run:
         """Run a job, also one that is paused, and return how it ended; joins a run that is under way."""
         scheduled = await self._find(name)
@@ -222,6 +248,10 @@ class Scheduler:
     def run_totals(self) -> dict[str, dict[str, int]]:
         """Count the runs of each job since the server started, by how they ended."""
         return {name: dict(scheduled.totals) for name, scheduled in self._jobs.items()}
+
+    def figures(self) -> dict[str, JobFigures]:
+        """The health of each job."""
+        return {name: scheduled.figures for name, scheduled in self._jobs.items()}
 
     async def fire(self, name: str) -> None:
         """The job's time has come: run it, unless it runs."""
@@ -263,8 +293,9 @@ class Scheduler:
                 kept = await self._call(DEFINITIONS.get, self._system, name)
                 scheduled.paused = kept is not None and kept.paused
                 runs = await self._call(RUNS.get, self._system, name)
-                scheduled.runs.extend([] if runs is None else runs.runs)
-                scheduled.last = scheduled.runs[-1] if scheduled.runs else None
+                for run in [] if runs is None else runs.runs:
+                    scheduled.runs.append(run)
+                    scheduled.ended(run)
             self._loaded = True
 
     async def _find(self, name: str) -> _Scheduled:
@@ -327,7 +358,8 @@ class Scheduler:
         finally:
             duration_ms = round(self._clock.monotonic_ms() - start_ms)
             text = None if error is None else error_text(error)
-            scheduled.last = run = Run(started_ms, duration_ms, outcome, report, text)
+            run = Run(started_ms, duration_ms, outcome, report, text)
+            scheduled.ended(run)
             scheduled.totals[outcome] += 1
             noted, scheduled.by_hand = bool(report) or outcome == "failed" or scheduled.by_hand, False
             scheduled.task = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -49,6 +49,7 @@ EDIT_POINTERS_MAX = 10_000  # in one log entry: some 80 KiB
 GONE_REGION_MS = 7 * 86_400_000  # a region that was split or merged away has been read by its daughters long before
 NOTES_MAX = 1_000  # notes about writers that are gone, removed by one run
 GONE_REPORTS_MAX = 1_000  # removed by one run
+COMPACTIONS_BY_HAND = 2  # asked for where nobody says which, and the settings say that a run asks for none
 
 log = logging.getLogger("basalt.pruning")
 
@@ -92,6 +93,7 @@ class Pruner:
         self._running = asyncio.Lock()
         self.last: PruneResult | None = None
         self.pruned_total = 0
+        self.region_servers: Mapping[str, RegionServer] = {}  # by host and port, as the last survey found them
 
     async def survey(self) -> Survey:
         """Survey the writers in the present invalid list."""
@@ -108,6 +110,7 @@ class Pruner:
         before = cluster.regions()
         reports = self._reports()
         regions = still_there(before, cluster.regions())
+        self.region_servers = region_servers(regions, reports)
         state = (STATE.get(self._system) or PruneState()).when_all_know(oldest_known(regions, reports))
         certificates = Certificates(regions, reports, self._terms(state))
         return Survey(moment, state, certificates, certificates)
@@ -172,6 +175,19 @@ class Pruner:
             log.info("%d pruned writers are invalid again", restored)
             return restored
 
+    def worth_compacting(self, survey: Survey) -> list[Region]:
+        """The regions whose files hold back the oldest writers, whether or not they were asked to compact them, or are to be asked now."""
+        assert survey.regions is not None, "regions are asked for where there are some"
+        pointers = due(survey.regions, survey.invalid)
+        count = self._compactions_max or COMPACTIONS_BY_HAND
+        return worth_compacting(survey.regions, pointers, survey.moment.decided, (), count)
+
+    async def compact(self, region: Region) -> None:
+        """Have all files of a region written anew, soon. No run asks for it again within an hour."""
+        assert self._cluster is not None, "the region is one of a cluster"
+        await self._call(self._cluster.major_compact, region)
+        self._asked_ms[region.id] = self._clock.now_ms()
+
     async def _set_restored(self, pointer: int) -> None:
         change = msgspec.structs.replace
         await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
@@ -222,11 +238,9 @@ class Pruner:
         for region in survey.regions.regions:
             if region.id in wanted:
                 try:
-                    await self._call(self._cluster.major_compact, region)
+                    await self.compact(region)
                 except BasaltError as error:  # another run asks again; what was pruned is pruned
                     log.warning("region %s is not compacted: %s", region.id, error.message)
-                    continue
-                self._asked_ms[region.id] = result.at_ms
         self._asked_ms = {
             name: at_ms for name, at_ms in self._asked_ms.items() if 0 <= result.at_ms - at_ms < ASK_AGAIN_MS
         }
@@ -252,6 +266,13 @@ class Pruner:
     def _pruned_since(self, since_ms: int) -> Sequence[int]:
         found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))
         return sorted({pointer for entry in found for pointer in entry.pointers})
+
+
+class RegionServer(NamedTuple):
+    """A region server by the reports of its regions: the time of the oldest, and what its coprocessors have counted since it started."""
+
+    oldest_report_ms: int
+    counts: Mapping[str, int]
 
 
 class Survey(NamedTuple):
@@ -281,6 +302,22 @@ def read_notes(system: SystemTable) -> Notes:
     for note in garbage_cells.notes(system):
         for pointer in note.write_pointers:
             found.setdefault(pointer, []).append(note.name)
+    return found
+
+
+def region_servers(regions: Sequence[Region], reports: Mapping[str, RegionReport]) -> dict[str, RegionServer]:
+    """The servers of these regions. Each of a server's reports has the counts of all of it, as they were then: the highest are the newest."""
+    found: dict[str, RegionServer] = {}
+    for region in regions:
+        report = reports.get(region.id)
+        if report is None or report.server != region.server:  # of a server that has the region no more
+            continue
+        host_and_port = ":".join(region.server.split(",")[:2])
+        before = found.get(host_and_port, RegionServer(report.report_ms, {}))
+        counts = {
+            name: max(count, before.counts.get(name, 0)) for name, count in report.counters.items() if "." not in name
+        }
+        found[host_and_port] = RegionServer(min(before.oldest_report_ms, report.report_ms), {**before.counts, **counts})
     return found
 
 

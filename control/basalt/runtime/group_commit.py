@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from basalt.errors import BusyError, CoordinatorUnavailableError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.clock import STAGES, Clock, Stages
+from basalt_engine.clock import STAGES, Clock, Durations, Stages
 from basalt_engine.errors import BasaltError
 from basalt_engine.table import Mutation, Store, TableWrite
 
@@ -51,6 +51,7 @@ STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number o
 # Loads for one stage before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
 STAGE_LOADS_MAX = 8
+SIZES = 14  # of the histogram of calls in a group: up to 1, 2, 4 and so on to 8,192, and more
 
 
 log = logging.getLogger("basalt.group_commit")
@@ -231,6 +232,9 @@ class GroupCommit:
         self.queue_bytes = 0
         self.groups = 0
         self.write_ms = 0.0  # all writes together
+        self.calls = 0  # in all groups
+        self.sizes = [0] * (SIZES + 1)  # groups, by the power of two up to which their calls come
+        self.waits = Durations()  # of each group's first call, from its coming to the group's beginning
         self._recent_ms: deque[float] = deque(maxlen=INLINE_WRITES_SEEN)  # that the last writes took
         self._callers = 0  # of the last group
         self._number = 0  # of the last caller
@@ -279,6 +283,16 @@ class GroupCommit:
                 hint="send the same call again after Retry-After",
             )
 
+    @property
+    def waiting(self) -> int:
+        """The calls that wait for their group."""
+        return len(self._queue)
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """The bytes of calls beyond which none is taken."""
+        return self._queue_bytes_max
+
     async def stop(self) -> None:
         """Take no more calls; return once all that were taken are answered."""
         self._stopping = True
@@ -304,10 +318,13 @@ class GroupCommit:
 
     def _turn(self) -> None:
         group = Group(self._clock.now_ms())
+        began_ms = self._clock.monotonic_ms()
         if self._store.remote:
             group._waits = Stages()
         callers, group_bytes = self._stage(group)
         self._callers = len(callers)
+        if callers:
+            self._measure(len(callers), began_ms - callers[0].queued_ms)
         error = self._close(group)
         if error is not None:
             self._finish(group, callers, error)
@@ -321,6 +338,12 @@ class GroupCommit:
             self._write_on_thread(group, callers)
             return
         self._finish(group, callers, self._try_write(group))
+
+    def _measure(self, calls: int, wait_ms: float) -> None:
+        """Count a group, once for all its calls, with the wait of the first."""
+        self.calls += calls
+        self.sizes[min((calls - 1).bit_length(), SIZES)] += 1
+        self.waits.add(wait_ms / 1_000)
 
     def _close(self, group: Group) -> BasaltError | None:
         try:
@@ -541,3 +564,8 @@ class WriteLanes(NamedTuple):
         if store.atomic:
             return cls(topics, topics)
         return cls(topics, GroupCommit(store, clock, queue_bytes_max=queue_bytes_max, late_ms=LOG_LATE_MS_MAX))
+
+    @property
+    def each(self) -> tuple[GroupCommit, ...]:
+        """The lanes, each once."""
+        return (self.topics,) if self.log is self.topics else (self.topics, self.log)

@@ -137,7 +137,9 @@ async def open_access(
         frozenset(auth.proxy.principals),
         auth.proxy.header.lower().encode("ascii"),
         auth.proxy.groups_header.lower().encode("ascii"),
-        auth.cert.name,
+        certificate_name=auth.cert.name,
+        do_as=auth.proxy.do_as and "proxy" in auth.kinds,
+        behind_tls=settings.http.tls_elsewhere,
     )
     authentication = Authentication(
         rules, directory, refusals, clock, jwts=_jwts(auth, clock), kerberos=open_kerberos(auth)

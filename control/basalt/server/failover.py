@@ -1,6 +1,6 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
-A standby says that it lives, that it is not ready, its metrics, and to all else who leads. Nothing is done for a call that
+A standby says that it lives, that it is not ready, its metrics, and to all else who leads: to a browser on a page. Nothing is done for a call that
 gets `not_leader`, so a client may send it to the leader at once.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
@@ -32,7 +32,8 @@ from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.metrics import ConnectionMetrics, LeaderMetrics, process_collectors
+from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, process_collectors
+from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import is_asked
 from basalt.server.wiring import RunningServices, pages_of
@@ -50,6 +51,8 @@ REST_S_MAX = 60.0
 
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
+CONSOLE_PATH = "/console"
+PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers takes one
 
 Opening = Callable[[Store, int], Awaitable[RunningServices]]
@@ -64,6 +67,7 @@ class StandbyFrame:
     def __init__(self, leadership: Leadership, clock: Clock, settings: Settings, connections: Connections) -> None:
         self._leadership = leadership
         self._clock = clock
+        self._settings = settings
         self._access = settings.log.access
         self._front = Front.of(settings)
         self._registry = process_collectors()
@@ -102,6 +106,8 @@ class StandbyFrame:
             request.check()
             self._front.admit(request)
             answer = self._answers.get(request.head.path)
+            if self._is_page(request):
+                return self._page(request)
             if answer is None:
                 raise self._not_leader()
             request.route = request.head.path
@@ -109,10 +115,15 @@ class StandbyFrame:
                 raise responses.method_not_allowed(request, METHODS)
             return answer(request)
         except BasaltError as error:
-            return responses.problem_response(error, request.id)
+            return self._told(request, error)
         except Exception:  # a bug, but the caller must be answered
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
-            return responses.problem_response(responses.internal_error(), request.id)
+            return self._told(request, responses.internal_error())
+
+    def _told(self, request: RequestHead, error: BasaltError) -> responses.Response:
+        if self._is_page(request) and responses.wants_page(request):
+            return responses.problem_page(error, request)
+        return responses.problem_response(error, request.id)
 
     def _not_leader(self) -> NotLeaderError:
         url = self._leadership.leader_url
@@ -125,7 +136,29 @@ class StandbyFrame:
         error.leader_url = url
         return error
 
+    def _is_page(self, request: RequestHead) -> bool:
+        path = request.head.path
+        return self._settings.console.enabled and (path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/"))
+
+    def _page(self, request: RequestHead) -> responses.Response:
+        """A page of the console: this server's health, and the way to the leader."""
+        from basalt.console.standby import StandbyHealth, standby_answer  # its templates take time to load, and memory
+
+        request.route = CONSOLE_PATH
+        if request.head.method not in PAGE_METHODS:
+            raise responses.method_not_allowed(request, PAGE_METHODS)
+        leadership = self._leadership
+        health = StandbyHealth(
+            self._readiness(), leadership.is_leader, leadership.leader_url, leadership.epoch, leadership.unchanged_ms,
+            leadership.candidate.lease_ms, leadership.terms,
+        )  # fmt: skip
+        now_ms = self._clock.now_ms()
+        return standby_answer(request, health, self._settings, is_asked=is_asked(self._settings), now_ms=now_ms)
+
     def _ready(self, _request: RequestHead) -> responses.Response:
+        return responses.json_response(self._readiness(), HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _readiness(self) -> Readiness:
         leadership, url = self._leadership, self._leadership.leader_url
         if leadership.is_leader:
             detail = f"leads under epoch {leadership.epoch}, and reads what the last leader left"
@@ -134,9 +167,7 @@ class StandbyFrame:
         store = ServerPart(
             "store", leadership.reachable, 0.0, "" if leadership.reachable else "the lease cannot be read"
         )
-        return responses.json_response(
-            Readiness(False, (store, ServerPart("leader", False, 0.0, detail))), HTTPStatus.SERVICE_UNAVAILABLE
-        )
+        return Readiness(False, (store, ServerPart("leader", False, 0.0, detail)))
 
     def _metrics(self, request: RequestHead) -> responses.Response:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
@@ -173,8 +204,11 @@ class FailoverServer:
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.connections = Connections.of(settings.http)
+        self.loop_lag = LoopLag(clock)
+        self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self._standby = StandbyFrame(self.leadership, clock, settings, self.connections)
+        self._standby.measure(LoopMetrics(self.loop_lag))
         self._serving: _Serving | None = None
         self._collectors: list[Collector] = []
         self._stopping = False
@@ -224,8 +258,10 @@ class FailoverServer:
     async def close(self) -> None:
         """Answer what was taken, give up the lease, and let go of the store. `run` has ended."""
         serving, self._serving = self._serving, None
+        self.loop_lag.stop()
         try:
             if serving is not None:
+                serving.app.sampler.stop()
                 await serving.thrift.stop()
                 await serving.services.close()
         finally:
@@ -246,13 +282,15 @@ class FailoverServer:
         over = asyncio.Event()
         term.when_over(lambda: self._call_in_loop(over.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
-        self._serving = _Serving(
-            term, services, build_app(services, further_routes=pages_of(services.settings)), thrift
-        )
+        app = build_app(services, further_routes=pages_of(services.settings))
+        app.metrics.watch()
+        self._serving = _Serving(term, services, app, thrift)
+        app.sampler.start()
         log.info("serves under epoch %d", term.epoch)
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
         self._serving = None
+        app.sampler.stop()
         await thrift.stop()
         await services.close()
 
@@ -264,7 +302,7 @@ class FailoverServer:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
-        services.leadership, services.connections = self.leadership, self.connections
+        services.leadership, services.connections, services.loop_lag = self.leadership, self.connections, self.loop_lag
         services.collectors += self._collectors
         try:
             await services.scheduler.start()

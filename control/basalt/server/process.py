@@ -25,7 +25,7 @@ from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
 from basalt.http.asgi.protocol import HttpConnection
-from basalt.http.metrics import TlsMetrics
+from basalt.http.collectors import TlsMetrics
 from basalt.http.traces import Traces
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
@@ -184,6 +184,7 @@ def serve(
     """
     set_up_logging(settings.log)
     keep_large_buffers()
+    gc.set_threshold(*GC_THRESHOLDS)  # before the store is read: what is kept of it would be scanned over and over
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     process = _Process(settings, signals, port_file, tell)
     try:
@@ -231,10 +232,15 @@ async def _serve(process: _Process) -> None:
         try:
             services.traces = process.traces
             app = build_app(services, further_routes=pages_of(settings))
+            app.metrics.watch()
             server = _http_server(app, services.stop_waiting, lambda: process.answers(listener), tls)
             services.collectors += [] if tls is None else [TlsMetrics(tls.handshakes)]
             _heed(signals, server, tls)
-            await server.serve(sockets=[listener])
+            app.sampler.start()
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                app.sampler.stop()
         finally:
             await thrift.stop()
     finally:
@@ -288,7 +294,6 @@ def _http_server(app: ASGIApp, stop_waiting: Callable[[], None], ready: Callable
         server_header=False, proxy_headers=False, headers=[HSTS] if tls is not None and tls.hsts else [],
     )  # fmt: skip
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     return _Server(config, stop_waiting, ready, tls)
 
 

@@ -6,12 +6,13 @@ import contextlib
 import logging
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
+from basalt.cluster.led_store import LedStore
 from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InvalidSettingError
@@ -20,7 +21,7 @@ from basalt.groups.places import MessagePlaces
 from basalt.http import services
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Forwarders
-from basalt.http.metrics import StoreMetrics
+from basalt.http.collectors import HBaseMetrics, StoreMetrics
 from basalt.http.routes.route_table import Operation
 from basalt.messaging.log.merged_rows import merge_small_rows
 from basalt.messaging.log.roll_back import RollBacks
@@ -31,6 +32,7 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.peek import Peek
 from basalt.messaging.producers import ProducerLimits, Producers
 from basalt.messaging.ranges import Ranges
+from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
@@ -40,12 +42,18 @@ from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
 from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.inspection import ForcedEnds, Inspection
-from basalt.operations.jobs import build_jobs
+from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.series import Series
+from basalt.operations.series_days import SeriesDays
+from basalt.operations.series_table import FIGURES
+from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.runtime.group_commit import GroupCommit, WriteLanes
+from basalt.runtime.loop_lag import LoopLag
+from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import open_access
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, ProducerSettings, SubscriptionSettings
@@ -65,7 +73,7 @@ from basalt_engine.table import Store
 
 if TYPE_CHECKING:
     from basalt.thrift.calls import Served
-    from basalt_engine.stores.hbase.store import HBaseCluster
+    from basalt_engine.stores.hbase.store import HBaseCluster, HBaseStore
 
 _SERVER_LOG = logging.getLogger("basalt.server")
 
@@ -85,9 +93,14 @@ class RunningServices(services.Services):
         self.settings_at_start = self.settings
         self.forwarders = Forwarders(self.settings.http.forwarders)
         self.connections = Connections.of(self.settings.http)
+        self.loop_lag = LoopLag(self.clock)
         self.collectors.append(self.thrift)
         if isinstance(self.store, RocksStore):
             self.collectors.append(StoreMetrics(self.store))
+        elif self.store.kind == "hbase":
+            opened = cast("HBaseStore", self.store.inner if isinstance(self.store, LedStore) else self.store)
+            self.gateways = opened.gateways
+            self.collectors.append(HBaseMetrics(self.gateways))
         self.inspection = Inspection(
             self.store, self.clock, self.transactions, self.ids, self.first_unstable, self.ranges, self.topics, self.audit,
         )  # fmt: skip
@@ -102,8 +115,12 @@ class RunningServices(services.Services):
             self.transactions,
             self.ids,
         )
+        self.topic_inspection = TopicInspection(
+            self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
+        )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         forget_blocks = self.topics.memory.forget_all_blocks
+        self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
 
     async def start_thrift(self, address: str) -> ThriftFace:
@@ -115,6 +132,7 @@ class RunningServices(services.Services):
 
         return Served(
             self.clock, self.transactions, self.scheduler, self.audit, self.thrift, lambda: self.stopping, self._thrift_caller,
+            self.quotas,
         )  # fmt: skip
 
     def _thrift_caller(self) -> Caller:
@@ -137,6 +155,10 @@ class RunningServices(services.Services):
     async def close(self) -> None:
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
+        if self.watching is not None:
+            self.watching.cancel()
+        if self.leadership is None:  # else it is measured as a standby, too
+            self.loop_lag.stop()
         await self.groups.close()
         await self.scheduler.stop()
         if self.authentication is not None:
@@ -149,6 +171,7 @@ class RunningServices(services.Services):
                 await self.markers.save(everything=True)
                 await self.topic_stats.save(everything=True)
                 await self.producers.save(everything=True)
+                await save_series(self.series_days, StoreCalls(self.store), self.clock.now_ms())
         await self._stop_writing()
         self.store.close()
 
@@ -268,25 +291,33 @@ async def _wire(
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
     statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     activity, table_catalog, audit = CellActivity(), TableCatalog(store, clock, facts.buckets), Audit(store, clock)
-    pruner = _pruner(settings, store, clock, transactions, cluster)
+    days, pruner = await _series_days(system, store, clock), _pruner(settings, store, clock, transactions, cluster)
     truncation = Truncation(
         store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
         lambda pointer: ids.text(transaction_manager.id_of(pointer)),
     )  # fmt: skip
     jobs = build_jobs(
         settings, store, clock, topics, statistics, markers, producers, writer, transactions, log, known_transactions, pruner, activity,
-        truncation, groups, audit,
+        truncation, groups, audit, days,
     )  # fmt: skip
     directory, refusals, authentication = await open_access(settings, store, clock)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
-        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics,
-        transactions=transactions, ids=ids, pruner=pruner, scheduler=Scheduler(store, clock, jobs),
+        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
+        back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
+        series_days=days,
         backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
+
+
+async def _series_days(system: SystemTable, store: Store, clock: Clock) -> SeriesDays:
+    """The history of figures, with the minutes that were kept."""
+    days = SeriesDays(system, Series(FIGURES))
+    await StoreCalls(store)(days.load, clock.now_ms())
+    return days
 
 
 def _transaction_log(settings: Settings, store: Store) -> TransactionLog:

@@ -194,6 +194,9 @@ class ProxySettings:
     groups_header: Annotated[
         str, HeaderName("the header in which it names the user's groups, with commas between them")
     ] = "X-Forwarded-Groups"
+    do_as: Annotated[
+        bool, Flag("let a proxy name the user in the query parameter doAs in place of the header, as Apache Knox does")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -591,12 +594,15 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """One setting as people see it: its value as in the settings file, its origin, and whether it can change live."""
+    """One setting as people see it: its value as in the settings file, its origin, whether it can change live, and what it means."""
 
     key: str
     value: str
     origin: str
     live: bool
+    meaning: str
+    default: str
+    values: str
 
 
 @functools.cache
@@ -630,7 +636,9 @@ def effective(settings: Settings) -> list[EffectiveSetting]:
         value = value_of(settings, key)
         hidden = origin.secret or (key.is_secret and value is not None)
         text = _HIDDEN if hidden else key.kind.write(value)
-        shown.append(EffectiveSetting(key.name, text, origin.text, key.live))
+        values = key.kind.describe() + (f" ({key.unit})" if key.unit else "")
+        default = key.kind.write(key.default)
+        shown.append(EffectiveSetting(key.name, text, origin.text, key.live, key.kind.help, default, values))
     return shown
 
 

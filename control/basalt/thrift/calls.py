@@ -13,6 +13,7 @@ from msgspec import structs
 
 from basalt.access import ownership
 from basalt.access.policy import Caller
+from basalt.access.quotas import OPEN_TRANSACTIONS, PUBLISH_BYTES, REQUESTS, Account, Quota, Quotas
 from basalt.access.resources import CLUSTER
 from basalt.commits.commit_stage import Guard
 from basalt.commits.coordinator import Coordinator
@@ -23,6 +24,7 @@ from basalt.errors import (
     ForbiddenError,
     InputError,
     SessionFencedError,
+    ThrottledError,
     TooLargeError,
     TransactionConflictError,
     TransactionEndedError,
@@ -96,6 +98,7 @@ class Served(NamedTuple):
     metrics: ThriftMetrics
     is_stopping: Callable[[], bool]
     caller: Callable[[], Caller]  # as whom all calls are judged, by the policy of the moment
+    quotas: Quotas  # of that one, as of any other principal
 
 
 class Calls:
@@ -150,15 +153,56 @@ class Calls:
         prompt = self._prompt.get(method.name)
         if prompt is None or (self._caller.policy is not None and not self._transactions.manager.is_known):
             return None
+        account, now_ms = self._account(method), self._served.clock.monotonic_ms()
+        if account is not None and (self._must_wait(account, arguments, now_ms) or self._must_count(account, method)):
+            return None
         self._judge(method, arguments)
-        return prompt(arguments, waiter)
+        begun = prompt(arguments, waiter)
+        if account is not None and begun is not None:
+            _charge(account, arguments, now_ms)
+        return begun
 
     async def answer(self, method: Method, arguments: Arguments) -> Pieces:
         """The result of one call. Raises what `refused` makes a result of."""
+        account = self._account(method)
+        if account is not None:
+            await self._admit(account, arguments)
         if self._caller.policy is not None and method.name in _ON_A_TRANSACTION:
             await self._transactions.manager.ensure_known()  # whose a transaction is, the log tells
         self._judge(method, arguments)
-        return await self._handlers[method.name](arguments)
+        if account is None or not self._must_count(account, method):
+            return await self._handlers[method.name](arguments)
+        there = self._transactions.state.open_of[ownership.principal_of(self._caller)]
+        now_ms = self._served.clock.monotonic_ms()
+        with self._served.quotas.one_more(account, OPEN_TRANSACTIONS, now_ms, there):
+            return await self._handlers[method.name](arguments)
+
+    def _account(self, method: Method) -> Account | None:
+        """The account that a call is charged to, where a quota limits the principal of this face. Probes are charged to nobody."""
+        quotas = self._served.quotas
+        if not quotas.are_on or _VERBS.get(method.name, "") is None:
+            return None
+        return quotas.account_of(self._caller, self._served.clock.monotonic_ms())
+
+    async def _admit(self, account: Account, arguments: Arguments) -> None:
+        """Charge one call; `ThrottledError`, kept back where its client was told to wait and came all the same."""
+        quotas, now_ms = self._served.quotas, self._served.clock.monotonic_ms()
+        try:
+            for quota in _rates(arguments):
+                quotas.admit_bytes(account, quota, now_ms)
+        except ThrottledError as error:
+            await asyncio.sleep(error.held_ms / 1_000)
+            raise
+        _charge(account, arguments, now_ms)
+
+    @staticmethod
+    def _must_wait(account: Account, arguments: Arguments, now_ms: float) -> bool:
+        return any(account.wait_ms(quota, now_ms) for quota in _rates(arguments))
+
+    @staticmethod
+    def _must_count(account: Account, method: Method) -> bool:
+        """Tell whether the call begins a transaction of a principal that may have so many open."""
+        return method.name.startswith("start") and account.rulings[OPEN_TRANSACTIONS.place].limit is not None
 
     @property
     def _caller(self) -> Caller:
@@ -349,6 +393,18 @@ class Calls:
         if isinstance(error, InputError):
             return types.TGenericException(_words(error), BAD_ARGUMENT)
         return None
+
+
+def _rates(arguments: Arguments) -> tuple[Quota, ...]:
+    """The rates that a call is charged to: one with a change set brings bytes, as over HTTP."""
+    return (REQUESTS, PUBLISH_BYTES) if arguments.get("changes") else (REQUESTS,)
+
+
+def _charge(account: Account, arguments: Arguments, now_ms: float) -> None:
+    account.charge(REQUESTS, 1, now_ms)
+    changes = arguments.get("changes")
+    if changes:
+        account.charge(PUBLISH_BYTES, sum(map(len, changes)), now_ms)
 
 
 def _needed(arguments: Arguments, name: str) -> Any:

@@ -125,6 +125,7 @@ class Totals:
         names = ("begun", "committed", "aborted", "invalidated", "conflicts", "timed_out", "forced")
         self.events = dict.fromkeys(names, 0)
         self.commits = Durations()
+        self.one_shots = 0  # of those that were committed
 
     def count(self, made: Sequence[Edit]) -> None:
         for edit in made:
@@ -132,6 +133,7 @@ class Totals:
             count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
             if kind in self._EVENTS:
                 self.events[self._EVENTS[kind]] += count
+                self.one_shots += kind is edits.OneShot
             if kind in self._MAY_TIME_OUT and edit.timed_out:  # type: ignore[attr-defined]
                 self.events["timed_out"] += count  # of ABORTING and ABORTED the first says so
 

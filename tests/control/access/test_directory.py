@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from basalt.access import directory as module
 from basalt.access.directory import Directory
-from basalt.access.policy import parse_grant
+from basalt.access.policy import GrantReader, parse_grant
 from basalt.access.principal import parse_principal
 from basalt.access.quotas import QuotaLimits, QuotaRow
 from basalt.access.records import GRANTS, KINDS, ROLES, TOKENS, VERSION, GrantUse, RoleRow, TokenRow, grant_id
@@ -237,6 +237,7 @@ def test_uses_of_grants_outlive_a_restart(clock):
         clock.advance(DAY_MS)
         again = Directory(store, clock, ())
         await again.start()
+        await again.read_uses()
         assert again.use_of(name) == GrantUse(used_ms, ("token:etl",))
         await again.close()
 
@@ -287,8 +288,8 @@ def test_where_others_change_without_end_the_caller_is_told_to_try_again(clock, 
 
 
 def test_ten_thousand_grants_are_parsed_once(clock, monkeypatch):
-    parsed = []
-    monkeypatch.setattr(module, "parse_grant", lambda *row: parsed.append(row) or parse_grant(*row))
+    parsed, read = [], GrantReader.__call__
+    monkeypatch.setattr(GrantReader, "__call__", lambda self, *row: parsed.append(row) or read(self, *row))
 
     async def story():
         first, _ = await two(MemoryStore(), clock)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from basalt.access import policy as policies
 from basalt.access import resources
-from basalt.access.policy import Caller, Grant, Policy, parse_grant
+from basalt.access.policy import Caller, Grant, GrantReader, Policy, parse_grant
 from basalt.access.principal import ANONYMOUS, Principal, internal, parse_principal
 from basalt.access.resources import CLUSTER, KINDS, VERBS, Resource, parse_resource
 from basalt.errors import ForbiddenError, InputError
@@ -242,3 +242,21 @@ def test_who_may_act_as_somebody_has_all_of_their_rights(grants, roles, superuse
                 verb,
                 resource,
             )
+
+
+@pytest.mark.parametrize("resource", ["cluster", "topic:shop:*", "transactions:token:a", "*"])
+def test_many_grants_are_read_as_one_is(resource):
+    read, verbs = GrantReader(), ("observe",)
+    expected = [parse_grant(f"token:{name}", verbs, resource) for name in "ab"]
+    assert [read(f"token:{name}", verbs, resource) for name in "ab"] == expected
+
+
+def test_what_is_wrong_with_one_of_many_grants_is_told_each_time():
+    read = GrantReader()
+    for _ in range(2):
+        with pytest.raises(InputError, match="means nothing on"):
+            read("token:a", ("operate",), "topic:shop:a")
+        with pytest.raises(InputError, match="no kind of principal"):
+            read("nobody", ("read",), "topic:shop:a")
+        with pytest.raises(InputError, match="is no resource"):
+            read("token:a", ("read",), "topic:shop")

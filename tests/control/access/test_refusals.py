@@ -24,7 +24,7 @@ def test_like_refusals_of_a_minute_are_one_line_with_their_number(caplog):
         "token:etl was refused write on topic:shop:orders, 1 times",
         "token:etl was refused write on topic:shop:orders, 5 times",
     ]
-    assert refusals.counts == {("write", "topic"): 6}
+    assert +refusals.counts == {("write", "topic"): 6}
     (found,) = refusals.newest(10)
     assert (found.count, found.last_ms - found.first_ms) == (6, 60_000)
 

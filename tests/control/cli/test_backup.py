@@ -44,6 +44,8 @@ def test_backups_are_listed_verified_and_deleted_and_the_audit_has_who(cli: Cli)
     assert (listed["name"], Path(listed["path"]).name) == ("nightly", "nightly")
     verified = cli("backup", "verify", "nightly")
     assert (verified.code, "nightly is whole" in verified.out) == (0, True)
+    assert "would back up as " in cli("backup", "create", "weekly", "--dry-run").out
+    assert cli("backup", "create", "nightly", "--dry-run").code == 4
     assert "would delete backup nightly" in cli("backup", "delete", "nightly", "--dry-run").out
     asked = cli("backup", "delete", "nightly")
     assert (asked.code, "--yes" in asked.err) == (2, True)

@@ -19,7 +19,7 @@ from tests.certificates import Authority
 from tests.control.client.scripted import ScriptedServer, answer, problem
 
 CANARY = "canary-5e1f0c77"
-TOPICS = answer(200, b"[]", content_type="application/json")
+TOPICS = answer(200, b'{"topics":[]}', content_type="application/json")
 LIST = ("topic", "list", "--all-namespaces")
 
 

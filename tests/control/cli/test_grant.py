@@ -7,7 +7,7 @@ import json
 import pytest
 
 from basalt.access.resources import KINDS, VERBS, shape
-from basalt.cli.commands.access.grant import DAYS_MAX, SHAPES, verbs_on
+from basalt.cli.commands.access.grant import DAYS_MAX, GRANTS_MAX, SHAPES, verbs_on
 from basalt.cli.failures import Usage
 from tests.control.cli.asking_server import asking, root, sent_by
 
@@ -62,7 +62,10 @@ def test_rights_are_given_used_listed_and_taken_back(root, sent_by):
     root("topic", "create", "orders")
     assert sent_by(token, "publish", "orders", "a").code == 5
     dry = root("grant", "add", "token:etl", "writer", "topic:shop:orders", "--dry-run")
-    assert dry.out == "would grant observe, write on topic:shop:orders to token:etl\n"
+    assert dry.out.splitlines() == [
+        "would grant observe, write on topic:shop:orders to token:etl",
+        "  token:etl gains observe, write on topic:shop:orders",
+    ]
     assert sent_by(token, "publish", "orders", "a").code == 5
     ran = root("grant", "add", "token:etl", "writer", "topic:shop:orders")
     assert (ran.code, ran.out) == (0, "granted observe, write on topic:shop:orders to token:etl\n")
@@ -79,6 +82,7 @@ def test_rights_are_given_used_listed_and_taken_back(root, sent_by):
     told = root("grant", "remove", row["id"], "--dry-run")
     assert "would take observe, write on topic:shop:orders from token:etl; last used 2" in told.out
     assert "by token:etl" in told.out
+    assert "  token:etl loses observe, write on topic:shop:orders" in told.out
     assert root("grant", "remove", row["id"]).code == 2  # nobody is there to ask
     assert (
         root("grant", "remove", row["id"], "--yes").out == "took observe, write on topic:shop:orders from token:etl\n"
@@ -94,6 +98,8 @@ def test_grants_that_nobody_needed_are_of_some_age(root):
     assert json.loads(root("grant", "unused", "-o", "json").out) == []
     assert root("grant", "unused", "--days", str(DAYS_MAX)).code == 0
     assert root("grant", "unused", "--days", str(DAYS_MAX + 1)).code == 2
+    assert root("grant", "list", "--limit", str(GRANTS_MAX)).code == 0
+    assert root("grant", "list", "--limit", str(GRANTS_MAX + 1)).code == 2
 
 
 def test_what_is_wrong_with_a_grant_is_told(root):

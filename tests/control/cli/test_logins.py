@@ -81,7 +81,7 @@ def test_another_login_is_made_with_the_credential_again(profiled):
 def test_a_login_goes_to_its_server_alone(profiled):
     profiled("auth", "login")
     stranger = ScriptedServer()
-    stranger.script = [answer(200, b"[]")]
+    stranger.script = [answer(200, b'{"topics":[]}')]
     assert profiled("topic", "list", "--url", stranger.url).code == 0
     assert stranger.seen[0].headers.get("authorization") is None
     stranger.close()

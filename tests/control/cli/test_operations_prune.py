@@ -37,6 +37,12 @@ def test_a_writer_that_failed_is_shown_with_what_holds_it(cli):
     (found,) = json.loads(cli("prune", "explain", pointer, "-o", "json").out)
     assert found["holds"][0]["cause"] == "lifetime"
     assert pointer in cli("prune", "explain", "--limit", "1000").out
+    listed = json.loads(cli("prune", "list", "--limit", "10000", "-o", "json").out)
+    assert [each["cause"] for each in listed if str(each["write_pointer"]) == pointer] == ["lifetime"]
+    listed = cli("prune", "list", "--limit", "1", "--cause", "lifetime")
+    assert listed.out.splitlines()[0].split()[:2] == ["WRITE", "POINTER"]
+    assert cli("prune", "list", "--after", pointer, "-o", "json").out.strip() == "[]"
+    assert "must be lifetime or " in cli("prune", "list", "--cause", "bad luck").err
 
 
 def test_a_run_tells_what_it_did_and_a_dry_one_what_it_would_do(cli):
@@ -60,6 +66,7 @@ def test_what_needs_regions_says_that_there_are_none(cli):
         ("prune", "regions"),
         ("prune", "regions", "--idle"),
         ("prune", "info", "abc"),
+        ("prune", "compact"),
         ("snapshot", "publish"),
     ):
         ran = cli(*arguments)
@@ -111,6 +118,16 @@ def test_a_region_is_shown_with_its_files(cli, regions_url: str):
     detail = json.loads(cli("prune", "info", "m1", "--url", regions_url, "-o", "json").out)
     assert [each["name"] for each in detail["store_files"]] == ["f1"]
     assert cli("prune", "info", "abc", "--url", regions_url).code == 3
+
+
+def test_compactions_are_tried_dry_and_asked_for(cli, regions_url: str):
+    tried = cli("prune", "compact", "m1", "m2", "--dry-run", "--url", regions_url)
+    assert tried.out.splitlines()[0].split() == ["ID", "TABLE", "SERVER", "FILES", "SIZE"]
+    assert tried.out.splitlines()[-1] == "would ask for compactions of 2 regions"
+    done = cli("prune", "compact", "m1", "--reason", "old files", "--url", regions_url, "-o", "json")
+    assert [each["id"] for each in json.loads(done.out)["regions"]] == ["m1"]
+    assert cli("prune", "compact", "abc", "--url", regions_url).code == 3
+    assert cli("prune", "compact", "--url", regions_url).out == "asked for compactions of 0 regions\n"
 
 
 def test_a_snapshot_is_published_and_then_shown(cli, regions_url: str):

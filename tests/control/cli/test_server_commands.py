@@ -320,7 +320,12 @@ def test_jobs_are_listed_run_paused_and_resumed_with_history(cli):
     names = [row["name"] for row in rows(cli("job", "list", "-o", "json"))]
     assert {"retention", "log-snapshot", "stats"} <= set(names)
     assert "would run" in cli("job", "run", "stats", "--dry-run").out
-    assert cli("job", "run", "stats").code == 0
+    assert "would resume job stats: nothing changes" in cli("job", "resume", "stats", "--dry-run").out
+    assert "ran job stats: ok in" in cli("job", "run", "stats", "--reason", "a try", "--as", "ada").out
+    (line,) = rows(cli("audit", "list", "--limit", "1", "-o", "json"))
+    assert (line["act"], line["name"], line["reason"]) == ("run job", "ada", "a try")
+    assert json.loads(cli("job", "show", "stats", "-o", "json").out)["last_outcome"] == "ok"
+    assert "every" in cli("job", "show", "stats").out
     assert len(rows(cli("job", "history", "stats", "-o", "json"))) >= 1
     assert cli("job", "pause", "stats").code == 0
     assert [row["paused"] for row in rows(cli("job", "list", "-o", "json")) if row["name"] == "stats"] == [True]
@@ -328,6 +333,11 @@ def test_jobs_are_listed_run_paused_and_resumed_with_history(cli):
     assert [row["paused"] for row in rows(cli("job", "list", "-o", "json")) if row["name"] == "stats"] == [False]
     assert cli("job", "list").out.splitlines()[0].split()[:4] == ["NAME", "ENABLED", "PAUSED", "RUNNING"]
     assert "ok" in cli("job", "history", "stats").out.splitlines()[1]
+
+
+def test_a_server_tells_whether_others_share_its_store(cli):
+    assert json.loads(cli("cluster", "show", "-o", "json").out)["shared"] is False
+    assert "lease age" in cli("cluster", "show").out
 
 
 def test_the_server_tells_its_settings(cli):

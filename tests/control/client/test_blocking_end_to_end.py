@@ -370,7 +370,15 @@ def test_operators_are_answered(side, connected):
     assert side.do(connected.version()).version == basalt.__version__
     admin = connected.admin
     assert "shop" in side.do(admin.namespaces())
-    for answer in (admin.topics(), admin.topics(namespace="shop"), admin.jobs(), admin.settings(), admin.store()):
+    for answer in (
+        admin.topics(),
+        admin.topics(namespace="shop"),
+        admin.jobs(),
+        admin.settings(),
+        admin.store(),
+        admin.alerts(),
+        admin.process(),
+    ):
         assert side.do(answer)
     assert side.do(admin.snapshot())
 

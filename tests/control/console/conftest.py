@@ -14,14 +14,17 @@ from basalt.console.app import PAGES
 from basalt.http.app import build_app
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.tree import AuthSettings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
 from tests.control.http.conftest import Client, Reply
+from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, PaperCluster
 
 FORM = "application/x-www-form-urlencoded"
 BOOTSTRAP = "b" * 40
 ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token=BOOTSTRAP))
+TERMS = Settings(transactions=TransactionSettings(lifetime_ms_max=LIFETIME_MS, long_timeout_ms=LIFETIME_MS))
 BLOCKS = frozenset(("td", "th", "dt", "dd", "li", "p", "h1", "h2", "h3", "label", "button"))
 VOID = frozenset(("meta", "link", "input", "img", "br", "hr"))
 
@@ -33,7 +36,9 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.status = reply.status
         self.tags: list[tuple[str, dict[str, str]]] = []
+        self.lines: list[str] = []  # to be copied
         self._open: list[str] = []
+        self._line = False
         self._parts: list[str] = []
         assert reply.header("content-type") == "text/html; charset=utf-8", (reply.status, reply.body)
         assert b"default-src 'none'" in dict(reply.headers)[b"content-security-policy"]
@@ -47,16 +52,22 @@ class Page(HTMLParser):
         assert not [name for name in given if name.startswith("on") or name == "style"], given
         assert tag != "script" or given.get("src", "").startswith("/console/assets/")
         self.tags.append((tag, given))
+        if "data-copy" in given:
+            self.lines.append("")
+            self._line = True
         if tag not in VOID:
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
+        self._line = self._line and tag != "code"
         if tag in BLOCKS:
             self._parts.append(" ")
 
     def handle_data(self, data: str) -> None:
         self._parts.append(data)
+        if self._line:
+            self.lines[-1] += data
 
     def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
         """The attributes of the elements of this kind that have these."""
@@ -133,6 +144,35 @@ def connect(runner: asyncio.Runner) -> Iterator[Callable[[Settings], Client]]:
     yield open_one
     for services in opened:
         runner.run(services.close())
+
+
+@pytest.fixture
+def clustered(runner: asyncio.Runner) -> Iterator[tuple[Client, PaperCluster]]:
+    """A client of a server whose store has regions, if only on paper."""
+    store = MemoryStore(atomic=False)
+    cluster = PaperCluster(SystemTable(store.table("system")))
+    services = runner.run(open_services(TERMS, None, store=store, clock=ManualClock(), cluster=cluster))
+    client = Client(services, runner)
+    client.app = build_app(services, further_routes=PAGES)
+    yield client, cluster
+    runner.run(services.close())
+
+
+def failed_writer(api: Api) -> int:
+    """A writer on the invalid list, with a row in a topic; its pointer."""
+    if "orders" not in api("GET", "/v1/namespaces/shop/topics"):
+        api("PUT", "/v1/namespaces/shop/topics/orders")
+    begun = api("POST", "/v1/transactions", {"snapshot": False})
+    sent = {"transactionWritePointer": begun["writePointer"], "messages": ["lost"]}
+    api("POST", "/v1/namespaces/shop/topics/orders/publish", sent)
+    assert api("POST", f"/v1/transactions/{begun['id']}/invalidate") == {"invalidated": True}
+    return int(begun["writePointer"])
+
+
+def outlive(client: Client) -> None:
+    """Let the time pass until the lifetime of no writer goes on."""
+    assert isinstance(client.clock, ManualClock)
+    client.clock.advance(LIFETIME_MS + SKEW_MS + 1_000)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from basalt.console.page import PANEL_NAME_CHARS_MAX, POLICY, inside_console
+from basalt.console.page import PANEL_NAMES_CHARS_MAX, POLICY, inside_console
 from tests.control.console.conftest import ASKED, BOOTSTRAP, FORM, Api, Browser, Page
 
 
@@ -24,13 +24,17 @@ def test_a_panel_is_made_of_one_call_and_can_be_had_alone(browser):
     assert [each["id"] for each in alone.all("section")] == ["panel-jobs"]
     assert alone.all("html") == []
     assert browser.page("/console?panel=none").all("section") == []
-    assert browser.get(f"/console?panel={'x' * (PANEL_NAME_CHARS_MAX + 1)}").status == 400
+    both = browser.page("/console?panel=audit,jobs").all("section")
+    assert [each["id"] for each in both] == ["panel-jobs", "panel-audit"], "in the page's order"
+    assert browser.get(f"/console?panel={'x' * (PANEL_NAMES_CHARS_MAX + 1)}").status == 400
 
 
 def test_the_calls_of_a_page_are_what_a_client_gets(browser, api):
     found = browser.get("/console?json=true").json()
     assert found["audit"] == {
         "call": "GET /v1/admin/audit?limit=10",
+        "curl": "curl -sS 'http://localhost/v1/admin/audit?limit=10'",
+        "cli": "basalt audit list --limit 10",
         "status": 200,
         "answer": api("GET", "/v1/admin/audit"),
     }
@@ -103,3 +107,53 @@ def over(app, scheme: str):
         await app({**scope, "scheme": scheme}, receive, send)
 
     return asked
+
+
+HTML = {"Accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "told"),
+    [
+        ("/console?colour=red", 400, "query parameter &#x27;colour&#x27; is not one of this call"),
+        ("/console/jobs?panel=<script>&panel=2", 400, "query parameter panel is given twice"),
+        ("/console?x%E2%80%AE=1", 400, "query parameter &#x27;x\\u202e&#x27; is not one of this call"),
+        ("/console/regions/compact", 405, "GET is not a method of /console/regions/compact"),
+        ("/console/assets/0/none", 404, "the console has no such file"),
+    ],
+)
+def test_a_browser_is_told_on_a_page_what_is_wrong_with_its_request_and_a_program_in_json(client, target, status, told):
+    reply = client.call("GET", target, **HTML)
+    page = Page(reply)
+    assert (page.status, told.encode() in reply.body) == (status, True), reply.body
+    assert [each for each in page.links if not each.startswith("/console")] == []
+    assert len(page.all("p", **{"data-told": ""})) == 1, "an open page shows it"
+    assert [len(page.all(tag)) for tag in ("main", "h1", "title", "script")] == [1, 1, 1, 0]
+    assert client.call("GET", target).code
+
+
+def test_another_name_than_the_servers_is_refused_on_a_page(client):
+    reply = client.call("GET", "/console", Host="evil.example", **HTML)
+    assert (reply.status, "wrong host" in Page(reply).text.lower()) == (421, True)
+
+
+def test_what_the_server_does_wrong_is_told_on_a_page_without_its_details(client, monkeypatch):
+    def broken(*given: object) -> None:
+        raise OSError("secret")
+
+    monkeypatch.setattr("basalt.console.pages.jobs.Visit", broken)
+    reply = client.call("GET", "/console/jobs", **HTML)
+    assert (reply.status, b"secret" in reply.body, Page(reply).status) == (500, False, 500)
+
+
+def test_pages_of_a_server_that_is_about_to_stop_are_pages_and_say_so(client):
+    browser = Browser(client)
+    plan = browser.plan("/console/jobs/stats/run")
+    client.services.stop_waiting()
+    client.run(client.services.scheduler.stop())
+    client.run(client.services.writer.stop())
+    page = browser.page("/console")
+    assert (page.status, "stopping" in page.text) == (200, True)
+    assert browser.page("/console/jobs").status == 200
+    refused = Page(browser.post("/console/jobs/stats/run", {**plan.fields, "reason": "late"}))
+    assert (refused.status, "the server is shutting down: no job is started" in refused.text) == (503, True)

@@ -17,6 +17,7 @@ from basalt.errors import (
 )
 from basalt.groups import groups
 from basalt.operations import jobs
+from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired
@@ -191,8 +192,9 @@ async def test_the_job_names_so_many_groups_that_were_forgotten(shop: Wired, mon
     shop.clock.advance(1_000)
     services = shop.services
     report = await jobs.save_stats(
-        services.topic_stats, services.markers, services.producers, services.groups, services.audit
-    )
+        services.topic_stats, services.markers, services.producers, services.groups, services.audit, services.series_days,
+        StoreCalls(services.store), shop.clock,
+    )  # fmt: skip
     assert report["groups_expired"] == f"{A}/one"
 
 

@@ -326,7 +326,7 @@ def test_metrics_and_the_log_have_both_alike(client, caplog):
     first, second = ({**line, "requestId": "", "durationMs": 0} for line in lines[-2:])
     assert first == second
     assert first["route"].endswith("/publish")
-    counted = client.app.metrics._durations[(first["route"], "POST", 2)]
+    counted = client.app.metrics.durations[(first["route"], "POST", 2)]
     assert sum(counted.counts) == 2
 
 

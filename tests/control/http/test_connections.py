@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt.http.asgi.connections import TOLD_S, Connections
+from basalt.errors import ThrottledError
+from basalt.http.asgi.connections import RETRY_MS, STREAMS_MAX, STREAMS_OF_LOGIN_MAX, TOLD_S, Connections, OpenStreams
 from basalt.http.asgi.protocol import HttpConnection
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -122,3 +123,29 @@ def test_the_metrics_tell_connections_and_those_that_were_refused(client) -> Non
     assert "basalt_connections 1.0" in shown
     assert 'basalt_connections_refused_total{limit="total"} 1.0' in shown
     assert 'basalt_connections_refused_total{limit="address"} 0.0' in shown
+
+
+def test_a_login_has_so_many_streams_and_others_have_theirs():
+    streams = OpenStreams()
+    with ExitStack() as open_ones:
+        for _ in range(STREAMS_OF_LOGIN_MAX):
+            open_ones.enter_context(streams.one_more("ada"))
+        with pytest.raises(ThrottledError, match="4 open streams of yours") as refused:
+            open_ones.enter_context(streams.one_more("ada"))
+        assert refused.value.retry_after_ms == RETRY_MS
+        open_ones.enter_context(streams.one_more("bob"))
+        assert len(streams) == STREAMS_OF_LOGIN_MAX + 1
+    assert len(streams) == 0
+    with streams.one_more("ada"):
+        assert len(streams) == 1
+
+
+def test_a_server_has_so_many_streams():
+    streams = OpenStreams()
+    with ExitStack() as open_ones:
+        for number in range(STREAMS_MAX):
+            open_ones.enter_context(streams.one_more(f"user {number}"))
+        with pytest.raises(ThrottledError):
+            open_ones.enter_context(streams.one_more("one more"))
+    with streams.one_more("one more"):
+        pass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from basalt.access.policy import Caller, Policy, parse_grant
 from basalt.access.principal import parse_principal
 from basalt.http.app import ANYBODY
@@ -33,5 +31,14 @@ def test_a_body_and_the_address_of_who_looks_at_the_page_go_along(client):
 def test_an_answer_that_no_page_could_show_is_not_kept(client, monkeypatch):
     assert ANSWER_BYTES_MAX >= 1 << 20
     monkeypatch.setattr(inside, "ANSWER_BYTES_MAX", 10)
-    with pytest.raises(ValueError, match="longer than 10 bytes"):
-        client.run(client.app.ask(ANYBODY, InsideCall("GET", "/openapi.json")))
+    refused = client.run(client.app.ask(ANYBODY, InsideCall("GET", "/openapi.json")))
+    assert (refused.status, refused.header(b"content-type")) == (413, b"application/problem+json")
+    assert b"too_large" in refused.body
+
+
+def test_a_call_with_a_key_is_done_once(client):
+    path = client.topic()
+    call = InsideCall("POST", f"{path}/records", b'{"records":[{"payload":"a"}]}', once="k1")
+    for _ in range(2):
+        assert client.run(client.app.ask(ANYBODY, call)).status == 200
+    assert client.payloads(path) == ["a"]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from basalt.http.routes.pruning import INVALID_MAX
 from basalt.operations import prune_reports
+from basalt.operations.prune_reports import COMPACTIONS_MAX
+from basalt.pruning.prune import COMPACTIONS_BY_HAND
 from basalt.server.wiring import open_services
 from basalt.settings import Settings, TransactionSettings
+from basalt.settings.tree import HBaseSettings, StoreSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -87,10 +92,100 @@ def test_the_embedded_store_tells_what_holds_a_writer_and_prunes_it(client: Clie
 def test_a_store_without_regions_says_so(client: Client):
     for target in ("/regions", "/regions/abc"):
         reply = client.call("GET", PRUNE + target)
-        assert (reply.status, reply.code) == (409, "conflict")
+        assert (reply.status, reply.code) == (409, "no_regions")
     reply = client.call("POST", "/v1/admin/snapshot/publish")
-    assert (reply.status, reply.code) == (409, "conflict")
+    assert (reply.status, reply.code) == (409, "no_regions")
     assert client.call("GET", "/v1/admin/snapshot").json()["published"] is None
+
+
+def test_the_invalid_list_is_read_page_by_page_and_by_what_its_writers_wait_for(client: Client):
+    old = ended_writer(client)
+    young = [failed_writer(client) for _ in range(3)]
+    whole = get(client, "/invalid")
+    assert [each["writePointer"] for each in whole["writers"]] == [old, *young]
+    assert [each["cause"] for each in whole["writers"]] == ["note", *["lifetime"] * 3]
+    assert (whole["invalid"], whole["next"], whole["writers"][0]["freedBy"]) == (
+        4,
+        None,
+        "the next run of the job retention",
+    )
+    found, after = [], 0
+    for _ in range(3):
+        page = get(client, f"/invalid?limit=2&after={after}")
+        found += [each["writePointer"] for each in page["writers"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert found == [old, *young]
+    assert [each["writePointer"] for each in get(client, "/invalid?cause=note")["writers"]] == [old]
+    page = get(client, f"/invalid?cause=lifetime&limit=2&after={old}")
+    assert ([each["writePointer"] for each in page["writers"]], page["next"]) == (young[:2], young[1])
+    assert get(client, f"/invalid?cause=lifetime&after={young[1]}")["next"] is None
+    client.call("POST", "/v1/admin/jobs/retention/run")
+    first = get(client, "/invalid?limit=1")["writers"][0]
+    assert (first["cause"], first["freedBy"]) == (None, None), "the next run prunes it"
+    for target in ("/invalid?cause=bad%20luck", "/invalid?after=-1", f"/invalid?limit={INVALID_MAX + 1}"):
+        assert client.call("GET", PRUNE + target).status == 400
+
+
+def test_regions_are_compacted_by_name_or_those_that_hold_back_the_oldest_writers(
+    clustered: tuple[Client, PaperCluster],
+):
+    client, cluster = clustered
+    writer = ended_writer(client)
+    cluster.report_all(client.clock.now_ms())
+    cluster.report(client.clock.now_ms(), file(-1, writer))
+    planned = client.call("POST", f"{PRUNE}/compact?dryRun=true").json()
+    server = cluster.listed[0].server
+    assert planned == {
+        "regions": [{"id": "m1", "table": "message", "server": server, "files": 1, "bytes": 100}], "dryRun": True
+    }  # fmt: skip
+    assert cluster.compacted == []
+    done = client.call("POST", f"{PRUNE}/compact?reason=old", {}).json()
+    assert (done["regions"], done["dryRun"]) == (planned["regions"], False)
+    assert cluster.compacted == ["m1"]
+    client.call("POST", f"{PRUNE}/run")
+    assert cluster.compacted == ["m1"], "no run asks for it again so soon"
+    named = client.call("POST", f"{PRUNE}/compact", {"regions": ["p1", "m1", "p1"]}).json()
+    assert [each["id"] for each in named["regions"]] == ["p1", "m1"]
+    assert cluster.compacted == ["m1", "p1", "m1"]
+    lines = client.call("GET", "/v1/admin/audit").json()
+    assert [(line["act"], line["what"], line["reason"]) for line in lines if line["act"] == "compact"] == [
+        ("compact", "regions p1, m1", ""),
+        ("compact", "regions m1", "old"),
+    ]
+
+
+def test_compactions_that_cannot_be_are_refused_and_nothing_is_asked_for(
+    clustered: tuple[Client, PaperCluster], client: Client
+):
+    there, cluster = clustered
+    for regions, status in (([], 400), (["m1"] * (COMPACTIONS_MAX + 1), 400), (["m1", "gone"], 404)):
+        assert there.call("POST", f"{PRUNE}/compact", {"regions": regions}).status == status
+    assert cluster.compacted == []
+    assert there.call("POST", f"{PRUNE}/compact").json()["regions"] == [], "nothing holds a writer back"
+    assert there.call("GET", "/v1/admin/audit").json() == []
+    cluster.refuses = True
+    reply = there.call("POST", f"{PRUNE}/compact", {"regions": ["m1"]})
+    assert (reply.status, there.call("GET", "/v1/admin/audit").json()[0]["outcome"]) == (
+        503,
+        "failed: the gateway is away",
+    )
+    assert client.call("POST", f"{PRUNE}/compact").code == "no_regions"
+
+
+def test_where_no_run_asks_for_compactions_somebody_still_may(runner: asyncio.Runner, settings: Settings):
+    store = MemoryStore(atomic=False)
+    cluster = PaperCluster(SystemTable(store.table("system")))
+    none = replace(settings, store=StoreSettings(hbase=HBaseSettings(prune_compactions=0)))
+    services = runner.run(open_services(none, None, store=store, clock=ManualClock(), cluster=cluster))
+    client = Client(services, runner)
+    writer = ended_writer(client)
+    for region in ("m1", "m2", "p1", "c1"):
+        cluster.report(client.clock.now_ms(), file(-1, writer), of=region)
+    planned = client.call("POST", f"{PRUNE}/compact?dryRun=true").json()["regions"]
+    assert len(planned) == COMPACTIONS_BY_HAND
+    runner.run(services.close())
 
 
 def test_a_writer_that_is_not_invalid_is_not_explained(client: Client):
@@ -115,7 +210,7 @@ def test_regions_show_what_they_hold_back(clustered: tuple[Client, PaperCluster]
     assert [region["id"] for region in get(client, "/regions?show=idle")] == ["c1", "p1"]
     detail = get(client, "/regions/m1")
     assert detail["counters"] == {"kept": 7}
-    assert [each["name"] for each in detail["storeFiles"]] == ["f1", "old"]
+    assert [(each["name"], each["heldBack"]) for each in detail["storeFiles"]] == [("f1", 1), ("old", 0)]
     (explained,) = get(client, f"/explain?writePointer={writer}")
     assert [(hold["cause"], hold["region"], hold["file"]) for hold in explained["holds"]] == [
         ("file", "m1", "f1"),
@@ -193,7 +288,7 @@ def test_a_run_shows_so_many_pointers_and_counts_all(client, monkeypatch):
     assert client.call("DELETE", path).status == 200
     client.clock.advance(LIFETIME_MS + SKEW_MS + 1_000)
     for job in ("retention", "retention"):
-        assert client.call("POST", f"/v1/admin/jobs/{job}/run").json()["outcome"] == "ok"
+        assert client.call("POST", f"/v1/admin/jobs/{job}/run").json()["run"]["outcome"] == "ok"
     shown = client.call("POST", "/v1/admin/prune/run?dryRun=true").json()
     assert (shown["pruned"], len(shown["pointers"])) == (3, 2)
 

@@ -20,7 +20,8 @@ from basalt.errors import ForbiddenError
 from basalt.http.app import ANYBODY, OPERATIONS, build_app
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head
-from basalt.http.routes.route_table import Operation, Request, Routes, RouteTable
+from basalt.http.routes.route_table import Operation, Request, RouteTable
+from basalt.http.routing import Routes
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
 from basalt_engine.table import TABLE_NAMES, Row
@@ -84,6 +85,7 @@ def made(client: Client) -> World:
     claim = int(client.call("POST", f"{path}/groups/billing/fetch?limit=1").header("basalt-claim"))
     held = client.call("POST", f"{path}/groups/billing/acknowledge", {"claims": [claim], "transaction": begun["id"]})
     assert held.status == 200, held.body
+    client.run(client.app.sampler.look_at_groups(client.clock.now_ms()))
     pointer = str(begun["writePointer"])  # which names the transaction too, and in any installation
     return World(
         client,
@@ -186,6 +188,7 @@ def test_the_calls_that_take_no_right_are_these():
     }  # fmt: skip
     assert {called(each) for each in OPERATIONS if not each.needs.is_public and not each.needs.shown} == {
         "GET /v1/admin/namespaces",
+        "GET /v1/admin/series",
         "GET /v1/admin/tables",
         "GET /v1/admin/topics",
         "GET /v1/namespaces/{namespace}/tables",
@@ -225,6 +228,9 @@ def test_every_path_tells_its_methods_to_everybody(worlds):
 
 
 # What a query or a body names.
+
+
+LAG = "lag_messages:shop:orders/billing"
 
 
 class Example(NamedTuple):
@@ -273,6 +279,8 @@ DONE_BEFORE = (
 UNDER = (f"transact {OWN}",)
 DEAD = ("manage topic:shop:dead", "write topic:shop:dead")
 EXAMPLES = (
+    Example("GET /v1/admin/series", "?names=open", b"", ("observe cluster",)),
+    Example("GET /v1/admin/series", f"?names={LAG}", b"", ("observe group:shop:orders:billing",)),
     Example(f"POST {TOPIC}/publish", "", {**PUBLISHED, "messages": ["a"]}, UNDER),
     Example(f"POST {TOPIC}/store", "", {**PUBLISHED, "messages": ["a"]}, UNDER),
     Example(f"POST {TOPIC}/rollback", "", {**PUBLISHED, **PLACE}, UNDER),
@@ -428,13 +436,19 @@ def test_a_commit_that_is_refused_leaves_the_transaction_open(world: World):
 
 
 LISTS = {
+    "GET /v1/admin/series": (
+        "observe group:shop:orders:billing", lambda found: [each["name"] for each in found["figures"]],
+        [LAG, LAG.replace("messages", "seconds")],
+    ),
     "GET /v1/namespaces/{namespace}/topics": ("observe topic:shop:orders", lambda found: found, ["orders"]),
     "GET /v1/namespaces/{namespace}/tables": ("observe table:shop:accounts", lambda found: found, ["accounts"]),
     "GET /v1/admin/namespaces": ("observe topic:shop:orders", lambda found: found, ["shop"]),
     "GET /v1/admin/tables": (
         "observe table:shop:accounts", lambda found: [each["name"] for each in found["tables"]], ["accounts"],
     ),
-    "GET /v1/admin/topics": ("observe topic:shop:orders", lambda found: [each["name"] for each in found], ["orders"]),
+    "GET /v1/admin/topics": (
+        "observe topic:shop:orders", lambda found: [each["name"] for each in found["topics"]], ["orders"],
+    ),
     "GET /v1/transactions/sessions": (
         "observe session:s", lambda found: [each["name"] for each in found["sessions"]], ["s"],
     ),

@@ -22,7 +22,7 @@ def test_topics_are_told_with_all_metadata_deleted_ones_too(client):
     client.topic("orders", ttl=60)
     client.call("DELETE", client.topic("old"))
     client.topic("elsewhere", namespace="billing")
-    shown = client.call("GET", f"{ADMIN}/topics").json()
+    shown = client.call("GET", f"{ADMIN}/topics?deleted=true").json()["topics"]
     assert [(topic["namespace"], topic["name"], topic["generation"], topic["deleted"]) for topic in shown] == [
         ("billing", "elsewhere", 1, False),
         ("shop", "old", 1, True),
@@ -30,7 +30,7 @@ def test_topics_are_told_with_all_metadata_deleted_ones_too(client):
     ]
     assert shown[2]["properties"]["ttl"] == "60"
     assert shown[2]["createdMs"] == client.clock.now_ms()
-    shown = client.call("GET", f"{ADMIN}/topics?namespace=billing").json()
+    shown = client.call("GET", f"{ADMIN}/topics?namespace=billing").json()["topics"]
     assert [topic["name"] for topic in shown] == ["elsewhere"]
 
 
@@ -59,12 +59,53 @@ def test_a_job_is_listed_run_paused_and_resumed_and_has_a_history(client):
     names = [job["name"] for job in client.call("GET", f"{ADMIN}/jobs").json()]
     assert "retention" in names
     ran = client.call("POST", f"{ADMIN}/jobs/retention/run").json()
-    assert ran["outcome"] == "ok"
-    assert client.call("GET", f"{ADMIN}/jobs/retention/history").json()[0] == ran
-    assert client.call("POST", f"{ADMIN}/jobs/retention/pause").json()["paused"] is True
+    assert (ran["act"], ran["run"]["outcome"], ran["dryRun"]) == ("run", "ok", False)
+    assert client.call("GET", f"{ADMIN}/jobs/retention/history").json()[0] == ran["run"]
+    paused = client.call("POST", f"{ADMIN}/jobs/retention/pause").json()
+    assert (paused["paused"], paused["changed"], paused["run"]) == (True, True, None)
     (job,) = [job for job in client.call("GET", f"{ADMIN}/jobs").json() if job["name"] == "retention"]
     assert (job["paused"], job["lastOutcome"], job["nextRunMs"]) == (True, "ok", None)
+    assert client.call("GET", f"{ADMIN}/jobs/retention").json() == job
+    assert client.call("POST", f"{ADMIN}/jobs/retention/pause").json()["changed"] is False
     assert client.call("POST", f"{ADMIN}/jobs/retention/resume", {}).json()["paused"] is False
+
+
+def test_acts_on_a_job_are_tried_dry_and_kept_in_the_audit_with_their_reason(client):
+    job = f"{ADMIN}/jobs/retention"
+    for act, paused in (("run", False), ("pause", True), ("resume", False)):
+        planned = client.call("POST", f"{job}/{act}?dryRun=true").json()
+        assert (planned["dryRun"], planned["paused"], planned["run"]) == (True, paused, None)
+        assert planned == client.call("POST", f"{job}/{act}?dryRun=true").json(), (
+            "a plan stays the same while nothing happens"
+        )
+    assert planned["changed"] is False, "it is not paused"
+    assert client.call("GET", f"{job}/history").json() == []
+    assert client.call("GET", job).json()["paused"] is False
+    assert client.call("GET", f"{ADMIN}/audit").json() == []
+    for act in ("pause", "run", "resume"):
+        client.call("POST", f"{job}/{act}?reason=disk&as=ada")
+    lines = client.call("GET", f"{ADMIN}/audit").json()
+    assert [(line["act"], line["what"], line["name"], line["reason"]) for line in lines] == [
+        (f"{act} job", "job retention", "ada", "disk") for act in ("resume", "run", "pause")
+    ]
+    assert [line["outcome"] for line in lines] == ["done", "ok", "done"]
+
+
+def test_a_run_that_fails_is_told_and_the_audit_says_why(client, monkeypatch):
+    async def broken() -> None:
+        raise OSError("the disk is gone")
+
+    job = client.services.scheduler._jobs["stats"]
+    monkeypatch.setattr(job, "job", replace(job.job, run=broken))
+    ran = client.call("POST", f"{ADMIN}/jobs/stats/run").json()["run"]
+    assert (ran["outcome"], ran["error"]) == ("failed", "OSError: the disk is gone")
+    assert client.call("GET", f"{ADMIN}/audit").json()[0]["outcome"] == ran["error"]
+
+
+def test_a_server_that_has_its_store_to_itself_says_so(client):
+    shown = client.call("GET", f"{ADMIN}/cluster").json()
+    assert (shown["shared"], shown["leads"], shown["epoch"], shown["terms"]) == (False, True, 0, 0)
+    assert (shown["certificateEndsMs"], shown["startedMs"]) == (None, client.services.started_ms)
 
 
 def test_a_jobs_history_is_as_long_as_asked(client):
@@ -75,11 +116,14 @@ def test_a_jobs_history_is_as_long_as_asked(client):
 
 
 @pytest.mark.parametrize(
-    ("method", "call"), [("POST", "run"), ("POST", "pause"), ("POST", "resume"), ("GET", "history")]
+    ("method", "call"),
+    [("POST", "run"), ("POST", "run?dryRun=true"), ("POST", "pause"), ("POST", "resume"), ("GET", "history")],
 )
 def test_a_job_that_is_not_there_is_not_found(client, method, call):
     reply = client.call(method, f"{ADMIN}/jobs/sweep/{call}")
     assert (reply.status, reply.code) == (404, "job_not_found")
+    assert client.call("GET", f"{ADMIN}/jobs/sweep").code == "job_not_found"
+    assert client.call("GET", f"{ADMIN}/audit").json() == []
 
 
 def test_settings_are_told_with_their_origin_and_no_secret(connect, settings):
@@ -91,6 +135,9 @@ def test_settings_are_told_with_their_origin_and_no_secret(connect, settings):
         "value": "10MiB",
         "origin": "flag",
         "live": False,
+        "meaning": "largest request body, before and after decompression",
+        "default": "10MiB",
+        "values": "1KiB to 1GiB (bytes)",
     }
     assert by_key["store.kind"]["origin"] == "default"
     assert by_key["store.hbase.prefix"]["value"] != settings.store.hbase.prefix

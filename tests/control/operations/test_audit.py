@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from basalt.errors import ConflictError, CorruptionError, InputError, UnavailableError
-from basalt.operations.audit import TEXT_CHARS_MAX, Audit, Author, is_line
+from basalt.operations.audit import TEXT_CHARS_MAX, Audit, Author, Wanted, is_line
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -126,3 +126,25 @@ async def test_a_line_that_is_damaged_is_told(desk):
     SystemTable(desk.store.table("system")).write("audit", "1", b"{}")
     with pytest.raises(CorruptionError, match="audit:1"):
         await desk.audit.newest(1)
+
+
+async def test_lines_are_found_by_time_act_principal_and_what_they_are_about_page_by_page(desk):
+    began_ms = desk.clock.now_ms()
+    for number in range(6):
+        by = Author("192.0.2.7", principal=f"token:{'ab'[number % 2]}")
+        await desk.audit.act(f"act {number % 3}", f"Topic shop:t{number}", by, "", "r", lambda: desk.audit.newest(1))
+        desk.clock.advance(1_000)
+
+    async def found(limit: int = 100, **wanted: object) -> list[str]:
+        lines = await desk.audit.find(Wanted(**wanted), limit)  # type: ignore[arg-type]
+        return [line.what[-1] for _, line in lines]
+
+    assert await found() == ["5", "4", "3", "2", "1", "0"]
+    assert await found(from_ms=began_ms + 1_000, to_ms=began_ms + 3_000) == ["2", "1"]
+    assert await found(from_ms=began_ms + 3_000, to_ms=began_ms + 3_000) == []
+    assert await found(act="act 1") == ["4", "1"]
+    assert await found(principal="token:b", target="SHOP:t3") == ["3"]
+    assert await found(target="nothing") == []
+    page = await desk.audit.find(Wanted(principal="token:a"), 2)
+    assert await found(principal="token:a", after=page[-1][0]) == ["0"]
+    assert await found(to_ms=began_ms + 2_000, after=page[-1][0]) == ["1", "0"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from basalt.errors import BusyError, CorruptionError, JobNotFoundError, StoppingError
 from basalt.operations import scheduler as module
 from basalt.operations.jobs import Job, Report
-from basalt.operations.scheduler import RUNS_MAX, Run, Scheduler, next_start_ms, within
+from basalt.operations.scheduler import RUNS_MAX, JobFigures, Run, Scheduler, next_start_ms, within
 from basalt.settings import DayWindow, JobSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
@@ -437,3 +437,21 @@ def test_the_history_keeps_the_newest_runs(limit: int):
     for number in range(5):
         module.add_run(runs, Run(number, 1, "ok"))
     assert [run.started_ms for run in runs] == list(range(5 - limit, 5))
+
+
+async def test_the_figures_of_a_job_tell_when_it_last_went_well_and_how_often_it_failed_since(bench: Bench):
+    scheduler = bench.scheduler()
+    assert scheduler.figures()["retention"] == JobFigures(None, None, 0)
+    await scheduler.run_now("retention")
+    well_ms = bench.clock.now_ms()
+    bench.tally.error = BusyError("the queue is full")
+    for failures in (1, 2):
+        bench.clock.advance(MINUTE_MS)
+        await scheduler.run_now("retention")
+        assert scheduler.figures()["retention"] == JobFigures(well_ms, 0, failures)
+    restarted = bench.scheduler()
+    await restarted.jobs()  # reads what was kept
+    assert restarted.figures()["retention"] == JobFigures(well_ms, 0, 2)
+    bench.tally.error = None
+    await restarted.run_now("retention")
+    assert restarted.figures()["retention"] == JobFigures(bench.clock.now_ms(), 0, 0)

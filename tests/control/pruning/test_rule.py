@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from basalt.pruning.rule import (
     Cause,
     Certificates,
+    EmbeddedCertificate,
     Terms,
     blocked,
     due,
+    first_obstacles,
     held_by_files,
     key_space_fault,
     worth_compacting,
@@ -241,3 +245,37 @@ def test_the_ranges_of_one_regions_files_are_put_together():
     exact = TERMS._replace(skew_ms=0)
     assert held_by_files(report(M1, *files), exact, writers) == [range(2, 6), range(8, 9)]
     assert held_by_files(report(M1), exact, writers) == []
+
+
+MOMENTS = st.integers(1, 20)  # as many thousand ms: of pointers, of what files hold, of reports
+WRITERS = st.sets(MOMENTS)
+
+
+@given(
+    writers=WRITERS, elsewhere=WRITERS, files=st.lists(st.tuples(st.integers(-1, 20), MOMENTS), max_size=5), restored=st.sampled_from((0, 0, 9, 20)),
+    reported=st.sampled_from((7, 30, 30)), now=st.sampled_from((9, 30, 30)), oldest_edit=st.sampled_from((None, None, 6)), off=st.integers(-1, 1),
+)  # fmt: skip
+@example({4}, set(), [(-1, 4)], 0, 30, 30, None, 0)  # the newest that the file may hold
+def test_the_first_obstacles_of_many_writers_are_those_of_each(
+    writers, elsewhere, files, restored, reported, now, oldest_edit, off
+):
+    pointers = [pointer(each * 1_000) + off for each in sorted(writers)]
+    terms = Terms(
+        now * 1_000, 1_000, pointer(restored * 1_000), 100,
+        external_writers=frozenset(pointer(each * 1_000) + off for each in elsewhere),
+    )  # fmt: skip
+    found = [
+        file(-1 if decided < 0 else pointer(decided * 1_000), pointer(newest * 1_000 - 100))
+        for decided, newest in files
+    ]
+    edit_ms = EMPTY_MEMSTORE if oldest_edit is None else oldest_edit * 1_000
+    reports = {
+        "m1": report(M1, *found, report_ms=reported * 1_000, oldest_edit_ms=edit_ms),
+        "p1": report(P1, report_ms=30_000),
+        "c1": report(C1, report_ms=30_000),
+    }
+    notes = {each: ["a note"] for each in pointers[::3]}
+    for certificate in (Certificates([M1, P1, C1], reports, terms), EmbeddedCertificate(notes, terms)):
+        told = first_obstacles(certificate, pointers)
+        assert [cause for span, cause in told for _ in span] == [certificate.cause(each) for each in pointers]
+        assert [index for span, _ in told for index in span] == list(range(len(pointers)))

@@ -14,11 +14,13 @@ from basalt.client.attempts import Send
 from basalt.client.plans import Answer
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
+from basalt.console.assets import ASSETS
+from basalt.console.page import POLICY
 from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.tree import AuthSettings, ConsoleSettings
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
@@ -131,6 +133,38 @@ def test_a_standby_says_who_leads_and_does_nothing():
     run(story)
 
 
+def test_a_standby_shows_a_browser_its_health_and_the_way_to_the_same_page_of_its_leader():
+    async def story(leader: Server, standby: Server) -> None:
+        for method, target in (
+            ("GET", "/console"),
+            ("GET", "/console/transactions?owner=a%26b"),
+            ("POST", "/console/x/y"),
+        ):
+            answer = await standby.ask(method, target)
+            assert answer.status == 503
+            page = answer.body.decode()
+            assert f'<a href="{leader.url}{target}">' in page
+            assert "the lease cannot be read" not in page
+            assert f"standby: {leader.url} leads" in page
+            assert answer.headers["content-security-policy"] == POLICY
+            assert answer.headers["retry-after"]
+        style = await standby.ask("GET", ASSETS["console.css"].path)
+        assert (style.status, style.body) == (200, ASSETS["console.css"].content)
+        assert (await standby.ask("GET", "/consoles")).status == 503
+        assert "<script" not in (await standby.ask("GET", "/console/%3Cscript%3E?%3Cscript>")).body.decode()
+
+    run(story)
+
+
+def test_where_the_console_is_off_a_standby_has_no_page():
+    async def story() -> None:
+        async with pair(Settings(console=ConsoleSettings(enabled=False))) as (leader, standby):
+            answer = await standby.ask("GET", "/console")
+            assert json.loads(answer.body)["leader"] == leader.url
+
+    asyncio.run(story())
+
+
 def test_a_standby_refuses_another_name_and_another_origins_page_as_its_leader_does():
     async def story(leader: Server, standby: Server) -> None:
         for server in (leader, standby):
@@ -176,6 +210,12 @@ def test_both_tell_prometheus_who_leads():
         for server in (leader, standby):
             assert "basalt_leader_epoch 1.0" in figures[server]
             assert "basalt_tls_handshakes_going_on 0.0" in figures[server]
+            assert "basalt_event_loop_lag_max_seconds" in figures[server]
+            assert server.member.loop_lag.is_measured
+        leading = leader.member._serving
+        assert leading is not None
+        assert leading.services.watching is not None, "what alerts go by is looked at while it leads"
+        assert leading.services.loop_lag is leader.member.loop_lag
 
     run(story)
 

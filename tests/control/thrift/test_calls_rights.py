@@ -16,7 +16,7 @@ from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import topic_name
 from basalt.http.app import OPERATIONS, Frame
 from basalt.http.asgi.front import Front
-from basalt.http.routes.route_table import Routes
+from basalt.http.routing import Routes
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ThriftSettings
 from basalt.thrift.calls import BAD_ARGUMENT

@@ -121,7 +121,10 @@ class TokenRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
 
 
 class TokenInfo(Struct, frozen=True, rename="camel"):
-    """A token, without its secret. `state`: active, expired or revoked. A login has a `parent`: what it was made with."""
+    """A token, without its secret. `state`: active, expired or revoked. A login has a `parent`: what it was made with.
+
+    `used_ms` is when it last proved who calls, about to the second, and `used_from` from which address; null: never, as far as is known.
+    """
 
     id: str
     principal: str
@@ -133,13 +136,19 @@ class TokenInfo(Struct, frozen=True, rename="camel"):
     networks: tuple[str, ...]
     only: tuple[Rights, ...] | None
     parent: str
+    used_ms: int | None = None
+    used_from: str = ""
 
 
 class NewToken(Struct, frozen=True, rename="camel"):
-    """A token that was just made. It is shown this once: the server keeps only a hash. Null with `dryRun`: none was made."""
+    """A token that was just made. It is shown this once: the server keeps only a hash. Null with `dryRun`: none was made.
+
+    `beside` are the tokens of its principal that count already, without logins and the one that it takes the place of.
+    """
 
     token: str | None
     info: TokenInfo
+    beside: int = 0
 
     def __repr__(self) -> str:
         return f"NewToken(token={HIDDEN if self.token else None}, info={self.info})"
@@ -165,8 +174,19 @@ class GrantRequest(Struct, frozen=True, forbid_unknown_fields=True):
     resource: str
 
 
-class GrantInfo(Struct, frozen=True, rename="camel"):
-    """A grant. `used_ms` is when it was last needed, about to the minute, by `used_by`; null: never, as far as is known."""
+class RightsChange(Struct, frozen=True):
+    """The rights that a subject gains or loses by a change: those that it has by nothing else, its groups left aside."""
+
+    subject: str
+    gains: tuple[Rights, ...]
+    loses: tuple[Rights, ...]
+
+
+class GrantInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A grant. `used_ms` is when it was last needed, about to the minute, by `used_by`; null: never, as far as is known.
+
+    With `dryRun` `changes` says who would gain or lose what, of many members of a role the first ones; `left_out` are the others.
+    """
 
     id: str
     subject: str
@@ -176,6 +196,8 @@ class GrantInfo(Struct, frozen=True, rename="camel"):
     made_by: str
     used_ms: int | None
     used_by: tuple[str, ...]
+    changes: tuple[RightsChange, ...] = ()
+    left_out: int = 0
 
 
 class RoleRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,13 +206,29 @@ class RoleRequest(Struct, frozen=True, forbid_unknown_fields=True):
     members: tuple[str, ...]
 
 
-class RoleInfo(Struct, frozen=True, rename="camel"):
-    """A role."""
+class RoleInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A role. With `dryRun` `changes` says who would gain or lose what, of many members the first ones; `left_out` are the others."""
 
     name: str
     members: tuple[str, ...]
     changed_ms: int
     made_by: str
+    changes: tuple[RightsChange, ...] = ()
+    left_out: int = 0
+
+
+class SeenPrincipal(Struct, frozen=True, rename="camel"):
+    """A principal that called since the server started: when first and last, by which credential (its kind and id) last, from where.
+
+    `via` is the proxy that vouched for it.
+    """
+
+    principal: str
+    credential: str
+    via: str
+    address: str
+    first_ms: int
+    last_ms: int
 
 
 class RefusalInfo(Struct, frozen=True, rename="camel"):

@@ -4,6 +4,8 @@ and the document that tells an error.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -34,10 +36,26 @@ class JobRun(Struct, frozen=True, rename="camel"):
     detail: str
 
 
+class JobAct(Struct, frozen=True, rename="camel"):
+    """An operator's act on a job, `run`, `pause` or `resume`, or what it would be. `paused` is as it is afterwards.
+
+    `changed`: whether it changes anything. `run` is the run that was made; of a dry run, and of other acts, there is none.
+    """
+
+    name: str
+    act: str
+    help: str
+    paused: bool
+    changed: bool
+    dry_run: bool
+    run: JobRun | None = None
+
+
 class AuditLine(Struct, frozen=True, rename="camel"):
     """One act of an operator. `outcome` is `unfinished` during the act, or if the server ended in the middle of it.
 
     `principal` was proved to make the call, by `credential` (its kind and id), and through the proxy `via`; `name` is what they said.
+    `id` names the line: ids sort as times do, and the lines that come behind it are asked for by it.
     """
 
     at_ms: int
@@ -52,6 +70,7 @@ class AuditLine(Struct, frozen=True, rename="camel"):
     principal: str
     credential: str
     via: str
+    id: str = ""
 
 
 class PublishedSnapshot(Struct, frozen=True, rename="camel"):
@@ -111,6 +130,24 @@ class ExplainedWriter(Struct, frozen=True, rename="camel"):
     holds_left_out: int
 
 
+class InvalidWriter(Struct, frozen=True, rename="camel"):
+    """A writer on the invalid list: the first thing that is in its way, and what frees it; null: the next run prunes it."""
+
+    write_pointer: int
+    began_ms: int
+    ends_ms: int
+    cause: str | None
+    freed_by: str | None
+
+
+class InvalidList(Struct, frozen=True, rename="camel"):
+    """A page of the invalid list, oldest first. `invalid`: all that are on it. The next page begins `after` its `next`, null at the end."""
+
+    writers: tuple[InvalidWriter, ...]
+    invalid: int
+    next: int | None
+
+
 class PruneStatus(Struct, frozen=True, rename="camel"):
     """The state of pruning. `regions` is null where the store has none."""
 
@@ -145,13 +182,17 @@ class RegionInfo(Struct, frozen=True, rename="camel"):
 
 
 class RegionFile(Struct, frozen=True, rename="camel"):
-    """A file of a region; it can hold rows of writers above `decided` (-1: of any) up to `newest`."""
+    """A file of a region; it can hold rows of writers above `decided` (-1: of any) up to `newest`.
+
+    `held_back`: the writers whose lifetime is over that it may hold.
+    """
 
     name: str
     decided: int
     newest: int
     bytes: int
     modified_ms: int
+    held_back: int
 
 
 class RegionDetail(RegionInfo, frozen=True, rename="camel"):
@@ -163,6 +204,29 @@ class RegionDetail(RegionInfo, frozen=True, rename="camel"):
     snapshot_time_ms: int | None
     store_files: tuple[RegionFile, ...]
     counters: dict[str, int]
+
+
+class CompactionRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The regions to be compacted, by id. Left out: those that a prune run would ask for, whose files hold back the oldest writers."""
+
+    regions: tuple[str, ...] | None = None
+
+
+class CompactedRegion(Struct, frozen=True, rename="camel"):
+    """A region whose files are written anew: how many, and how large they are."""
+
+    id: str
+    table: str
+    server: str
+    files: int
+    bytes: int
+
+
+class Compactions(Struct, frozen=True, rename="camel"):
+    """The compactions that were asked for, or would be. HBase makes them soon, one after another."""
+
+    regions: tuple[CompactedRegion, ...]
+    dry_run: bool
 
 
 class PrunedWriters(Struct, frozen=True, rename="camel"):
@@ -238,12 +302,18 @@ class Version(Struct, frozen=True):
 
 
 class SettingInfo(Struct, frozen=True):
-    """A setting in force, where it came from, and whether it can change live; the values of secrets are not shown."""
+    """A setting in force, where it came from, and whether it can change live; the values of secrets are not shown.
+
+    `meaning` says what it is for, `default` what it is where nobody sets it, and `values` what it may be.
+    """
 
     key: str
     value: str
     origin: str
     live: bool = False
+    meaning: str = ""
+    default: str = ""
+    values: str = ""
 
 
 class ChangedSetting(Struct, frozen=True):
@@ -271,13 +341,38 @@ class StoreTable(Struct, frozen=True):
 
 
 class StoreInfo(Struct, frozen=True, rename="camel"):
-    """The store, and the installation that it belongs to."""
+    """The store, and the installation that it belongs to. `gateways`: where this server gets to it, for one on other machines.
+
+    The rows of topics and tables are spread over `buckets`.
+    """
 
     kind: str
     atomic: bool
     instance: str
     started_ms: int
     tables: tuple[StoreTable, ...]
+    buckets: int
+    gateways: tuple[str, ...]
+
+
+class ClusterInfo(Struct, frozen=True, rename="camel"):
+    """The server that answers, and its part among those that share the store.
+
+    `shared`: others may take over from it. `holder`, `url`, `epoch` and `lease_ms` are of its lease, which it renewed `lease_age_ms` ago
+    and has taken `terms` times since its start. `certificate_ends_ms`: when its certificate ends; null where it speaks no TLS.
+    """
+
+    version: str
+    started_ms: int
+    shared: bool
+    leads: bool
+    holder: str
+    url: str
+    epoch: int
+    lease_ms: int
+    lease_age_ms: int
+    terms: int
+    certificate_ends_ms: int | None
 
 
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
@@ -293,6 +388,26 @@ class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
     oldest_in_progress: str | None
     oldest_began_ms: int | None
     published: PublishedSnapshot | None
+
+
+class SeriesFigure(Struct, frozen=True):
+    """A figure whose history is kept: its name, its unit ("" for a number of things), and what it says."""
+
+    name: str
+    unit: str
+    help: str
+
+
+class SeriesPage(Struct, frozen=True, rename="camel"):
+    """Figures over a time: the beginnings of slots of `step_ms`, and by figure a value for each; null is a gap.
+
+    `figures` are those that were asked for, or all that there are where none was.
+    """
+
+    step_ms: int
+    time: tuple[int, ...]
+    values: dict[str, tuple[float | None, ...]]
+    figures: tuple[SeriesFigure, ...]
 
 
 class BackupRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -311,6 +426,12 @@ class Backup(Struct, frozen=True, rename="camel"):
     bytes: int
 
 
+class MadeBackup(Backup, frozen=True, rename="camel"):
+    """The backup that was made; or would be: then its time, files and bytes are 0."""
+
+    dry_run: bool = False
+
+
 class BackupPage(Struct, frozen=True, rename="camel"):
     """A page of a backup's verification: some of its files, or at last its rows, compared with what the store wrote.
 
@@ -324,3 +445,96 @@ class BackupPage(Struct, frozen=True, rename="camel"):
     checked_bytes: int
     faults: tuple[str, ...]
     next: str | None
+
+
+class Alert(Struct, frozen=True, rename="camel"):
+    """An alert of this server, in words. `labels` tell which of several; `expression` is its condition in Prometheus' language.
+
+    `state`: `firing`; `pending`, true since `since_ms`, but not yet for `for_ms`; `ok`, not true; `elsewhere`, only Prometheus can tell.
+    `runbook` is the section of the runbook that says what to do.
+    """
+
+    name: str
+    severity: Literal["critical", "warning", "info"]
+    state: Literal["firing", "pending", "ok", "elsewhere"]
+    text: str
+    labels: dict[str, str]
+    value: float | None
+    since_ms: int | None
+    for_ms: int
+    expression: str
+    runbook: str
+
+
+class AlertList(Struct, frozen=True, rename="camel"):
+    """The alerts at one time. What is asked over time is known since `watched_ms`, which is when the server began to serve."""
+
+    at_ms: int
+    watched_ms: int
+    alerts: tuple[Alert, ...]
+
+
+class ProcessQueue(Struct, frozen=True, rename="camel"):
+    """Something that waits in the server: how many, their bytes, and the most there may be (null: not counted, or no limit of its own)."""
+
+    name: str
+    length: int | None
+    length_max: int | None
+    bytes: int | None
+    bytes_max: int | None
+
+
+class ProcessCache(Struct, frozen=True, rename="camel"):
+    """Something that is kept in memory so that it need not be read, or made, again. Hits and misses since the start; null: not counted."""
+
+    name: str
+    entries: int | None
+    entries_max: int | None
+    bytes: int | None
+    bytes_max: int | None
+    hits: int | None
+    misses: int | None
+
+
+class ProcessThreads(Struct, frozen=True):
+    """The threads of one name, which says what they are for."""
+
+    name: str
+    threads: int
+
+
+class ProcessGateway(Struct, frozen=True, rename="camel"):
+    """A pool of connections to HBase's gateway. `waits`: calls for which none was free at once; times are those of each try."""
+
+    gateway: str
+    pool: str
+    lent: int
+    idle: int
+    connections_max: int
+    waits: int
+    calls: int
+    refused: int
+    lost: int
+    mean_ms: float | None
+
+
+class ProcessInfo(Struct, frozen=True, rename="camel"):
+    """The server's process from within. `loop_lag_ms_max` is the worst of the last minute; null: where the system does not tell."""
+
+    pid: int
+    version: str
+    python: str
+    started_ms: int
+    at_ms: int
+    cpu_seconds: float
+    resident_bytes: int | None
+    open_files: int | None
+    loop_lag_ms: float
+    loop_lag_ms_max: float
+    tasks: int
+    connections: int
+    connections_max: int
+    queues: tuple[ProcessQueue, ...]
+    caches: tuple[ProcessCache, ...]
+    threads: tuple[ProcessThreads, ...]
+    gateways: tuple[ProcessGateway, ...]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+TOPIC_ORDERS = ("name", "created", "updated", "ttl", "generation", "messages", "bytes", "rate", "oldest", "newest")
+
 
 class TopicInfo(Struct, frozen=True):
     """A topic and its properties, whose values are text. `version` changes with them: an update may be made to expect it."""
@@ -23,8 +25,28 @@ class TopicInfo(Struct, frozen=True):
         return int(self.properties["generation"])
 
 
+class TopicFigures(Struct, frozen=True, rename="camel"):
+    """The figures of a topic in a list: those that need no reading. Times are milliseconds since 1970; null where there is no message.
+
+    `exact` is false where the oldest part was estimated. Readers of committed messages stop at a message of the transaction `held_by`,
+    which was published at `held_since_ms`; null: at none.
+    """
+
+    messages: int
+    bytes: int
+    exact: bool
+    oldest_ms: int | None
+    newest_ms: int | None
+    published_per_second: float
+    held_by: str | None = None
+    held_since_ms: int | None = None
+
+
 class TopicDescription(Struct, frozen=True, rename="camel"):
-    """Everything that is stored of a topic. Of a deleted one, `generation` is the last that it had."""
+    """Everything that is stored of a topic. Of a deleted one, `generation` is the last that it had.
+
+    `figures` are there where they are asked for; null: there are none, or they are not counted now.
+    """
 
     namespace: str
     name: str
@@ -33,6 +55,42 @@ class TopicDescription(Struct, frozen=True, rename="camel"):
     properties: dict[str, str]
     created_ms: int
     updated_ms: int
+    figures: TopicFigures | None = None
+
+
+class TopicPage(Struct, frozen=True):
+    """Topics, in the order that was asked for. `next` is the `after` of the page behind it, and null in the last one.
+
+    In an order by figures those come last whose figures are not in memory: `uncounted` of them.
+    """
+
+    topics: list[TopicDescription]
+    next: str | None = None
+    uncounted: int = 0
+
+
+class TopicPlan(Struct, frozen=True, rename="camel"):
+    """A dry run of a topic's creation or change: its properties as they are (`before`; null: it is not there), and as they would be."""
+
+    namespace: str
+    name: str
+    generation: int
+    before: dict[str, str] | None
+    properties: dict[str, str]
+    dry_run: bool = True
+
+
+class TopicDeletion(Struct, frozen=True, rename="camel"):
+    """A topic that was deleted. A dry run tells what readers would lose: messages, bytes, and the groups that read it."""
+
+    namespace: str
+    name: str
+    generation: int
+    dry_run: bool = False
+    messages: int | None = None
+    bytes: int | None = None
+    exact: bool | None = None
+    groups: int | None = None
 
 
 class TopicStats(Struct, frozen=True, rename="camel"):

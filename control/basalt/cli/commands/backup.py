@@ -52,12 +52,8 @@ def create(invocation: Invocation, name: str, dry_run: bool, reason: str, by: st
     The copy is consistent, and lies under NAME where the server keeps its backups: a directory for `basalt serve --data`.
     """
     with invocation.client() as client:
-        if dry_run:
-            store = client.admin.store()
-            invocation.out.done(f"would back up the {store.kind} store as {name}", {"name": name, "dry_run": True})
-            return
-        made = row(client.admin.backup(name, reason=reason, by=by))
-    invocation.out.done(f"backed up as {made['path']}", made)
+        made = row(client.admin.backup(name, dry_run=dry_run, reason=reason, by=by))
+    invocation.out.done(f"{'would back up' if dry_run else 'backed up'} as {made['path']}", made)
 
 
 @backup.call("list")

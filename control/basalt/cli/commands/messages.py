@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from basalt.api.positions import END, START, Position, after_id
+from basalt.api.positions import END, START, Position, after_id, at_id
 from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
     GROUP,
@@ -327,6 +327,12 @@ def _lines(file: str) -> Iterator[bytes]:
             yield message
 
 
+_back_option = click.option(
+    "--back",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    help="Start so many messages before that, whatever became of them: --from end --back 20.",
+)
 GROUP_BATCH = 500  # messages that a group deals at once, and that come again when this command is killed
 PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the messages
 
@@ -335,6 +341,7 @@ PROGRESS_MESSAGES = 1_000  # a bar that moves more often costs more than the mes
 @click.argument("topic", type=TOPIC)
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
 @click.option("--after", type=MessageIdText(), metavar="ID", help="Start behind this message instead.")
+@_back_option
 @click.option("--to", "stop", type=PositionText(), metavar="SPEC", help="Stop before this. [default: end]")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages; Ctrl-C ends it.")
@@ -364,6 +371,7 @@ def consume(
     topic: str,
     start: Position | None,
     after: bytes | None,
+    back: int | None,
     stop: Position | None,
     limit: int | None,
     follow: bool,
@@ -385,7 +393,6 @@ def consume(
     """
     start = _consumed_from(start, after)
     _check_ways(invocation, form, template)
-    _check_order(start, stop)
     if group is not None:
         _check_consuming(click.get_current_context())
         with invocation.client() as client, client.consumer(topic, group=group, member=member) as consumer:
@@ -394,14 +401,10 @@ def consume(
         return
     if member is not None:
         raise Usage("--member is for --group", hint="name the group")
+    _check_order(start, stop)
     with invocation.client() as client:
-        reader = client.topic(topic).read(
-            start or START,
-            stop if stop is not None or follow else END,
-            limit=limit,
-            isolation=isolation,
-            follow=follow,
-        )
+        begin, end = _gone_back(client, topic, start or START, back), stop if stop is not None or follow else END
+        reader = client.topic(topic).read(begin, end, limit=limit, isolation=isolation, follow=follow)
         _write_messages(invocation, _flushed(reader) if follow else _watched(reader, limit), form, template)
         if reader.held_by is not None and not follow:
             click.echo(
@@ -409,6 +412,12 @@ def consume(
                 f"`basalt explain poll {topic}` tells more",
                 err=True,
             )
+
+
+def _gone_back(client: Client, topic: str, start: Position, back: int | None) -> Position:
+    """The position so many messages before this one."""
+    found = None if back is None else client.topic(topic).back(start, back)
+    return start if found is None else at_id(found)
 
 
 def _consumed_from(start: Position | None, after: bytes | None) -> Position | None:
@@ -426,7 +435,7 @@ def _check_ways(invocation: Invocation, form: PayloadFormat, template: Template 
         raise Usage("--template and -o both say how to write messages", hint="leave one of them out")
 
 
-_NOT_OF_GROUPS = ("start", "after", "stop", "isolation")
+_NOT_OF_GROUPS = ("start", "after", "back", "stop", "isolation")
 
 
 def _check_consuming(context: click.Context) -> None:
@@ -565,12 +574,15 @@ def show_message(invocation: Invocation, topic: str, message_id: bytes, form: Pa
 @message.call("peek")
 @click.argument("topic", type=TOPIC)
 @click.option("--from", "start", type=PositionText(), metavar="SPEC", help="First message. [default: start]")
+@_back_option
 @limit_option(PEEK_MESSAGES_DEFAULT, PEEK_MESSAGES_MAX, " messages")
 @_form_option
-def peek(invocation: Invocation, topic: str, start: Position | None, limit: int, form: PayloadFormat) -> None:
+def peek(
+    invocation: Invocation, topic: str, start: Position | None, back: int | None, limit: int, form: PayloadFormat
+) -> None:
     """List messages with their states, uncommitted and rolled-back ones too."""
     with invocation.client() as client:
-        found = client.topic(topic).peek(start, limit=limit)
+        found = client.topic(topic).peek(start, back=back, limit=limit)
     invocation.out.rows(_PEEKED, [_peeked_row(invocation, item, form) for item in found])
 
 

@@ -1,27 +1,29 @@
-"""`basalt job`, `audit`, `snapshot` and `prune`: what operators do with a running server."""
+"""`basalt job`, `audit`, `snapshot`, `prune`, `alerts` and `process`: what operators do with a running server, and see of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from basalt.api.bodies.operations import JobInfo, JobRun
-from basalt.cli.failures import CommandFailure
+from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, CommandFailure, Usage
 from basalt.cli.options import (
     JOB,
     Invocation,
     PositionText,
     author_options,
+    command,
     confirm,
     dry_run_option,
     limit_option,
     yes_option,
 )
-from basalt.cli.output import Column, columns, counted, duration_text, row, time_text
+from basalt.cli.output import Column, columns, counted, duration_text, row, size_text, time_text
 from basalt.cli.root import group
 from basalt_engine.snapshot import POINTER_MAX
+
+if TYPE_CHECKING:
+    from basalt.api.positions import Position
 
 HISTORY_RUNS_DEFAULT = 20
 HISTORY_RUNS_MAX = 1_000
@@ -30,6 +32,12 @@ job = group("job", "List, run, pause and resume scheduled jobs.")
 
 _JOB_COLUMNS = columns(
     "name enabled paused running interval_ms next_run_ms last_started_ms last_outcome",
+    interval_ms="every",
+    last_started_ms="last run",
+    last_outcome="outcome",
+)
+_ONE_JOB = columns(
+    "name help enabled paused running interval_ms window next_run_ms last_started_ms last_outcome",
     interval_ms="every",
     last_started_ms="last run",
     last_outcome="outcome",
@@ -51,12 +59,21 @@ def history(invocation: Invocation, name: str, limit: int) -> None:
     invocation.show_all(_RUN_COLUMNS, lambda client: client.admin.job_history(name, limit=limit))
 
 
+@job.call("show")
+@click.argument("name", type=JOB)
+def show_job(invocation: Invocation, name: str) -> None:
+    """Show a job: its schedule, its last run, and when it runs next."""
+    with invocation.client() as client:
+        invocation.out.record(row(client.admin.job(name)), _ONE_JOB)
+
+
 def _job_command(verb: str, help_text: str) -> None:
     @job.call(verb)
     @click.argument("name", type=JOB)
+    @author_options
     @dry_run_option
-    def act(invocation: Invocation, name: str, dry_run: bool) -> None:
-        _act(invocation, verb, name, dry_run)
+    def act(invocation: Invocation, name: str, dry_run: bool, reason: str, by: str) -> None:
+        _act(invocation, verb, name, dry_run=dry_run, reason=reason, by=by)
 
     act.help = help_text
 
@@ -66,31 +83,25 @@ _job_command("pause", "Let a job run no more by itself, also after a restart, un
 _job_command("resume", "Let a paused job run again.")
 
 
-def _act(invocation: Invocation, verb: str, name: str, dry_run: bool) -> None:
+def _act(invocation: Invocation, verb: str, name: str, **how: Any) -> None:
     with invocation.client() as client:
-        if dry_run:
-            client.admin.job_history(name, limit=1)  # is there such a job?
-            invocation.out.done(f"would {verb} job {name}", {"name": name, "action": verb, "dry_run": True})
-            return
-        acts: dict[str, Callable[[str], JobRun | JobInfo]] = {
-            "run": client.admin.run_job,
-            "pause": client.admin.pause_job,
-            "resume": client.admin.resume_job,
-        }
-        answer = row(acts[verb](name))
-    if answer.get("outcome") == "failed":
-        raise CommandFailure(f"job {name} failed: {answer['error']}", hint=f"see `basalt job history {name}`")
+        admin = client.admin
+        act = {"run": admin.run_job, "pause": admin.pause_job, "resume": admin.resume_job}[verb]
+        answer = row(act(name, **how))
+    if answer["dry_run"]:
+        unchanged = "" if answer["changed"] else ": nothing changes"
+        invocation.out.done(f"would {verb} job {name}{unchanged}", answer)
+        return
+    run = answer["run"]
+    if run is not None and run["outcome"] == "failed":
+        raise CommandFailure(f"job {name} failed: {run['error']}", hint=f"see `basalt job history {name}`")
     done = {"run": "ran", "pause": "paused", "resume": "resumed"}[verb]
-    result = {"name": name, "action": verb, **answer}
-    invocation.out.done(f"{done} job {name}" + _outcome(answer), result)
+    invocation.out.done(f"{done} job {name}" + ("" if run is None else _outcome(run)), answer)
 
 
-def _outcome(answer: dict[str, object]) -> str:
-    outcome = answer.get("outcome")
-    if outcome is None:
-        return ""
-    detail = f" ({answer['detail']})" if answer.get("detail") else ""
-    return f": {outcome} in {duration_text(answer.get('duration_ms'))}{detail}"
+def _outcome(run: dict[str, Any]) -> str:
+    detail = f" ({run['detail']})" if run["detail"] else ""
+    return f": {run['outcome']} in {duration_text(run['duration_ms'])}{detail}"
 
 
 audit = group("audit", "Show what was done by hand, by whom and why.")
@@ -99,10 +110,57 @@ _ACTS = columns("at_ms act what outcome reason name address", at_ms="when", name
 
 
 @audit.call("list")
+@click.option(
+    "--from",
+    "start",
+    type=PositionText(),
+    metavar="WHEN",
+    help="Only at this time or later: -7d, @2026-01-31T10:00:00Z.",
+)
+@click.option("--to", "stop", type=PositionText(), metavar="WHEN", help="Only before this time.")
+@click.option("--act", metavar="ACT", help="Only this act, such as grant.")
+@click.option("--principal", metavar="PRINCIPAL", help="Only what this principal did.")
+@click.option("--target", metavar="TEXT", help="Only what was done to something with this text in its name.")
+@click.option("--after", metavar="ID", help="Only acts behind the one of this id, which are older.")
 @limit_option(50, 10_000, "", metavar=None)
-def list_acts(invocation: Invocation, limit: int) -> None:
+def list_acts(
+    invocation: Invocation, start: Position | None, stop: Position | None, act: str | None, principal: str | None,
+    target: str | None, after: str | None, limit: int,
+) -> None:  # fmt: skip
     """List forced ends of transactions, pruning, truncations and the like, newest first."""
-    invocation.show_all(_ACTS, lambda client: client.admin.audit(limit=limit))
+    from_ms, to_ms = _time_ms("--from", start), _time_ms("--to", stop)
+    invocation.show_all(
+        _ACTS,
+        lambda client: client.admin.audit(
+            from_ms=from_ms, to_ms=to_ms, act=act, principal=principal, target=target, after=after, limit=limit
+        ),
+    )
+
+
+def _time_ms(option: str, given: Position | None) -> int | None:
+    if given is not None and given.time_ms is None:
+        raise Usage(
+            f"{option} {given.text} is not a time", hint="give @2026-01-31T10:00:00Z, @milliseconds, -7d or now"
+        )
+    return None if given is None else given.time_ms
+
+
+cluster = group("cluster", "Show which server leads, and under which lease.")
+
+_CLUSTER = columns(
+    "version started_ms shared leads holder url epoch lease_ms lease_age_ms terms certificate_ends_ms",
+    started_ms="started",
+    lease_ms="lease",
+    lease_age_ms="lease age",
+    certificate_ends_ms="certificate ends",
+)
+
+
+@cluster.call("show")
+def show_cluster(invocation: Invocation) -> None:
+    """Show the server that leads: its lease, its epoch, how often it took the lead, and when its certificate ends."""
+    with invocation.client() as client:
+        invocation.out.record(row(client.admin.cluster()), _CLUSTER)
 
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")
@@ -160,7 +218,9 @@ _REGIONS = columns(
     oldest_edit_ms="oldest unflushed",
     unknown_files="of unknown origin",
 )
-_FILES = columns("name decided newest bytes modified_ms", bytes="size")
+_FILES = columns("name decided newest bytes modified_ms held_back", bytes="size")
+_INVALID = columns("write_pointer began_ms ends_ms cause freed_by", ends_ms="not before")
+_COMPACTIONS = columns("id table server files bytes", bytes="size")
 _HISTORY = columns("pruned_ms writers oldest newest")
 
 
@@ -201,6 +261,37 @@ def explain(invocation: Invocation, write_pointer: int | None, limit: int) -> No
         invocation.out.rows(_HOLDS, [line for each in found for line in _lines(each)])
         return
     invocation.out.rows((), found)
+
+
+@prune.call("list")
+@click.option(
+    "--cause", metavar="CAUSE", help="Only those that wait for this first, as `basalt prune status` names it."
+)
+@click.option(
+    "--after", type=click.IntRange(0, POINTER_MAX), help="Only those behind this writer, as the page before it ends."
+)
+@limit_option(100, 10_000, " writers", metavar=None)
+def list_invalid(invocation: Invocation, cause: str | None, after: int | None, limit: int) -> None:
+    """List failed writers that are not forgotten yet, oldest first, and what each waits for first."""
+    with invocation.client() as client:
+        page = client.admin.prune_invalid(after=after, limit=limit, cause=cause)
+    invocation.out.rows(_INVALID, [row(each) for each in page.writers])
+    if page.next is not None and invocation.out.for_people:
+        invocation.out.line(f"more: --after {page.next}")
+
+
+@prune.call("compact")
+@click.argument("regions", nargs=-1)
+@author_options
+@dry_run_option
+def compact(invocation: Invocation, regions: tuple[str, ...], dry_run: bool, reason: str, by: str) -> None:
+    """Ask for major compactions of REGIONS; of those whose files hold back the oldest writers, where none are named."""
+    with invocation.client() as client:
+        answer = row(client.admin.prune_compact(*regions, dry_run=dry_run, reason=reason, by=by))
+    if invocation.out.for_people and answer["regions"]:
+        invocation.out.rows(_COMPACTIONS, answer["regions"])
+    asked = "would ask" if dry_run else "asked"
+    invocation.out.done(f"{asked} for compactions of {counted(len(answer['regions']), 'region')}", answer)
 
 
 @prune.call("regions")
@@ -255,6 +346,67 @@ def restore(invocation: Invocation, since: Any, yes: bool, dry_run: bool, reason
         answer = row(client.admin.prune_restore(since_ms, dry_run=dry_run, reason=reason, by=by))
     would = "would make" if dry_run else "made"
     invocation.out.done(f"{would} {counted(answer['restored'], 'writer')} invalid again", answer)
+
+
+_ALERTS = columns("severity state since_ms name text", since_ms="since", name="alert")
+_PROCESS = (
+    *columns("pid version python started_ms cpu_seconds tasks open_files", started_ms="started", cpu_seconds="CPU seconds"),
+    Column("resident_bytes", size_text, "memory"),
+    Column("loop_lag_ms", duration_text, "loop lag"),
+    Column("loop_lag_ms_max", duration_text, "worst of a minute"),
+    *columns("connections connections_max", connections_max="at most"),
+)  # fmt: skip
+_QUEUES = (
+    *columns("name length length_max", name="queue", length="now", length_max="at most"),
+    Column("bytes", size_text, "bytes"),
+    Column("bytes_max", size_text, "at most"),
+)
+_CACHES = (
+    *columns("name entries entries_max", name="kept in memory", entries_max="at most"),
+    Column("bytes", size_text, "bytes"),
+    Column("bytes_max", size_text, "at most"),
+    *columns("hits misses"),
+)
+_THREADS = columns("name threads", name="threads", threads="number")
+_GATEWAYS = columns(
+    "gateway pool lent idle connections_max waits calls refused lost mean_ms", connections_max="at most", mean_ms="ms"
+)
+
+
+@command()
+@click.option(
+    "--all", "everything", is_flag=True, help="Also those that do not fire, and those that only Prometheus can tell."
+)
+def alerts(invocation: Invocation, everything: bool) -> int:
+    """Tell which alerts of a server would fire now, and which will if it stays so.
+
+    Exit code 1 if one fires that is more than a notice, and else 0. What to do about each is in docs/operations/runbook.md, under its name.
+    """
+    with invocation.client() as client:
+        answer = row(client.admin.alerts(everything=everything))
+    found: list[dict[str, Any]] = answer["alerts"]
+    if invocation.out.for_people and not found:
+        invocation.out.line("no alert would fire")
+    else:
+        invocation.out.rows(_ALERTS, found)
+    bad = [each for each in found if each["state"] == "firing" and each["severity"] != "info"]
+    return EXIT_FAILURE if bad else EXIT_OK
+
+
+@command()
+def process(invocation: Invocation) -> None:
+    """Show a server's process from within: its event loop, queues, caches, connections and threads."""
+    with invocation.client() as client:
+        answer = row(client.admin.process())
+    if not invocation.out.for_people:
+        invocation.out.record(answer)
+        return
+    invocation.out.record(answer, _PROCESS)
+    tables = ((_QUEUES, "queues"), (_CACHES, "caches"), (_GATEWAYS, "gateways"), (_THREADS, "threads"))
+    for shown, name in tables:
+        if answer[name]:
+            invocation.out.line("")
+            invocation.out.rows(shown, answer[name])
 
 
 def _lines(explained: dict[str, Any]) -> list[dict[str, Any]]:

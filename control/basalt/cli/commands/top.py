@@ -1,4 +1,4 @@
-"""`basalt top`: what a server does now, from two looks at its metrics.
+"""`basalt top`: what a server does now, from two looks at its metrics; and `basalt series`: how its figures went.
 
 The server has series of the busiest topics and consumer groups alone (docs/reference/metrics.md), so a look costs the same with 100,000 topics.
 """
@@ -16,13 +16,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from basalt.api.bodies.operations import JobInfo
+from basalt.cli.failures import Usage
 from basalt.cli.options import DurationMs, Invocation, command
-from basalt.cli.output import Column, columns, count_text, duration_text, printable, rich_table, row, size_text
+from basalt.cli.output import (
+    Column,
+    columns,
+    count_text,
+    duration_text,
+    plain,
+    printable,
+    rich_table,
+    row,
+    size_text,
+    time_text,
+)
 from basalt_engine.clock import SystemClock
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from basalt.api.bodies.operations import SeriesFigure, SeriesPage
     from basalt.client import Client
 
 INTERVAL_MS_DEFAULT = 2_000
@@ -30,7 +43,13 @@ INTERVAL_MS_MIN = 100  # a look takes the server some milliseconds
 TOPICS_DEFAULT = 20
 TOPICS_MAX = 101  # as many series of topics as a server has, and that of all others
 OTHER_TOPICS = "_other"  # the name under which the server counts the topics that have no series
+STEP_MS_MIN = 1_000  # of a series: nothing finer is kept
 OPEN, COMMITTING, ABORTING = ("open",), ("committing",), ("aborting",)
+
+# The figures of which it shows how they went, with a number of 1 or a second as people write it.
+WENT = ("publishes_per_s", "commits_per_s", "publish_p99_s", "commit_p99_s", "open", "worst_lag_s", "loop_lag_s")
+WENT_SINCE, WENT_STEP_MS = "-10m", 20_000
+BARS = "▁▂▃▄▅▆▇█"
 
 Values = Mapping[
     str, Mapping[tuple[str, ...], float]
@@ -52,6 +71,8 @@ _GROUPS = (
     *columns("members acknowledged_per_s", counts="acknowledged_per_s", acknowledged_per_s="acknowledged/s"),
     *columns("returned_per_s", counts="returned_per_s", returned_per_s="returned/s"),
 )
+_FIGURES = columns("name unit help")
+_WENT = columns("figure now last_10_min")
 _JOBS = columns("name state late_ms last_outcome last_started_ms", last_started_ms="last run", name="job")
 
 
@@ -63,6 +84,7 @@ class Look:
     now_ms: int
     values: Values
     jobs: Sequence[JobInfo]
+    history: SeriesPage | None = None
 
 
 @command()
@@ -112,7 +134,8 @@ def _shown(client: Client, url: str, interval_ms: int, limit: int, namespace: st
 def _look(client: Client) -> Look:
     clock = SystemClock()
     text = client.admin.metrics()
-    return Look(clock.monotonic_ms(), clock.now_ms(), parsed(text), client.admin.jobs())
+    history = client.admin.series(WENT, since=WENT_SINCE, step_ms=WENT_STEP_MS)
+    return Look(clock.monotonic_ms(), clock.now_ms(), parsed(text), client.admin.jobs(), history)
 
 
 def parsed(text: str) -> Values:
@@ -131,6 +154,7 @@ def activity(url: str, before: Look, after: Look, limit: int, namespace: str | N
     rates = _Rates(before.values, after.values, seconds)
     return {
         "server": _server(url, rates, after),
+        "figures": [] if after.history is None else _went(after.history),
         "transactions": _transactions(rates),
         "topics": _topics(rates, limit, namespace),
         "groups": _groups(rates, limit, namespace),
@@ -247,6 +271,39 @@ def _groups(rates: _Rates, limit: int, namespace: str | None) -> list[dict[str, 
     return found[:limit]
 
 
+def _went(history: SeriesPage) -> list[dict[str, Any]]:
+    """The figures: the newest value of each, and how it went."""
+    found: list[dict[str, Any]] = []
+    for figure in history.figures:
+        values = history.values[figure.name]
+        newest = next((value for value in reversed(values) if value is not None), None)
+        found.append({"figure": figure.name, "unit": figure.unit, "now": newest, "values": list(values)})
+    return found
+
+
+def bars(values: Sequence[float | None]) -> str:
+    """A line of bars, from nothing to the most that there was; a gap is a space."""
+    most = max((value for value in values if value is not None), default=0.0)
+    last = len(BARS) - 1
+    return "".join(
+        " " if value is None else BARS[0] if most <= 0 else BARS[round(max(value, 0.0) / most * last)]
+        for value in values
+    ).rstrip()
+
+
+def _in_words(figure: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure as a line of a table. Bars only where the terminal has them."""
+    value, unit = figure["now"], figure["unit"]
+    now = plain(None) if value is None else duration_text(value * 1_000) if unit == "s" else count_text(value)
+    try:
+        BARS.encode(
+            (sys.__stdout__ and sys.__stdout__.encoding) or "ascii"
+        )  # rich puts a file of its own in place of stdout
+    except (UnicodeEncodeError, LookupError):
+        return {"figure": figure["figure"], "now": now, "last_10_min": None}
+    return {"figure": figure["figure"], "now": now, "last_10_min": bars(figure["values"])}
+
+
 def _job(job: JobInfo, now_ms: int) -> dict[str, Any]:
     """A job as a row: `late_ms` is since when it should have run."""
     state = "running" if job.running else "paused" if job.paused else "waiting" if job.enabled else "off"
@@ -277,9 +334,10 @@ def _screen(shown: dict[str, Any]) -> Group:
 
 
 def _tables(shown: dict[str, Any]) -> tuple[tuple[Sequence[Column], list[dict[str, Any]]], ...]:
-    """The jobs before the groups and the topics: of those there may be more than a screen has lines."""
+    """Figures and jobs before the groups and the topics: of those there may be more than a screen has lines."""
     groups = ((_GROUPS, shown["groups"]),) if shown["groups"] else ()
-    return (_JOBS, shown["jobs"]), *groups, (_TOPICS, shown["topics"])
+    figures = ((_WENT, [_in_words(each) for each in shown["figures"]]),) if shown["figures"] else ()
+    return *figures, (_JOBS, shown["jobs"]), *groups, (_TOPICS, shown["topics"])
 
 
 def _head(shown: dict[str, Any]) -> Iterator[str]:
@@ -301,3 +359,74 @@ def _head(shown: dict[str, Any]) -> Iterator[str]:
 
 def _per_s(figures: Mapping[str, Any], *names: str) -> str:
     return ", ".join(f"{count_text(figures[f'{name}_per_s'])} {name.replace('_', ' ')}/s" for name in names)
+
+
+@command()
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option("--from", "since", metavar="SPEC", help="Begin at this time: -1h, or @ and a time.  [default: -10m]")
+@click.option("--to", "until", metavar="SPEC", help="End before this time.  [default: now]")
+@click.option(
+    "--step",
+    "step_ms",
+    type=DurationMs(minimum_ms=STEP_MS_MIN),
+    metavar="DURATION",
+    help="Time of one line.  [default: as fine as the server has it]",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values; a gap is an empty one.")
+def series(
+    invocation: Invocation,
+    names: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    step_ms: int | None,
+    as_csv: bool,
+) -> None:
+    """Show how a server's figures went: rates, latencies, transactions, lag, memory.
+
+    There is a value for each second of the last 10 minutes, for 10 seconds each of 6 hours, and for each minute of 8 days. Names may
+    have commas between. Without a name the figures that there are, are listed. A gap is a time at which the server did not run, or had no
+    such figure.
+    """
+    if as_csv and not names:
+        raise Usage("--csv needs the names of figures", hint="`basalt series` lists them")
+    asked = [name for each in names for name in each.split(",") if name]
+    with invocation.client() as client:
+        page = client.admin.series(asked, since=since, until=until, step_ms=step_ms)
+    if as_csv:
+        _write_csv(page)
+    elif not asked:
+        invocation.out.rows(
+            _FIGURES, [{"name": each.name, "unit": each.unit, "help": each.help} for each in page.figures]
+        )
+    else:
+        _write_rows(invocation, page)
+
+
+def _write_rows(invocation: Invocation, page: SeriesPage) -> None:
+    heads = [
+        Column("time_ms", time_text, "time"),
+        *(Column(each.name, _text_of(each), each.name) for each in page.figures),
+    ]
+    rows: list[dict[str, Any]] = [
+        {"time_ms": at_ms, **{name: column[number] for name, column in page.values.items()}}
+        for number, at_ms in enumerate(page.time)
+    ]
+    invocation.out.rows(heads, rows)
+
+
+def _write_csv(page: SeriesPage) -> None:
+    import csv
+
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    names = [each.name for each in page.figures]
+    out.writerow(["time", *names])
+    for number, at_ms in enumerate(page.time):
+        values = [page.values[name][number] for name in names]
+        out.writerow([time_text(at_ms), *("" if value is None else value for value in values)])
+
+
+def _text_of(figure: SeriesFigure) -> Any:
+    """The text of a cell: a number with its unit where that changes with its size."""
+    if figure.unit == "s":
+        return lambda value: "-" if value is None else duration_text(value * 1_000)
+    return {"B": size_text, "B/s": size_text}.get(figure.unit, count_text)

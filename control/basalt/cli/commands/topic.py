@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from basalt.api.bodies.topics import TOPIC_ORDERS
 from basalt.api.topic_properties import BY_NAME, GENERATION, LABEL, PROPERTIES, TopicProperty, Word, unknown_property
-from basalt.cli.failures import EXIT_CONFLICT, CommandFailure, Usage
+from basalt.cli.failures import CommandFailure, Usage
 from basalt.cli.options import (
     TOPIC,
     DurationMs,
@@ -28,9 +29,13 @@ from basalt.cli.root import group
 from basalt.errors import ProducerNotFoundError
 
 if TYPE_CHECKING:
+    from basalt.api.bodies.topics import TopicDescription, TopicPlan
     from basalt.api.positions import Position
+    from basalt.client import Client
 
 topic = group("topic", "Create, list, show, update and delete topics.")
+
+PAGE_TOPICS = 1_000  # as many as the server gives at once
 
 # The client's methods have these as parameters of their own, which a property could shadow.
 _NOT_PROPERTIES = ("name", "namespace", "labels", "generation", "unset")
@@ -45,6 +50,13 @@ _COLUMNS = (
     *columns("namespace name generation"),
     Column("ttl_ms", _ttl_text, "ttl"),
     *columns("spread on_invalid properties"),
+)
+_FIGURES = columns(
+    "namespace name messages bytes published_per_second oldest_ms newest_ms held_by",
+    counts="messages published_per_second",
+    bytes="size",
+    published_per_second="messages per second",
+    held_by="held by",
 )
 _SHOWN = columns("namespace name generation")
 _PROPERTIES = columns("property value default effect")
@@ -147,8 +159,9 @@ def _told(properties: Mapping[str, str]) -> list[dict[str, str]]:
 @topic.call("create")
 @click.argument("name")
 @_property_options
+@author_options
 @dry_run_option
-def create(invocation: Invocation, /, name: str, dry_run: bool, **given: Any) -> None:
+def create(invocation: Invocation, /, name: str, reason: str, by: str, dry_run: bool, **given: Any) -> None:
     """Create a topic.
 
     A topic that was deleted comes back empty, as its next generation.
@@ -157,25 +170,42 @@ def create(invocation: Invocation, /, name: str, dry_run: bool, **given: Any) ->
     namespace = invocation.target().namespace
     with invocation.client() as client:
         if dry_run:
-            if name in client.topics.list():
-                raise CommandFailure(f"topic {namespace}:{name} exists already", exit_code=EXIT_CONFLICT)
-            result = {"name": name, "namespace": namespace, "properties": properties, "dry_run": True}
-            invocation.out.done(f"would create topic {namespace}:{name}", result)
+            would = client.topics.would_create(name, **properties)
+            invocation.out.done(f"would create topic {namespace}:{name}, generation {would.generation}", row(would))
             return
-        created = topic_row(client.topics.create(name, **properties), namespace)
+        created = topic_row(client.topics.create(name, reason=reason, by=by, **properties), namespace)
     invocation.out.done(f"created topic {namespace}:{name}, generation {created['generation']}", created)
 
 
 @topic.call("list")
 @click.option("--all-namespaces", is_flag=True, help="Topics of every namespace.")
 @click.option("--deleted", is_flag=True, help="Deleted topics too.")
-def list_topics(invocation: Invocation, all_namespaces: bool, deleted: bool) -> None:
-    """List topics with their properties."""
+@click.option("--contains", metavar="TEXT", help="Only those with this in NAMESPACE:TOPIC, in any case.")
+@click.option("--sort", type=click.Choice(TOPIC_ORDERS), help="In which order. [default: name]")
+@click.option("--descending", is_flag=True, help="The other way round.")
+@click.option("--figures", is_flag=True, help="With messages, bytes, rate, and who holds readers back.")
+@click.option("--after", metavar="NAMESPACE:NAME", help="Only those behind this one.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+def list_topics(invocation: Invocation, all_namespaces: bool, limit: int | None, **asked: Any) -> None:
+    """List topics with their properties, or with their figures."""
     with invocation.client() as client:
-        found = client.admin.topics(namespace=None if all_namespaces else client.namespace)
-    rows = [described_topic_row(topic) for topic in found if deleted or not topic.deleted]
-    columns = [column for column in _COLUMNS if column.key != "namespace" or all_namespaces]
-    invocation.out.rows([*columns, Column("deleted")] if deleted else columns, rows)
+        namespace = None if all_namespaces else client.namespace
+        rows = list(map(described_topic_row, _listed(client, limit, namespace=namespace, **asked)))
+    shown = _FIGURES if asked["figures"] else _COLUMNS
+    columns = [column for column in shown if column.key != "namespace" or all_namespaces]
+    invocation.out.rows([*columns, Column("deleted")] if asked["deleted"] else columns, rows)
+
+
+def _listed(client: Client, limit: int | None, after: str | None, **asked: Any) -> Iterator[TopicDescription]:
+    """The topics, a page at a time."""
+    while True:
+        wanted = {name: value or None for name, value in asked.items()}  # a flag that is not set is left out
+        page = client.admin.topics_page(**wanted, after=after, limit=min(limit or PAGE_TOPICS, PAGE_TOPICS))
+        yield from page.topics
+        limit = None if limit is None else limit - len(page.topics)
+        if page.next is None or limit == 0:
+            return
+        after = page.next
 
 
 @topic.call("show")
@@ -198,8 +228,11 @@ def show(invocation: Invocation, name: str) -> None:
 @click.argument("name", type=TOPIC)
 @_property_options
 @click.option("--unset", multiple=True, metavar="NAME", help="Put this property back to its default.")
+@author_options
 @dry_run_option
-def update(invocation: Invocation, /, name: str, unset: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+def update(
+    invocation: Invocation, /, name: str, unset: tuple[str, ...], reason: str, by: str, dry_run: bool, **given: Any
+) -> None:
     """Change properties of a topic; those not named stay as they are. A new TTL holds for old messages too."""
     properties = _given(**given)
     if not properties and not unset:
@@ -210,20 +243,30 @@ def update(invocation: Invocation, /, name: str, unset: tuple[str, ...], dry_run
     namespace = invocation.target().namespace
     with invocation.client() as client:
         shown = client.topics.get(name).properties
-        changed: dict[str, Any] = {**shown, **properties}
         for property_name in unset:
-            if property_name not in changed:
+            if property_name not in shown:
                 raise Usage(f"topic {namespace}:{name} has no property {property_name}")
-            del changed[property_name]
         if dry_run:
-            result = {"name": name, "namespace": namespace, "properties": changed, "dry_run": True}
-            invocation.out.done(f"would update topic {namespace}:{name}", result)
+            would = client.topics.would_update(name, unset=unset, **properties)
+            invocation.out.done(f"would update topic {namespace}:{name}{_differences(would)}", row(would))
             return
         # With the generation, which makes the server refuse if the topic is another one by then.
         updated = topic_row(
-            client.topics.update(name, generation=shown["generation"], unset=unset, **properties), namespace
+            client.topics.update(name, generation=shown["generation"], unset=unset, reason=reason, by=by, **properties),
+            namespace,
         )
     invocation.out.done(f"updated topic {namespace}:{name}", updated)
+
+
+def _differences(would: TopicPlan) -> str:
+    """The properties that would be others: ": ttl 60 to 120"."""
+    before = would.before or {}
+    names = sorted(name for name in {**before, **would.properties} if before.get(name) != would.properties.get(name))
+    told = (
+        f"{name} {plain(before.get(name, 'nothing'))} to {plain(would.properties.get(name, 'nothing'))}"
+        for name in names
+    )
+    return f": {', '.join(told)}" if names else ": nothing changes"
 
 
 @topic.call("watermark")
@@ -359,20 +402,21 @@ def truncate(
 
 @topic.call("delete")
 @click.argument("name", type=TOPIC)
+@author_options
 @yes_option
 @dry_run_option
-def delete(invocation: Invocation, name: str, yes: bool, dry_run: bool) -> None:
+def delete(invocation: Invocation, name: str, reason: str, by: str, yes: bool, dry_run: bool) -> None:
     """Delete a topic with all its messages."""
     namespace = invocation.target().namespace
     with invocation.client() as client:
-        messages = client.topic(name).stats().messages
-        result = {"name": name, "namespace": namespace, "messages": messages, "dry_run": dry_run}
-        if dry_run:
-            invocation.out.done(f"would delete topic {namespace}:{name} and its {counted(messages, 'message')}", result)
-            return
-        confirm(f"Delete topic {namespace}:{name} and its {counted(messages, 'message')}?", yes=yes)
-        client.topics.delete(name)
-    invocation.out.done(f"deleted topic {namespace}:{name}", result)
+        would = client.topics.delete(name, dry_run=True)
+        what = f"topic {namespace}:{name} and its {counted(would.messages or 0, 'message')}"
+        what += f", read by {counted(would.groups, 'group')}" if would.groups else ""
+        if not dry_run:
+            confirm(f"Delete {what}?", yes=yes)
+            client.topics.delete(name, reason=reason, by=by)
+    result = {**row(would), "dry_run": dry_run}
+    invocation.out.done(f"would delete {what}" if dry_run else f"deleted topic {namespace}:{name}", result)
 
 
 namespace = group("namespace", "List namespaces.")

@@ -17,6 +17,7 @@ from basalt.api.bodies.access import (
     RoleInfo,
     RoleRequest,
     RotateRequest,
+    SeenPrincipal,
     TokenInfo,
     TokenRequest,
 )
@@ -74,6 +75,11 @@ def refusals(scope: ClientScope, *, limit: int | None = None) -> Steps[list[Refu
     return get_json(list[RefusalInfo], "list refusals", f"{ADMIN}/refusals", query_of(limit=limit))
 
 
+def principals(scope: ClientScope, *, limit: int | None = None) -> Steps[list[SeenPrincipal]]:
+    """The principals that called since the server started, those that called last first."""
+    return get_json(list[SeenPrincipal], "list principals", f"{ADMIN}/principals", query_of(limit=limit))
+
+
 def create_token(
     scope: ClientScope, name: str, *, ttl_ms: int | None = TOKEN_TTL_MS, only: Mapping[str, Iterable[str]] | None = None,
     networks: Sequence[str] = (), note: str = "", reason: str = "", by: str = "", dry_run: bool = False,
@@ -91,9 +97,16 @@ def create_token(
     )  # fmt: skip
 
 
-def list_tokens(scope: ClientScope) -> Steps[list[TokenInfo]]:
-    """Tokens and logins: one's own, or all, for who may give rights on the cluster or inspect it."""
-    return get_json(list[TokenInfo], "list tokens", f"{ADMIN}/tokens")
+def list_tokens(
+    scope: ClientScope, *, principal: str | None = None, active: bool = False, after: str | None = None,
+    limit: int | None = None,
+) -> Steps[list[TokenInfo]]:  # fmt: skip
+    """Tokens and logins, by id: one's own, or all, for who may give rights on the cluster or inspect it; `active`: tokens that count alone.
+
+    All of them, or `limit` behind the id `after`.
+    """
+    query = query_of(principal=principal, active=active or None, after=after, limit=limit)
+    return get_json(list[TokenInfo], "list tokens", f"{ADMIN}/tokens", query)
 
 
 def get_token(scope: ClientScope, token_id: str) -> Steps[TokenInfo]:
@@ -130,9 +143,16 @@ def add_grant(
     )  # fmt: skip
 
 
-def list_grants(scope: ClientScope, *, unused_days: int | None = None) -> Steps[list[GrantInfo]]:
-    """Grants to this client, or all, for who may give rights on the cluster or inspect it; or those that nobody needed for so long."""
-    return get_json(list[GrantInfo], "list grants", f"{ADMIN}/grants", query_of(unusedDays=unused_days))
+def list_grants(
+    scope: ClientScope, *, unused_days: int | None = None, subject: str | None = None, after: str | None = None,
+    limit: int | None = None,
+) -> Steps[list[GrantInfo]]:  # fmt: skip
+    """Grants to this client, or all, for who may give rights on the cluster or inspect it; or those that nobody needed for so long.
+
+    All of them by id, or `limit` behind the id `after`.
+    """
+    query = query_of(subject=subject, unusedDays=unused_days, after=after, limit=limit)
+    return get_json(list[GrantInfo], "list grants", f"{ADMIN}/grants", query)
 
 
 def remove_grant(

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import ValidationError
 
 from basalt.api.bodies import json
 from basalt.api.bodies.operations import (
+    AlertList,
     AuditLine,
     Backup,
     BackupPage,
     BackupRequest,
     ChangedSettings,
+    ClusterInfo,
+    CompactionRequest,
+    Compactions,
     ExplainedWriter,
+    InvalidList,
+    JobAct,
     JobInfo,
     JobRun,
+    MadeBackup,
     ManagerSnapshotInfo,
+    ProcessInfo,
     PrunedWriters,
     PruneRun,
     PruneStatus,
@@ -27,12 +35,13 @@ from basalt.api.bodies.operations import (
     RegionInfo,
     RestoredWriters,
     RestoreRequest,
+    SeriesPage,
     SettingInfo,
     StoreInfo,
     Version,
 )
 from basalt.api.bodies.tables import TablePage
-from basalt.api.bodies.topics import TopicDescription
+from basalt.api.bodies.topics import TopicDescription, TopicPage
 from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
 from basalt.client.plans import (
     Answer,
@@ -60,9 +69,42 @@ def namespaces(scope: ClientScope) -> Steps[list[str]]:
     return _get(list[str], "list namespaces", "namespaces")
 
 
-def topics(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[TopicDescription]]:
-    """Every topic with all its metadata, deleted ones too; of one namespace or of all."""
-    return _get(list[TopicDescription], "describe topics", "topics", query=query_of(namespace=namespace))
+def topics(
+    scope: ClientScope, *, namespace: str | None = None, contains: str | None = None, deleted: bool = True
+) -> Steps[list[TopicDescription]]:
+    """Every topic with all its metadata, deleted ones too; of one namespace or of all. Asked for page by page."""
+    found: list[TopicDescription] = []
+    after: str | None = None
+    while True:
+        page = yield from topics_page(scope, namespace=namespace, contains=contains, deleted=deleted, after=after)
+        found += page.topics
+        after = page.next
+        if after is None:
+            return found
+
+
+def topics_page(
+    scope: ClientScope,
+    *,
+    namespace: str | None = None,
+    contains: str | None = None,
+    deleted: bool | None = None,
+    sort: str | None = None,
+    descending: bool | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+    figures: bool | None = None,
+) -> Steps[TopicPage]:
+    """A page of the topics whose namespace:name `contains` a text; the next one begins `after` its `next`.
+
+    `sort`: name (the order of the store), created, updated, ttl, generation, messages, bytes, rate, oldest or newest. With `figures`
+    each has those that need no reading.
+    """
+    query = query_of(
+        namespace=namespace, contains=contains, deleted=deleted, sort=sort, descending=descending, after=after, limit=limit,
+        figures=figures,
+    )  # fmt: skip
+    return _get(TopicPage, "list topics", "topics", query=query)
 
 
 def tables(
@@ -77,19 +119,27 @@ def jobs(scope: ClientScope) -> Steps[list[JobInfo]]:
     return _get(list[JobInfo], "list jobs", "jobs")
 
 
-def run_job(scope: ClientScope, name: str) -> Steps[JobRun]:
-    """Run a job now."""
-    return _post(JobRun, f"run job {name}", "jobs", name, "run", effect=Effect.ONCE)
+def job(scope: ClientScope, name: str) -> Steps[JobInfo]:
+    """One job: its schedule, its last run, and when it runs next."""
+    return _get(JobInfo, f"show job {name}", "jobs", name)
 
 
-def pause_job(scope: ClientScope, name: str) -> Steps[JobInfo]:
+def run_job(scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[JobAct]:
+    """Run a job now; the answer's `run` tells how it ended."""
+    query = act_of(reason, by, dry_run=dry_run)
+    return _post(JobAct, f"run job {name}", "jobs", name, "run", query=query, effect=Effect.ONCE)
+
+
+def pause_job(scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[JobAct]:
     """Run a job no more until it is resumed."""
-    return _post(JobInfo, f"pause job {name}", "jobs", name, "pause")
+    return _post(JobAct, f"pause job {name}", "jobs", name, "pause", query=act_of(reason, by, dry_run=dry_run))
 
 
-def resume_job(scope: ClientScope, name: str) -> Steps[JobInfo]:
+def resume_job(
+    scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[JobAct]:
     """Let a paused job run again."""
-    return _post(JobInfo, f"resume job {name}", "jobs", name, "resume")
+    return _post(JobAct, f"resume job {name}", "jobs", name, "resume", query=act_of(reason, by, dry_run=dry_run))
 
 
 def job_history(scope: ClientScope, name: str, *, limit: int | None = None) -> Steps[list[JobRun]]:
@@ -128,9 +178,40 @@ def metrics(scope: ClientScope) -> Steps[str]:
     )
 
 
+def alerts(scope: ClientScope, *, everything: bool = False) -> Steps[AlertList]:
+    """The alerts that would fire now, in words, and those that will if it stays so; with `everything` those in order, too.
+
+    Each names the section of docs/operations/runbook.md that says what to do.
+    """
+    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None))
+
+
+def process(scope: ClientScope) -> Steps[ProcessInfo]:
+    """The server's process from within: the lag of its event loop, its queues, caches, connections and threads."""
+    return _get(ProcessInfo, "show the process", "process")
+
+
+def series(
+    scope: ClientScope,
+    names: Sequence[str] = (),
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    step_ms: int | None = None,
+) -> Steps[SeriesPage]:
+    """The history of figures: over the last 10 minutes, or `since` a time such as -1h. Without names the figures that there are."""
+    asked = {"names": ",".join(names) or None, "from": since, "to": until, "step": step_ms and f"{step_ms}ms"}
+    return _get(SeriesPage, "read the series", "series", query=query_of(**asked))
+
+
 def store(scope: ClientScope) -> Steps[StoreInfo]:
     """The store's kind, size, tables and state."""
     return _get(StoreInfo, "show the store", "store")
+
+
+def cluster(scope: ClientScope) -> Steps[ClusterInfo]:
+    """The server that leads: its lease, its epoch, its terms, and when its certificate ends."""
+    return _get(ClusterInfo, "show the cluster", "cluster")
 
 
 def snapshot(scope: ClientScope) -> Steps[ManagerSnapshotInfo]:
@@ -159,6 +240,25 @@ def prune_explain(
     """The obstacles to pruning one failed writer, or by default the oldest writers that have any."""
     query = query_of(writePointer=write_pointer, limit=limit)
     return _get(list[ExplainedWriter], "explain what holds pruning back", "prune", "explain", query=query)
+
+
+def prune_invalid(
+    scope: ClientScope, *, after: int | None = None, limit: int | None = None, cause: str | None = None
+) -> Steps[InvalidList]:
+    """The failed writers, oldest first; a page of them, of which the next one begins `after` its `next`.
+
+    With a `cause`, only those that wait for it first: docs/operations/pruning.md has the causes.
+    """
+    query = query_of(after=after, limit=limit, cause=cause)
+    return _get(InvalidList, "list failed writers", "prune", "invalid", query=query)
+
+
+def prune_compact(
+    scope: ClientScope, *regions: str, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[Compactions]:
+    """Ask for major compactions of these regions; of those whose files hold back the oldest writers, where none are named."""
+    query, body = act_of(reason, by, dry_run=dry_run), CompactionRequest(regions or None)
+    return _post(Compactions, "compact regions", "prune", "compact", query=query, body=body)
 
 
 def prune_regions(scope: ClientScope, *, show: str | None = None) -> Steps[list[RegionInfo]]:
@@ -245,15 +345,27 @@ def invalidate_transaction(
     return _post(ForcedEnd, what, "transactions", transaction, "invalidate", query=query)
 
 
-def audit(scope: ClientScope, *, limit: int | None = None) -> Steps[list[AuditLine]]:
-    """The acts of operators, newest first: what they did, who, why, and how it ended."""
-    return _get(list[AuditLine], "read the audit", "audit", query=query_of(limit=limit))
+def audit(
+    scope: ClientScope, *, from_ms: int | None = None, to_ms: int | None = None, act: str | None = None,
+    principal: str | None = None, target: str | None = None, after: str | None = None, limit: int | None = None,
+) -> Steps[list[AuditLine]]:  # fmt: skip
+    """The acts of operators, newest first: what they did, who, why, and how it ended.
+
+    `from_ms` and `to_ms` (not included) bound the time, in ms since 1970; `target` is text in the name of what was acted on. `after` is the id
+    of the last line of one answer, for the next.
+    """
+    query = query_of(
+        **{"from": from_ms}, to=to_ms, act=act, principal=principal, target=target, after=after, limit=limit
+    )
+    return _get(list[AuditLine], "read the audit", "audit", query=query)
 
 
-def backup(scope: ClientScope, name: str, *, reason: str = "", by: str = "") -> Steps[Backup]:
+def backup(
+    scope: ClientScope, name: str, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[MadeBackup]:
     """Make a consistent copy of the store, under this name, where the server keeps its backups."""
-    query = act_of(reason, by)
-    return _post(Backup, f"back up to {name}", "backups", body=BackupRequest(name), query=query, effect=Effect.ONCE)
+    query, body = act_of(reason, by, dry_run=dry_run), BackupRequest(name)
+    return _post(MadeBackup, f"back up to {name}", "backups", body=body, query=query, effect=Effect.ONCE)
 
 
 def backups(scope: ClientScope) -> Steps[list[Backup]]:

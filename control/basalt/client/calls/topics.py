@@ -8,12 +8,13 @@ topic's TTL.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
-from msgspec import ValidationError
+from msgspec import Struct, ValidationError
 from msgspec.structs import replace as replaced
 
 from basalt.api.bodies import json
+from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.ranges import (
     Advance,
     Holder,
@@ -24,7 +25,7 @@ from basalt.api.bodies.ranges import (
     Splits,
     StableEnd,
 )
-from basalt.api.bodies.topics import TopicInfo, TopicStats, TopicTruncation, TruncateRequest
+from basalt.api.bodies.topics import TopicDeletion, TopicInfo, TopicPlan, TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.markers import Marker, malformed
 from basalt.api.topic_properties import TopicProperties, properties_sent
 from basalt.client.calls.messages import Isolation, PositionLike, position
@@ -46,6 +47,17 @@ from basalt.client.plans import (
 )
 from basalt.errors import InputError
 
+
+class _Named(Struct):
+    id: HexMessageId
+
+
+class _Begins(Struct):
+    """The part of a page of records that says where it begins."""
+
+    records: list[_Named]
+
+
 WAIT_MS = 20_000  # a call that waits; well below the time-outs of proxies, and cheap to repeat
 
 
@@ -56,16 +68,35 @@ def create(
     *,
     namespace: str | None = None,
     labels: Mapping[str, str] | None = None,
+    reason: str = "",
+    by: str = "",
     **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
     """Create a topic. `ttl` is in seconds, a duration ("1d", a timedelta) or "forever"; the default is seven days.
 
     The properties: `TopicProperties`. `labels` are a user's own, kept as given: "team" is the property `label.team`.
 
-    `TopicExistsError` when there is one of this name. Not repeated when its answer is lost: `UnknownOutcomeError` then.
+    `TopicExistsError` when there is one of this name. Not repeated when its answer is lost: `UnknownOutcomeError` then. With a
+    `reason`, the audit has a line about it.
     """
     topic, body = scope.topic(name, namespace=namespace), properties_sent(properties, labels)
-    return send_json("PUT", f"create topic {topic}", topic.path(), _topic_of(name), Effect.ONCE, body)
+    what, query = f"create topic {topic}", act_of(reason, by)
+    return send_json("PUT", what, topic.path(), _topic_of(name), Effect.ONCE, body, query=query)
+
+
+def would_create(
+    scope: ClientScope,
+    /,
+    name: str,
+    *,
+    namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    **properties: Unpack[TopicProperties],
+) -> Steps[TopicPlan]:
+    """The topic that `create` would make; nothing is made. Refuses as that does."""
+    topic, body = scope.topic(name, namespace=namespace), properties_sent(properties, labels)
+    what, query = f"try to create topic {topic}", act_of("", "", dry_run=True)
+    return send_json("PUT", what, topic.path(), json_of(TopicPlan), Effect.NONE, body, query=query)
 
 
 def update(
@@ -77,19 +108,42 @@ def update(
     labels: Mapping[str, str] | None = None,
     unset: Sequence[str] = (),
     version: str | None = None,
+    reason: str = "",
+    by: str = "",
     **properties: Unpack[TopicProperties],
 ) -> Steps[TopicInfo]:
     """Change properties of a topic; those left out stay as they are, those in `unset` go back to their defaults.
 
     A new TTL holds for old messages too. With the `version` that was read, nothing is changed where the topic has another
-    one by then: `TopicChangedError`.
+    one by then: `TopicChangedError`. The audit keeps who and why.
     """
+    topic, body = scope.topic(name, namespace=namespace), _changes(unset, properties, labels)
+    what, path, query = f"update topic {topic}", topic.path("properties"), act_of(reason, by)
+    return send_json("PATCH", what, path, _topic_of(name), _effect(version), body, query=query, if_match=_etag(version))
+
+
+def would_update(
+    scope: ClientScope,
+    /,
+    name: str,
+    *,
+    namespace: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    unset: Sequence[str] = (),
+    **properties: Unpack[TopicProperties],
+) -> Steps[TopicPlan]:
+    """The properties as they are, and as `update` would make them; nothing is changed. Refuses as that does."""
+    topic, body = scope.topic(name, namespace=namespace), _changes(unset, properties, labels)
+    what, path, query = f"try to update topic {topic}", topic.path("properties"), act_of("", "", dry_run=True)
+    return send_json("PATCH", what, path, json_of(TopicPlan), Effect.NONE, body, query=query)
+
+
+def _changes(
+    unset: Sequence[str], properties: Mapping[str, Any], labels: Mapping[str, str] | None
+) -> dict[str, str | int | None]:
     if isinstance(unset, str):
         raise TypeError(f"unset is a list of names, unset=[{unset!r}]")
-    topic = scope.topic(name, namespace=namespace)
-    body = {**dict.fromkeys(unset), **properties_sent(properties, labels)}
-    what, path = f"update topic {topic}", topic.path("properties")
-    return send_json("PATCH", what, path, _topic_of(name), _effect(version), body, if_match=_etag(version))
+    return {**dict.fromkeys(unset), **properties_sent(properties, labels)}
 
 
 def replace(
@@ -122,13 +176,22 @@ def names(scope: ClientScope, *, namespace: str | None = None) -> Steps[list[str
     return get_json(list[str], f"list topics of {namespace or scope.namespace}", scope.path("topics", namespace))
 
 
-def delete(scope: ClientScope, name: str, *, namespace: str | None = None) -> Steps[None]:
-    """Delete a topic with all its messages.
+def delete(
+    scope: ClientScope,
+    name: str,
+    *,
+    namespace: str | None = None,
+    dry_run: bool = False,
+    reason: str = "",
+    by: str = "",
+) -> Steps[TopicDeletion]:
+    """Delete a topic with all its messages; a dry run counts them. The audit keeps who and why.
 
     Not repeated when its answer is lost, for the topic may have been created again by then.
     """
-    topic = scope.topic(name, namespace=namespace)
-    return ask(Call(f"delete topic {topic}", "DELETE", topic.path(), nothing, Effect.ONCE))
+    topic, query = scope.topic(name, namespace=namespace), act_of(reason, by, dry_run=dry_run)
+    effect = Effect.NONE if dry_run else Effect.ONCE
+    return ask(Call(f"delete topic {topic}", "DELETE", topic.path(), json_of(TopicDeletion), effect, query))
 
 
 def truncate(
@@ -166,11 +229,29 @@ def message(scope: TopicScope, message_id: bytes | str) -> Steps[PeekedMessage]:
 
 
 def peek(
-    scope: TopicScope, start: PositionLike = None, *, inclusive: bool = True, limit: int | None = None
+    scope: TopicScope,
+    start: PositionLike = None,
+    *,
+    inclusive: bool = True,
+    back: int | None = None,
+    limit: int | None = None,
 ) -> Steps[list[PeekedMessage]]:
-    """Messages from a position on, also those that no reader of committed messages sees, each with its state."""
-    query = (*_from(scope, start), *query_of(inclusive=inclusive, limit=limit))
+    """Messages from a position on, or from `back` messages before it, also those that no reader of committed messages sees.
+
+    Each has its state. `peek("end", back=20)`: the newest 20.
+    """
+    query = (*_from(scope, start), *query_of(inclusive=inclusive, back=back, limit=limit))
     return get_json(list[PeekedMessage], f"peek at {scope}", scope.path("messages"), query)
+
+
+def back(scope: TopicScope, start: PositionLike = None, count: int = 1) -> Steps[bytes | None]:
+    """The id of the message from which on `count` messages lie before a position, whatever became of them: `back("end", 20)`.
+
+    Of the first one there is, where they are fewer; None where there is none at all.
+    """
+    query = (*_from(scope, start), *query_of(back=count, limit=1, isolation="uncommitted"))
+    page = yield from get_json(_Begins, f"go back in {scope}", scope.path("records"), query)
+    return bytes(page.records[0].id) if page.records else None
 
 
 def holder(scope: TopicScope, start: PositionLike = None) -> Steps[Holder]:

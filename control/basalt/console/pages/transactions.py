@@ -18,6 +18,7 @@ from basalt.api.bodies.transactions import (
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
+from basalt.console.history import RANGE, Drawing, charts_panel
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
@@ -38,12 +39,28 @@ _FILTERS = {
 }
 _AFTER = "after"
 
+DRAWINGS = (
+    Drawing("Transactions that have not ended", (("open", "Open"), ("hanging", "Hanging"))),
+    Drawing("Invalid list", (("invalid", "Write pointers"),)),
+    Drawing(
+        "Ends",
+        (
+            ("commits_per_s", "Committed"),
+            ("aborts_per_s", "Aborted"),
+            ("conflicts_per_s", "Lost a conflict"),
+            ("timed_out_per_s", "Time was up"),
+        ),
+    ),
+    Drawing("Time of a commit", (("commit_p50_s", "Median"), ("commit_p99_s", "99 of 100"))),
+    Drawing("Age of the oldest", (("oldest_open_s", "That is open"), ("oldest_blocking_s", "For which readers wait"))),
+)
+
 route = RouteTable("console")
 
 
 @route(
     "GET", LIST_PATH, PUBLIC,
-    query=(*PAGE_QUERY, *(text_query(*each) for each in _FILTERS.items()), text_query(_AFTER, "the page behind this one")),
+    query=(*PAGE_QUERY, RANGE, *(text_query(*each) for each in _FILTERS.items()), text_query(_AFTER, "the page behind this one")),
 )  # fmt: skip
 async def transactions(request: Request) -> Response:
     """List the transactions that have not ended."""
@@ -56,6 +73,7 @@ async def transactions(request: Request) -> Response:
         hanging_panel(HANGING_ROWS),
         Panel("transactions", "Transactions that have not ended", listed, extra={"first": first, "given": given}),
         Panel("manager", "The manager", Call("GET", "/v1/admin/snapshot", ManagerSnapshotInfo)),
+        charts_panel(request, "history", "How it went", *DRAWINGS),
     )
     return await Visit(request).page("Transactions", panels, "transactions.html", given=given, states=STATES)
 

@@ -6,10 +6,13 @@ It has no socket, so neither host nor origin is asked of it; who makes it is han
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from basalt.access.proofs.certificate import ClientCertificate
+from basalt.api.bodies import json
+from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import JSON, Head, Headers, Parts, RequestHead
 
 ANSWER_BYTES_MAX = 16 << 20  # of an answer that is kept as a whole: more than any page shows
@@ -17,13 +20,17 @@ ANSWER_BYTES_MAX = 16 << 20  # of an answer that is kept as a whole: more than a
 
 @dataclass(frozen=True, slots=True)
 class InsideCall:
-    """A call: its method, its target as a client would send it, and its body in JSON (empty: none)."""
+    """A call: its method, its target as a client would send it, and its body in JSON (empty: none).
+
+    `once`: an Idempotency-Key, with which what is sent twice is done once.
+    """
 
     method: str
     target: str
     body: bytes = b""
     address: str | None = None  # of whoever looks at the page, for the audit
     agent: bytes = b""
+    once: str = ""
 
     def head(self) -> Head:
         """The head that a client would have sent."""
@@ -31,6 +38,8 @@ class InsideCall:
         headers = {b"user-agent": self.agent}
         if self.body:
             headers |= {b"content-type": JSON, b"content-length": b"%d" % len(self.body)}
+        if self.once:
+            headers[b"idempotency-key"] = self.once.encode("ascii", "replace")
         return Head(self.method, unquote(raw_path), raw_path.encode("ascii"), query.encode("ascii"), headers)
 
 
@@ -45,6 +54,18 @@ class Reply:
     def header(self, name: bytes) -> bytes | None:
         """A header of the answer, by its name in lower case."""
         return next((value for each, value in self.headers if each == name), None)
+
+
+# In place of an answer that is too long: small payloads may take many times their bytes in JSON.
+_TOO_LONG = Reply(
+    413, [(b"content-type", b"application/problem+json")],
+    json.encode(
+        Problem(
+            status=413, code="too_large", detail=f"the answer is longer than the {ANSWER_BYTES_MAX:,} bytes that a page shows",
+            hint="Ask for fewer at once, or with the command.",
+        )
+    ),
+)  # fmt: skip
 
 
 class InsideExchange:
@@ -71,11 +92,14 @@ class InsideExchange:
 
     async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
         """Keep the answer."""
+        assert not isinstance(parts, AsyncIterator), "no call of the API streams"
         collected, size = [], 0
         for part in parts:
             size += len(part)
             if size > ANSWER_BYTES_MAX:
-                raise ValueError(f"the answer to {request.route} is longer than {ANSWER_BYTES_MAX} bytes")
+                request.status = _TOO_LONG.status
+                self.reply = _TOO_LONG
+                return
             collected.append(bytes(part))
             if not isinstance(parts, list):
                 await asyncio.sleep(0)  # making a part takes time: others go in between

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from starlette.types import Receive, Scope, Send
 
@@ -81,6 +82,12 @@ class AsgiExchange:
             for number, part in enumerate(parts, 1):
                 request.sent_bytes += len(part)
                 await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
+            return
+        if isinstance(parts, AsyncIterator):
+            async for part in parts:
+                request.sent_bytes += len(part)
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         for part in parts:
             request.sent_bytes += len(part)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -169,7 +169,9 @@ class Call:
             self.keep_alive = False
         head = connection.head_of_answer(status, headers, self.keep_alive, chunked=not isinstance(parts, list))
         self.started, self.wants_continue = True, False
-        if not isinstance(parts, list):
+        if isinstance(parts, AsyncIterator):
+            await self._send_stream(request, head, parts)
+        elif not isinstance(parts, list):
             await self._send_chunks(request, head, parts)
         elif request.sent_bytes <= JOINED_BYTES_MAX:
             connection.transport.write(b"".join((head, *parts)))
@@ -218,6 +220,20 @@ class Call:
             if part:
                 connection.transport.write(b"".join((b"%x\r\n" % len(part), part, b"\r\n")))
             await asyncio.sleep(0)  # making a part takes time: others go in between
+        if not self.gone():
+            connection.transport.write(b"0\r\n\r\n")
+
+    async def _send_stream(self, request: RequestHead, head: bytes, parts: AsyncIterator[Buffer]) -> None:
+        connection = self.connection
+        connection.transport.write(head)
+        async for part in parts:
+            request.sent_bytes += len(part)
+            if connection.write_paused:
+                await connection.drained()
+            if self.gone():
+                raise ClientGoneError
+            if part:
+                connection.transport.write(b"".join((b"%x\r\n" % len(part), part, b"\r\n")))
         if not self.gone():
             connection.transport.write(b"0\r\n\r\n")
 

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
@@ -36,7 +36,7 @@ REQUEST_ID_CHARS_MAX = 128  # room for a UUID with a prefix; ids are kept in mem
 
 Value = str | int | bool
 Headers = list[tuple[bytes, bytes]]
-Parts = list[Buffer] | Iterator[Buffer]
+Parts = list[Buffer] | Iterator[Buffer] | AsyncIterator[Buffer]  # the last ones come as there is something to say
 NO_HEADERS: Headers = []  # nobody adds to it
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]+")
@@ -75,6 +75,16 @@ class BodyBudget:
         self.bytes_max = bytes_max
         self._total_bytes_max = total_bytes_max
         self._taken_bytes = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        """The bytes of the bodies that are not whole yet."""
+        return self._taken_bytes
+
+    @property
+    def total_bytes_max(self) -> int:
+        """The most that these may be together."""
+        return self._total_bytes_max
 
     def take(self, size_bytes: int, held_bytes: int) -> None:
         """Take memory for the next part of a body that holds `held_bytes` already.

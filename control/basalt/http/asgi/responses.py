@@ -7,10 +7,13 @@ told as problem documents (RFC 9457), described in docs/reference/errors.md.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from html import escape
 
 from basalt import errors
 from basalt.api.bodies import json
@@ -52,7 +55,34 @@ STATUS: dict[type[errors.BasaltError], int] = {
 # A browser must not take what messages hold for a page or a script, nor keep what only who asked may see.
 EVERY_ANSWER: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
-Body = bytes | Sequence[Buffer] | Iterator[Buffer]
+Body = bytes | Sequence[Buffer] | Iterator[Buffer] | AsyncIterator[Buffer]
+
+HTML = b"text/html; charset=utf-8"
+# Nothing is loaded but for this style, which the policy knows by its hash.
+_PROBLEM_STYLE = (
+    ":root{color-scheme:light dark}body{background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}"
+)
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_PROBLEM_STYLE.encode()).digest()).decode()
+PROBLEM_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PROBLEM_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{style}</style>
+<title>{title} · Basalt</title>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+{parts}<p><a href="/console">Overview</a></p>
+<p>Status {status}, request {request_id}</p>
+</main>
+</body>
+</html>
+"""
 
 _ACCESS_LOG = logging.getLogger("basalt.access")
 _SLOW_LOG = logging.getLogger("basalt.slow")
@@ -62,7 +92,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 class Response:
     """A status, a body and its content type (None: no body).
 
-    A body is one piece, or a list of pieces, or pieces that are made while they are sent.
+    A body is one piece, or a list of pieces, or pieces that are made while they are sent; or a stream of them, each sent when it comes.
     """
 
     __slots__ = ("body", "content_type", "headers", "status")
@@ -103,7 +133,12 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
     if request.head.proving:
         headers += request.head.proving
     body = answer.body
-    parts: Parts = [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
+    if isinstance(body, AsyncIterator):  # as it is: a coder would keep back what is to be seen now
+        request.status = answer.status
+        return headers, [b""] if request.is_head else body
+    parts: list[Buffer] | Iterator[Buffer] = (
+        [body] if isinstance(body, bytes) else body if isinstance(body, Iterator) else list(body)
+    )
     accepted = request.headers.get(b"accept-encoding")
     if accepted is not None:
         parts = _coded(accepted, parts, headers)
@@ -113,7 +148,9 @@ def encoded(request: RequestHead, answer: Response) -> tuple[Headers, Parts]:
     return headers, [b""] if request.is_head else parts
 
 
-def _coded(accept_encoding: bytes, parts: Parts, headers: Headers) -> Parts:
+def _coded(
+    accept_encoding: bytes, parts: list[Buffer] | Iterator[Buffer], headers: Headers
+) -> list[Buffer] | Iterator[Buffer]:
     """The parts in the content coding that the client likes best, if that pays; and the headers that say so."""
     size_bytes = sum(map(len, parts)) if isinstance(parts, list) else None
     if size_bytes is not None and size_bytes < content_encoding.CODED_BYTES_MIN:
@@ -163,6 +200,31 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
     if isinstance(error, errors.UnsupportedMediaTypeError) and error.field == "Content-Encoding":
         headers.append((b"accept-encoding", content_encoding.ACCEPTED))
     return Response(status, json.encode(document), PROBLEM, headers)
+
+
+def problem_page(error: errors.BasaltError, request: RequestHead) -> Response:
+    """The same answer as a page, for a browser that asked for one: it needs nothing that may be what is not in order."""
+    told = problem_response(error, request.id)
+    parts = [_text(error.message), *([_text(error.hint)] if error.hint else [])]
+    head = request.head
+    if head.method == "GET":
+        again = escape(head.raw_path.decode("latin-1") + ("?" + head.query_string.decode("latin-1")).rstrip("?"))
+        parts.append(f'<a href="{again}">Try again</a>')
+    title = error.code.replace("_", " ").capitalize()
+    body = _PROBLEM_PAGE.format(
+        style=_PROBLEM_STYLE,
+        title=title,
+        parts=f"<p data-told>{parts[0]}</p>\n" + "".join(f"<p>{part}</p>\n" for part in parts[1:]),
+        status=told.status,
+        request_id=request.id,
+    )
+    headers = [(name, value) for name, value in told.headers or () if name != b"www-authenticate"]
+    return Response(told.status, body.encode(), HTML, [*headers, (b"content-security-policy", PROBLEM_POLICY.encode())])
+
+
+def wants_page(request: RequestHead) -> bool:
+    """Tell whether a browser asks for a page, rather than a program for an answer."""
+    return b"text/html" in request.headers.get(b"accept", b"")
 
 
 def internal_error() -> errors.InternalError:
@@ -261,6 +323,11 @@ def _target(raw_path: bytes, query_string: bytes) -> str:
 
 def _visible(raw: bytes) -> str:
     return "".join(chr(byte) if 33 <= byte <= 126 and byte != 34 else f"%{byte:02X}" for byte in raw)
+
+
+def _text(text: str) -> str:
+    """Text of a page: markup escaped, and what is not printable shown as such."""
+    return escape("".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text[:DETAIL_CHARS_MAX]))
 
 
 def _shown(text: str) -> str:

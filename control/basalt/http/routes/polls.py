@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from basalt.access.needs import needs
 from basalt.access.quotas import FETCH_BYTES, WAITING_FETCHES
@@ -37,7 +37,7 @@ from basalt.http.routes.route_table import (
     integer,
     words,
 )
-from basalt.http.routes.topics import FROM, INCLUSIVE, start_of
+from basalt.http.routes.topics import BACK, FROM, INCLUSIVE, start_of
 from basalt.messaging.log.answers import StretchPart
 from basalt.messaging.read.log_reader import Fetch, Slice
 from basalt.transactions.codec import decode_transaction
@@ -137,7 +137,7 @@ def messages_answer(request: Request, fetched: Fetch, shape: Shape, headers: Hea
     "GET",
     RECORDS_PATH,
     READS,
-    query=(FROM, INCLUSIVE, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
+    query=(FROM, INCLUSIVE, BACK, integer("limit", 1, INT_MAX, "most records to answer"), *READ_QUERY),
     answer={**schemas.in_both(schemas.RECORDS_PAGE), schemas.JSON_LINES: schemas.LINES},
     errors=(*EXISTING, TransactionEndedError, SessionFencedError, TransactionNotFoundError),
     meters=(FETCH_BYTES,),
@@ -198,13 +198,15 @@ async def unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
     """
     try:
         with request.one_more(WAITING_FETCHES):
-            return await _unless_gone(request, answer)
+            return await while_there(request, answer)
     finally:
         answer.close()  # which nobody may have begun
 
 
-async def _unless_gone(request: Request, answer: Coroutine[None, None, T]) -> T:
-    request.route += WAITING  # in the metrics a call that waits is not a slow call
+async def while_there(request: Request, answer: Coroutine[Any, Any, T]) -> T:
+    """Wait for what is to be answered; `ClientGoneError` when nobody is left to be told."""
+    if not request.route.endswith(WAITING):
+        request.route += WAITING  # in the metrics a call that waits is not a slow call
     task, waits, given_up = asyncio.current_task(), True, False
     assert task is not None, "a call is answered in a task"
 

@@ -239,6 +239,21 @@ TOPIC: Schema = {
         {**SHOWN_PROPERTIES, "description": "with http.flat_topics"},
     ]
 }
+TOPIC_PLAN: Schema = {
+    **_object(
+        {
+            "namespace": NAME,
+            "name": NAME,
+            "generation": {"type": "integer"},
+            "before": {"anyOf": [{"type": "null"}, SHOWN_PROPERTIES]},
+            "properties": SHOWN_PROPERTIES,
+            "dryRun": {"const": True},
+        },
+        ("namespace", "name", "generation", "before", "properties", "dryRun"),
+    ),
+    "description": "with dryRun",
+}
+TOPIC_OR_PLAN: Schema = {"anyOf": [TOPIC, TOPIC_PLAN]}
 NAMES: Schema = {"type": "array", "items": NAME}
 EMPTY_BODY: Content = {JSON: {"type": "object", "maxProperties": 0}}
 

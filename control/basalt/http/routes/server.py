@@ -2,49 +2,65 @@
 
 from __future__ import annotations
 
-from itertools import chain
+import functools
 
 import msgspec
 from msgspec import structs
 
 from basalt.access import resources
 from basalt.access.needs import PUBLIC, needs
-from basalt.api.bodies import json
+from basalt.access.resources import Resource
 from basalt.api.bodies import operations as bodies
-from basalt.api.bodies.operations import AuditLine, JobInfo, JobRun
-from basalt.api.bodies.topics import TopicDescription
-from basalt.catalog.catalog import check_name
-from basalt.catalog.topics import Topic
+from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
+from basalt.api.bodies.topics import TOPIC_ORDERS, TopicDescription, TopicPage
+from basalt.api.positions import UNIT_MS
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
+    InputError,
     InvalidNameError,
     InvalidSettingError,
     JobNotFoundError,
+    SeriesNotFoundError,
     SettingNeedsStartError,
+    TopicNotFoundError,
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
+from basalt.http.collectors import TlsMetrics
+from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
+    AFTER,
     AS,
     CLUSTER,
     DRY_RUN,
     EXISTING,
+    MS_MAX,
     REASON,
     TOPIC,
     Request,
     RouteTable,
+    choice,
+    flag,
     integer,
+    query,
+    text_query,
     words,
 )
+from basalt.operations.audit import Wanted
 from basalt.operations.scheduler import RUNS_MAX, Run
+from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
+from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
 from basalt.settings import effective
 from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
+NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
+TOPICS_MAX = 1_000  # of one page; some 300 KB of JSON, written in a millisecond or two
 
+_ACT = (DRY_RUN, REASON, AS)
 _JOB_PATH = ADMIN_PATH + "/jobs/{job}"
 _JOB_ERRORS = (JobNotFoundError,)
 _BACKUPS = ADMIN_PATH + "/backups"
@@ -98,7 +114,7 @@ async def namespaces(request: Request) -> list[str]:
     return [
         namespace
         for namespace in await catalog.namespaces()
-        if caller.may("observe", resources.Resource("namespace", (namespace,)))
+        if caller.may("observe", Resource("namespace", (namespace,)))
         or any(caller.may("observe", resources.topic(namespace, name)) for name in await catalog.list(namespace))
     ]
 
@@ -107,26 +123,33 @@ async def namespaces(request: Request) -> list[str]:
     "GET",
     ADMIN_PATH + "/topics",
     needs(filters="observe topic"),
-    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),),
-    answer=list[TopicDescription],
-    errors=(InvalidNameError,),
+    query=(
+        words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),
+        text_query("contains", "only those with this in namespace:topic, in any case"),
+        flag("deleted", "deleted ones too"),
+        choice("sort", TOPIC_ORDERS, "in which order: by name unless it is given, as the store has them"),
+        flag("descending", "the other way round"),
+        AFTER,
+        integer("limit", 1, TOPICS_MAX, f"most to answer; {TOPICS_MAX:,} when it is left out"),
+        flag("figures", "with the figures of each, as many as are read in about a quarter of a second"),
+    ),
+    errors=(InvalidNameError, TopicNotFoundError),
     tag=admin,
 )
-async def topics(request: Request) -> Response:
-    """All topics with all their metadata, deleted ones too."""
-    namespace = request.text("namespace")
-    if namespace is not None:
-        check_name(namespace, "namespace")
-    catalog, may = request.services.topics.catalog, request.caller.may
-    seen = [
-        [_topic(catalog.at(title, stored)) for title, stored in page if may("observe", resources.topic(*title))]
-        async for page in catalog.pages(namespace)
-    ]
-    pages = [json.encode(page)[1:-1] for page in seen if page]  # arrays of some topics each, in the order of the store
-    parts = (
-        b"," + page if number else page for number, page in enumerate(pages)
-    )  # sent one by one: others go in between
-    return Response(200, chain([b"["], parts, [b"]"]), JSON)
+async def topics(request: Request) -> TopicPage:
+    """The topics of all namespaces with all their metadata, a page at a time."""
+    may = request.caller.may
+    query = TopicQuery(
+        limit=request.integer("limit") or TOPICS_MAX,
+        namespace=request.text("namespace"),
+        contains=request.text("contains") or "",
+        deleted=request.flag("deleted"),
+        sort=request.text("sort") or NAME,
+        descending=request.flag("descending"),
+        after=after_of(request.text("after")),
+        figures=request.flag("figures"),
+    )
+    return await request.services.topic_inspection.page(query, lambda title: may("observe", resources.topic(*title)))
 
 
 @route(
@@ -134,8 +157,8 @@ async def topics(request: Request) -> Response:
 )
 async def topic(request: Request) -> TopicDescription:
     """A topic with all its metadata, also a deleted one."""
-    title, catalog = request.topic, request.services.topics.catalog
-    return _topic(catalog.at(title, await catalog.describe(title)))
+    title, services = request.topic, request.services
+    return services.topic_inspection.described(title, await services.topics.catalog.describe(title))
 
 
 @route("GET", ADMIN_PATH + "/jobs", needs("observe", CLUSTER), tag=admin)
@@ -144,22 +167,34 @@ async def jobs(request: Request) -> list[JobInfo]:
     return await request.services.scheduler.jobs()
 
 
-@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def run_job(request: Request) -> JobRun:
+@route("GET", _JOB_PATH, needs("observe", CLUSTER), errors=_JOB_ERRORS, tag=admin)
+async def job(request: Request) -> JobInfo:
+    """A scheduled job."""
+    return await request.services.scheduler.job(request.path["job"])
+
+
+@route("POST", _JOB_PATH + "/run", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def run_job(request: Request) -> JobAct:
     """Run a job now."""
-    return _run(await request.services.scheduler.run_now(request.path["job"]))
+    scheduler, audit, name = request.services.scheduler, request.services.audit, request.path["job"]
+    found = await scheduler.job(name)
+    if request.flag("dryRun"):
+        return JobAct(name, "run", found.help, found.paused, True, True)
+    do = functools.partial(scheduler.run_now, name)
+    run = await audit.act("run job", f"job {name}", *request.act, do, lambda run: run.error or run.outcome)
+    return JobAct(name, "run", found.help, found.paused, True, False, _run(run))
 
 
-@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def pause_job(request: Request) -> JobInfo:
+@route("POST", _JOB_PATH + "/pause", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def pause_job(request: Request) -> JobAct:
     """Let a job run no more by itself."""
-    return await request.services.scheduler.pause(request.path["job"])
+    return await _set_paused(request, "pause")
 
 
-@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), errors=_JOB_ERRORS, tag=admin)
-async def resume_job(request: Request) -> JobInfo:
+@route("POST", _JOB_PATH + "/resume", needs("operate", CLUSTER), query=_ACT, errors=_JOB_ERRORS, tag=admin)
+async def resume_job(request: Request) -> JobAct:
     """Let a paused job run again."""
-    return await request.services.scheduler.resume(request.path["job"])
+    return await _set_paused(request, "resume")
 
 
 @route(
@@ -204,19 +239,89 @@ async def store(request: Request) -> bodies.StoreInfo:
     return await request.services.store_info()
 
 
+@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
+async def cluster(request: Request) -> bodies.ClusterInfo:
+    """The server that leads: its lease, its epoch and its certificate."""
+    services = request.services
+    leadership = services.leadership
+    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
+    if leadership is None:  # nobody else has the store open
+        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
+    candidate = leadership.candidate
+    return bodies.ClusterInfo(
+        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
+        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
+    )  # fmt: skip
+
+
+def is_names(text: str) -> bool:
+    """Tell whether a text is names with commas between, and not too many."""
+    names = text.split(",")
+    return len(text) <= NAMES_CHARS_MAX and len(names) <= NAMES_MAX and all(names) and text.isprintable()
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/alerts",
+    needs("observe", CLUSTER),
+    query=(flag("all", "also those that do not fire, and those that only Prometheus can tell"),),
+    tag=admin,
+)
+async def alerts(request: Request) -> bodies.AlertList:
+    """The alerts that would fire now, in words; and those that will if it stays so."""
+    return await request.metrics.alerts(everything=request.flag("all"))
+
+
+@route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
+async def process(request: Request) -> bodies.ProcessInfo:
+    """The server's process from within: its event loop, queues, caches, connections and threads."""
+    return process_info(request.services, request.bodies)
+
+
+@route(
+    "GET",
+    ADMIN_PATH + "/series",
+    needs(in_body=("observe cluster", "observe group"), filters="observe group"),
+    query=(
+        query(
+            "names", {"type": "string", "maxLength": NAMES_CHARS_MAX}, "figures, with commas between; without them the list of all",
+            is_names, f"be up to {NAMES_MAX} names with commas between",
+        ),
+        text_query("from", "begin at this time: -1h (before now), or @ and a time; 10 minutes ago by default"),
+        text_query("to", "end before this time; now by default"),
+        words("step", "^[0-9]{1,9}(ms|s|m|h|d)$", "length of a slot, such as 10s; by default as fine as it is kept, of at most 2,000"),
+    ),
+    errors=(SeriesNotFoundError,),
+    tag=admin,
+)  # fmt: skip
+async def series(request: Request) -> bodies.SeriesPage:
+    """The history of the server's figures, and of the lag of consumer groups."""
+    caller, kept, asked = request.caller, request.services.series, request.text("names")
+    if asked is None:
+        figures = [each for each in kept.known() if caller.may("observe", _observed(each.name))]
+        return bodies.SeriesPage(0, (), {}, tuple(map(figure_body, figures)))
+    names = asked.split(",")
+    for name in names:
+        caller.must("observe", _observed(name))
+    step = request.text("step")
+    step_ms = None if step is None else _step_ms(step)
+    return page_of(kept, names, request.text("from"), request.text("to"), step_ms, request.services.clock.now_ms())
+
+
 @route("GET", ADMIN_PATH + "/snapshot", needs("observe", CLUSTER), tag=admin)
 async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
 
 
-@route(
-    "POST", _BACKUPS, needs("operate", CLUSTER), query=(REASON, AS), errors=(InvalidNameError, ConflictError), tag=admin
-)
-async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.Backup:
+@route("POST", _BACKUPS, needs("operate", CLUSTER), query=_ACT, errors=(InvalidNameError, ConflictError), tag=admin)
+async def back_up(request: Request, asked: bodies.BackupRequest) -> bodies.MadeBackup:
     """Make a backup."""
-    services, name = request.services, asked.name
-    return await services.audit.act("back up", f"backup {name}", *request.act, lambda: services.backups.create(name))
+    backups, audit, name = request.services.backups, request.services.audit, asked.name
+    if request.flag("dryRun"):
+        return await backups.plan(name)
+    made = await audit.act("back up", f"backup {name}", *request.act, lambda: backups.create(name))
+    return bodies.MadeBackup(**structs.asdict(made))
 
 
 @route("GET", _BACKUPS, needs("observe", CLUSTER), tag=admin)
@@ -251,20 +356,46 @@ async def delete_backup(request: Request) -> bodies.Backup:
     "GET",
     ADMIN_PATH + "/audit",
     needs("inspect", CLUSTER),
-    query=(integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),),
+    query=(
+        integer("from", 0, MS_MAX, "only acts at this time (ms since 1970) or later"),
+        integer("to", 0, MS_MAX, "only acts before this time"),
+        text_query("act", "only this act, such as `grant`"),
+        text_query("principal", "only those of this principal"),
+        text_query("target", "only those about something with this text in its name, in any case"),
+        words("after", "^[0-9]{19}:[0-9a-f]{16}$", "only those that come behind the act of this id, which are older"),
+        integer("limit", 1, AUDIT_MAX, f"most acts to answer; {AUDIT_DEFAULT} by default"),
+    ),
     tag=admin,
 )
 async def audit(request: Request) -> list[AuditLine]:
     """List the acts of operators, newest first."""
-    lines = await request.services.audit.newest(request.integer("limit") or AUDIT_DEFAULT)
-    return msgspec.convert(lines, list[AuditLine], from_attributes=True)
+    text = {name: request.text(name) or "" for name in ("act", "principal", "target", "after")}
+    wanted = Wanted(request.integer("from") or 0, request.integer("to"), **text)
+    found = await request.services.audit.find(wanted, request.integer("limit") or AUDIT_DEFAULT)
+    return [AuditLine(id=name, **structs.asdict(line)) for name, line in found]
 
 
-def _topic(topic: Topic) -> TopicDescription:
-    stored, is_deleted = topic.metadata, topic.metadata.generation < 0
-    return TopicDescription(
-        *topic.title, abs(stored.generation), is_deleted, topic.properties, stored.created_ms, stored.updated_ms
-    )
+def _observed(name: str) -> Resource:
+    """The resource that a figure tells of: a group, or the whole server."""
+    group = title_of_group(name)
+    return resources.CLUSTER if group is None else resources.group(*group)
+
+
+def _step_ms(text: str) -> int:
+    digits = text.rstrip("dhms")
+    step_ms = int(digits) * UNIT_MS[text[len(digits) :]]
+    if not 0 < step_ms <= STEP_MS_MAX:
+        raise InputError("a slot has up to a day, and not no time", field="step", hint="write 10s, 5m or 1h")
+    return step_ms
+
+
+async def _set_paused(request: Request, act: str) -> JobAct:
+    scheduler, audit, name = request.services.scheduler, request.services.audit, request.path["job"]
+    found, paused = await scheduler.job(name), act == "pause"
+    if not request.flag("dryRun"):
+        do = functools.partial(scheduler.pause if paused else scheduler.resume, name)
+        await audit.act(f"{act} job", f"job {name}", *request.act, do)
+    return JobAct(name, act, found.help, paused, found.paused != paused, request.flag("dryRun"))
 
 
 def _run(run: Run) -> JobRun:

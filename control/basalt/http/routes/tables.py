@@ -10,7 +10,7 @@ from basalt.api.bodies import tables as bodies
 from basalt.catalog.tables import HostedTable, TableName, table_name
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.routes.route_table import ADMIN_PATH, Request, RouteTable, integer, words
+from basalt.http.routes.route_table import ADMIN_PATH, AFTER, Request, RouteTable, integer, words
 from basalt.http.routes.schemas import NAMES
 from basalt.tables.tables import READ_CELLS_MAX, CellWrites
 from basalt.transactions.rules.transaction import VisibilityLevel
@@ -27,11 +27,6 @@ LEVELS: dict[bodies.Visibility, VisibilityLevel] = {
 }
 PAGE_MAX = 10_000  # tables of one page; some 1 MB of JSON
 _LIMIT = integer("limit", 1, PAGE_MAX, f"most to answer; {PAGE_MAX:,} when it is left out")
-_AFTER = words(
-    "after",
-    f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$",
-    "go on behind this one, as namespace:table: `next` of the page before",
-)
 _CONFLICT_BY_ROW = bodies.CreateTable()
 _EXISTING = (errors.InvalidNameError, errors.TableNotFoundError)
 _READING = (
@@ -143,7 +138,7 @@ async def names(request: Request) -> Response:
     "GET",
     ADMIN_PATH + "/tables",
     needs(filters="observe table"),
-    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"), _AFTER, _LIMIT),
+    query=(words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"), AFTER, _LIMIT),
     errors=(errors.InvalidNameError,),
 )
 async def all_tables(request: Request) -> bodies.TablePage:

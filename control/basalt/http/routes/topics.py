@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from basalt import errors
@@ -12,7 +12,7 @@ from basalt.access.needs import needs
 from basalt.access.quotas import FETCH_BYTES, TOPICS
 from basalt.api.bodies.messages import LONG_MAX
 from basalt.api.bodies.ranges import Holder, PeekedHeader, PeekedMessage
-from basalt.api.bodies.topics import TopicStats, TopicTruncation, TruncateRequest
+from basalt.api.bodies.topics import TopicDeletion, TopicPlan, TopicStats, TopicTruncation, TruncateRequest
 from basalt.api.codecs.json_bodies import parse_json, text_or_bytes
 from basalt.api.positions import SPEC_CHARS_MAX, PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName
@@ -32,9 +32,10 @@ from basalt.http.routes.route_table import (
     flag,
     integer,
 )
-from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES
+from basalt.http.routes.schemas import NAMES, PROPERTIES, PROPERTY_CHANGES, TOPIC_OR_PLAN
 from basalt.http.routes.schemas import TOPIC as TOPIC_SCHEMA
 from basalt.messaging.peek import MESSAGES_MAX, Peeked
+from basalt.messaging.read.back_reader import BACK_MAX
 from basalt_engine.keys import MESSAGE_ID_BYTES
 
 MESSAGES_DEFAULT = 100
@@ -47,6 +48,13 @@ FROM = Query(
     "start (the default), end, now, a message id, @milliseconds, @2026-01-31T10:00:00Z, -1h or +10m",
 )
 INCLUSIVE = flag("inclusive", "whether what is right at `from` counts; true by default")
+BACK = integer(
+    "back",
+    1,
+    BACK_MAX,
+    "begin so many messages before `from`, whatever became of them; there are fewer where they lie far apart",
+)
+ACT_QUERY = (DRY_RUN, REASON, AS)
 
 route = RouteTable("topics")
 
@@ -62,7 +70,15 @@ class From(NamedTuple):
 
 
 async def start_of(request: Request, title: TopicName) -> From:
-    """The place that the parameters `from` and `inclusive` name. Grammar: `basalt.api.positions`."""
+    """The place that the parameters `from`, `inclusive` and `back` name. Grammar: `basalt.api.positions`."""
+    at, back = await _named_start(request, title), request.integer("back")
+    if back is None:
+        return at
+    found = await request.services.back_reader.back(title, at.at, back)
+    return at if found is None else From(found, True)
+
+
+async def _named_start(request: Request, title: TopicName) -> From:
     text = request.text("from")
     inclusive = request.flag("inclusive", True)
     position = parse_position("start" if text is None else text, request.services.clock.now_ms(), field="from")
@@ -82,18 +98,35 @@ async def get(request: Request) -> Response:
     "PUT",
     TOPIC_PATH,
     needs("manage", TOPIC),
+    query=ACT_QUERY,
     body={JSON: PROPERTIES},
-    answer={JSON: TOPIC_SCHEMA},
+    answer={JSON: TOPIC_OR_PLAN},
     errors=(errors.InvalidNameError, errors.InvalidPropertyError, errors.TopicExistsError, errors.ConflictError),
 )
 async def create(request: Request) -> Response:
-    """Create a topic, or a new generation of a deleted one."""
-    title, topics, creator = request.topic, request.services.topics, request.principal
+    """Create a topic, or a new generation of a deleted one.
+
+    With a reason, the audit has a line about it.
+    """
+    title, catalog = request.topic, request.services.topics.catalog
     properties = await _read_properties(request)
     if not request.limits(TOPICS) or await _exists(request, title):  # one that is there is refused as that
-        return _shown(request, await topics.create(title, properties, creator))
-    with request.one_more(TOPICS, await topics.catalog.created_by(creator)):
-        return _shown(request, await topics.create(title, properties, creator))
+        return await _create(request, title, properties)
+    with request.one_more(TOPICS, await catalog.created_by(request.principal)):
+        return await _create(request, title, properties)
+
+
+async def _create(request: Request, title: TopicName, properties: dict[str, object]) -> Response:
+    services, creator = request.services, request.principal
+    if request.flag("dryRun"):
+        return _plan(None, await services.topics.catalog.would_create(title, properties))
+    if not request.text("reason"):  # programs make topics as they go: the audit is for what somebody did by hand
+        return _shown(request, await services.topics.create(title, properties, creator))
+    created = await services.audit.act(
+        "create topic", f"topic {title}", *request.act, lambda: services.topics.create(title, properties, creator),
+        lambda topic: f"created, generation {topic.generation}",
+    )  # fmt: skip
+    return _shown(request, created)
 
 
 async def _exists(request: Request, title: TopicName) -> bool:
@@ -104,45 +137,68 @@ async def _exists(request: Request, title: TopicName) -> bool:
     return True
 
 
-@route("DELETE", TOPIC_PATH, needs("manage", TOPIC), errors=(*EXISTING, errors.ConflictError))
-async def delete(request: Request) -> None:
+@route("DELETE", TOPIC_PATH, needs("manage", TOPIC), query=ACT_QUERY, errors=(*EXISTING, errors.ConflictError))
+async def delete(request: Request) -> TopicDeletion:
     """Delete a topic with all its messages."""
-    title = request.topic
-    await request.services.topics.delete(title)
+    title, services = request.topic, request.services
+    if request.flag("dryRun"):
+        topic, sums = await services.topics.get(title), await services.topic_stats.sums(title)
+        groups = len(await services.groups.list(title))
+        return TopicDeletion(*title, topic.generation, True, sums.messages, sums.payload_bytes, sums.exact, groups)
+    deleted = await services.audit.act(
+        "delete topic", f"topic {title}", *request.act, lambda: services.topics.delete(title),
+        lambda topic: f"deleted, generation {topic.generation}",
+    )  # fmt: skip
     request.metrics.topics.forget(title)
+    return TopicDeletion(*title, deleted.generation)
 
 
 @route(
     "PUT",
     TOPIC_PATH + "/properties",
     needs("manage", TOPIC),
+    query=ACT_QUERY,
     body={JSON: PROPERTIES},
-    answer={JSON: TOPIC_SCHEMA},
+    answer={JSON: TOPIC_OR_PLAN},
     errors=(*EXISTING, errors.InvalidPropertyError, errors.TopicChangedError, errors.ConflictError),
     if_match=True,
 )
 async def update(request: Request) -> Response:
     """Replace a topic's properties; those left out go back to their defaults."""
-    title = request.topic
-    versions = _expected(request)
-    return _shown(request, await request.services.topics.update(title, await _read_properties(request), versions))
+    return await _change(request, await _read_properties(request), request.services.topics.update, merging=False)
 
 
 @route(
     "PATCH",
     TOPIC_PATH + "/properties",
     needs("manage", TOPIC),
+    query=ACT_QUERY,
     body={JSON: PROPERTY_CHANGES, MERGE_PATCH: PROPERTY_CHANGES},
-    answer={JSON: TOPIC_SCHEMA},
+    answer={JSON: TOPIC_OR_PLAN},
     errors=(*EXISTING, errors.InvalidPropertyError, errors.TopicChangedError, errors.ConflictError),
     if_match=True,
 )
 async def merge(request: Request) -> Response:
     """Change some of a topic's properties; null puts one back to its default."""
-    title = request.topic
-    versions = _expected(request)
     changes = await _read_properties(request, (JSON, MERGE_PATCH))
-    return _shown(request, await request.services.topics.merge(title, changes, versions))
+    return await _change(request, changes, request.services.topics.merge, merging=True)
+
+
+async def _change(
+    request: Request, asked: Mapping[str, object], change: Callable[..., Awaitable[Topic]], *, merging: bool
+) -> Response:
+    """Change properties, in one way or the other; or tell what they would be."""
+    title, services, versions = request.topic, request.services, _expected(request)
+    if request.flag("dryRun"):
+        return _plan(*await services.topics.would_change(title, asked, versions, merging=merging))
+    changed = await services.audit.act(
+        "change topic",
+        f"topic {title}",
+        *request.act,
+        lambda: change(title, asked, versions),
+        lambda _: _in_words(asked),
+    )
+    return _shown(request, changed)
 
 
 @route("GET", TOPICS_PATH, needs(filters="observe topic"), answer={JSON: NAMES}, errors=(errors.InvalidNameError,))
@@ -157,7 +213,7 @@ async def names(request: Request) -> Response:
     "POST",
     TOPIC_PATH + "/truncate",
     needs("manage", TOPIC),
-    query=(DRY_RUN, REASON, AS),
+    query=ACT_QUERY,
     errors=(errors.InputError, *EXISTING, errors.ConflictError, errors.GenerationError, errors.BusyError),
 )
 async def truncate(request: Request, asked: TruncateRequest) -> TopicTruncation:
@@ -206,6 +262,7 @@ async def stats(request: Request) -> TopicStats:
     query=(
         FROM,
         INCLUSIVE,
+        BACK,
         integer("limit", 1, MESSAGES_MAX, f"most messages to answer; {MESSAGES_DEFAULT} by default"),
     ),
     answer=list[PeekedMessage],
@@ -260,6 +317,16 @@ def _shown(request: Request, topic: Topic) -> Response:
     flat = request.services.settings.http.flat_topics
     shown: dict[str, Any] = {**properties} if flat else {"name": topic.name, "properties": properties}
     return json_response(shown, headers=[(b"etag", b'"%s"' % topic.version.encode("ascii"))])
+
+
+def _plan(before: Topic | None, topic: Topic) -> Response:
+    was = None if before is None else before.properties
+    return json_response(TopicPlan(*topic.title, topic.generation, was, topic.properties))
+
+
+def _in_words(asked: Mapping[str, object]) -> str:
+    """The properties that were asked for, for the audit."""
+    return ", ".join(f"{name}={'default' if value is None else value}" for name, value in asked.items()) or "defaults"
 
 
 def _expected(request: Request) -> Collection[str] | None:

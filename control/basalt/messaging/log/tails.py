@@ -162,6 +162,10 @@ class Tails:
         self.hits = 0
         self.misses = 0
 
+    @property
+    def bytes_max(self) -> int:
+        return self._bytes_max
+
     def append(self, owner: TailOwner, row: MessageRow, after: bytes) -> None:
         """Keep a row that was just written; no row lies between position `after` and it."""
         tail = owner.tail

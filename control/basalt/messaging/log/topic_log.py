@@ -542,7 +542,7 @@ class LogMemory:
         self.tails = tails
         self.writers = StagedWriters(limits.writers)
         self.atomic = store.atomic
-        self._limits = limits
+        self.limits = limits
         self.waiting = 0  # fetches
         self.with_waiting: set[TopicLog] = set()
         # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
@@ -567,9 +567,9 @@ class LogMemory:
 
     def check_waiting(self) -> None:
         """`BusyError` when no more fetches may wait."""
-        if self.waiting >= self._limits.waiting:
+        if self.waiting >= self.limits.waiting:
             raise BusyError(
-                f"{self.waiting} fetches wait for messages, the limit is {self._limits.waiting}",
+                f"{self.waiting} fetches wait for messages, the limit is {self.limits.waiting}",
                 hint="send the same call again after Retry-After, or without waiting",
             )
 
@@ -579,7 +579,7 @@ class LogMemory:
             return
         self.recent[log.topic.title] = log
         self.recent.move_to_end(log.topic.title)
-        if len(self.recent) > self._limits.logs:
+        if len(self.recent) > self.limits.logs:
             self.shed(self.recent.popitem(last=False)[1])
 
     def touch_details(self, log: TopicLog) -> None:
@@ -590,15 +590,15 @@ class LogMemory:
         self.block_entries += entries - self.detailed.get(log, 0)
         self.detailed[log] = entries
         self.detailed.move_to_end(log)
-        if len(self.detailed) > self._limits.detailed:
+        if len(self.detailed) > self.limits.detailed:
             oldest = next(iter(self.detailed))
             self._forget_blocks(oldest)
             del self.detailed[oldest]
             if not oldest.pending:  # else it is one of those used last, as soon as the group is durable
                 oldest.forget_details()
-        if self.block_entries > self._limits.block_entries:
+        if self.block_entries > self.limits.block_entries:
             for each in self.detailed:
-                if self.block_entries <= self._limits.block_entries or each is log:
+                if self.block_entries <= self.limits.block_entries or each is log:
                     break
                 self._forget_blocks(each)
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from weakref import WeakValueDictionary
 
-from basalt.catalog.topics import Topic, TopicName, Topics, title_of, topic_name
+from basalt.catalog.topics import Topic, TopicName, Topics, merged_properties, title_of, topic_name
 from basalt.errors import TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import EMPTY_LOG, LogPosition
@@ -121,6 +121,11 @@ class TopicLogs:
             return None
         return log if log.topic.generation == join.generation else None
 
+    def in_memory(self, title: TopicName) -> TopicLog | None:
+        """The topic's log where it is open, for who only looks at it: it is as close to being dropped as before."""
+        found = self._open.get(title)
+        return found if isinstance(found, TopicLog) else None
+
     def find_joined(self, join: Join) -> TopicLog | None:
         """The same, where it is in memory."""
         log = self._open.get(title_of(join.topic))
@@ -168,8 +173,16 @@ class TopicLogs:
     ) -> Topic:
         """Change these properties and leave the others; None puts one back to its default. Refuses as `update` does."""
         async with self._changed(title) as log:
-            log.topic = await self.catalog.merge(log.topic, changes, versions)
+            log.topic = await self.catalog.update(log.topic, merged_properties(log.topic, changes), versions)
         return log.topic
+
+    async def would_change(
+        self, title: TopicName, properties: Mapping[str, object], versions: Collection[str] | None = None, *, merging: bool
+    ) -> tuple[Topic, Topic]:  # fmt: skip
+        """The topic as it is, and as `update` or (`merging`) `merge` would make it. Refuses as these do."""
+        topic = await self.get(title)
+        asked = merged_properties(topic, properties) if merging else properties
+        return topic, self.catalog.changed(topic, asked, versions)
 
     async def truncate(self, title: TopicName, before_ms: int, generation: int | None = None) -> Topic:
         """Put what was published before this time out of reach, durably; an earlier time than the last one changes nothing.

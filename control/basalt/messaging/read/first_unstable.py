@@ -113,6 +113,8 @@ class FirstUnstable:
 
     def surely(self, transaction: Transaction) -> bool:
         """True when it has published rows since this server started, by memory alone; costs its topics and pointers."""
+        if not transaction.topics:
+            return False
         logs = map(self._logs.find_joined, transaction.topics)
         pointers = frozenset(transaction.pointers)
         return any(log.uncommitted_writers(pointers) for log in logs if log is not None)

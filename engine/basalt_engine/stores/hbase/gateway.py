@@ -19,9 +19,10 @@ import random
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from thriftpy2.protocol import TCyBinaryProtocol
 
@@ -31,7 +32,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TCyBufferedTransport, TTransportException
 
-from basalt_engine.clock import Clock, SystemClock, stage
+from basalt_engine.clock import Clock, Durations, SystemClock, stage
 from basalt_engine.errors import BasaltError, FencedError, InputError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase import definitions, without_package
 from basalt_engine.stores.hbase.gateway_socket import GatewaySocket, SaslSocket
@@ -60,6 +61,38 @@ class NoTableError(StoreError):
     """HBase has no table of this name."""
 
 
+class PoolFigures(NamedTuple):
+    """The connections of one pool now; and how often a caller had to wait, for all were lent."""
+
+    lent: int
+    idle: int
+    connections_max: int
+    waits: int
+
+
+OUTCOMES = ("answered", "refused", "lost")  # of a call
+
+
+class CallFigures:
+    """Calls of one gateway: how long each try took, and how it ended. Any thread may add one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.durations = Durations()
+        self.ended: Counter[tuple[str, str]] = Counter()  # by method and outcome
+
+    def add(self, method: str, outcome: str, duration_ms: float) -> None:
+        """A try has ended."""
+        with self._lock:
+            if (
+                method,
+                outcome,
+            ) not in self.ended:  # from 0 on, so that whoever compares two scrapes sees the first one
+                self.ended.update({(method, each): 0 for each in OUTCOMES})
+            self.ended[method, outcome] += 1
+            self.durations.add(duration_ms / 1_000)
+
+
 class Gateway:
     """Makes calls over pooled connections. Any thread may use it."""
 
@@ -77,6 +110,12 @@ class Gateway:
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._tries_max = tries_max
+        self.calls = CallFigures()
+
+    @property
+    def pool(self) -> PoolFigures:
+        """The connections now."""
+        return self._pool.figures()
 
     def read(self, method: str, table: bytes, *arguments: object) -> Any:
         """The answer to a read; `StoreError` when no try got one."""
@@ -111,9 +150,7 @@ class Gateway:
         for number in range(self._tries_max):
             try:
                 with self._pool.lent() as connection:
-                    left_ms = deadline_ms - self._clock.monotonic_ms()
-                    with stage(f"hbase {method}"):
-                        return connection.call(method, arguments, min(CALL_TIMEOUT_MS, left_ms))
+                    return self._call(connection, method, arguments, deadline_ms)
             except LostError as error:
                 asked = asked or error.asked
                 pause_ms = PAUSE_MS * 2**number
@@ -122,6 +159,21 @@ class Gateway:
                     raise LostError(f"{method}: {error}", asked=asked, hint=error.hint) from error
                 self._sleep(pause_ms * (1 + random.random()) / 1_000)  # noqa: S311 - spreads callers, guards nothing
         raise AssertionError("the last try returns or raises")
+
+    def _call(
+        self, connection: GatewayConnection, method: str, arguments: tuple[object, ...], deadline_ms: float
+    ) -> Any:
+        start_ms, outcome = self._clock.monotonic_ms(), "lost"
+        try:
+            with stage(f"hbase {method}"):
+                answer = connection.call(method, arguments, min(CALL_TIMEOUT_MS, deadline_ms - start_ms))
+            outcome = "answered"
+            return answer
+        except RefusedError:
+            outcome = "refused"
+            raise
+        finally:
+            self.calls.add(method, outcome, self._clock.monotonic_ms() - start_ms)
 
     def close(self) -> None:
         """Hang up; closing twice is fine."""
@@ -261,7 +313,9 @@ class ConnectionPool:
         self._login = login
         self._clock = clock or SystemClock()
         self._slots = threading.BoundedSemaphore(connections_max)
+        self._connections_max = connections_max
         self._lock = threading.Lock()
+        self._lent = self._waits = 0
         self._idle: list[GatewayConnection] = []
         self._closed = False
 
@@ -269,8 +323,13 @@ class ConnectionPool:
     def lent(self) -> Iterator[GatewayConnection]:
         """A connection that was found usable just now. `LostError` when none can be had, `StoreError` when the pool is closed."""
         self._check_open()
-        if not self._slots.acquire(timeout=LEND_TIMEOUT_MS / 1_000):
-            raise LostError(f"all connections were in use for {LEND_TIMEOUT_MS} ms", asked=False)
+        if not self._slots.acquire(blocking=False):
+            with self._lock:
+                self._waits += 1
+            if not self._slots.acquire(timeout=LEND_TIMEOUT_MS / 1_000):
+                raise LostError(f"all connections were in use for {LEND_TIMEOUT_MS} ms", asked=False)
+        with self._lock:
+            self._lent += 1
         try:
             connection = self._take() or GatewayConnection(self._address, CONNECT_TIMEOUT_MS, self._clock, self._login)
             try:
@@ -278,7 +337,14 @@ class ConnectionPool:
             finally:
                 self._put_back(connection)
         finally:
+            with self._lock:
+                self._lent -= 1
             self._slots.release()
+
+    def figures(self) -> PoolFigures:
+        """The connections now."""
+        with self._lock:
+            return PoolFigures(self._lent, len(self._idle), self._connections_max, self._waits)
 
     def _take(self) -> GatewayConnection | None:
         if self._login is not None:

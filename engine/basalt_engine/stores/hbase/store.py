@@ -72,6 +72,11 @@ class HBaseStore:
             for name in TABLE_NAMES
         }
 
+    @property
+    def gateways(self) -> dict[str, Gateway]:
+        """The pools of connections, by what they are for: figures of each are in the metrics."""
+        return {"reads": self._reads, "writes": self._writes}
+
     @classmethod
     def open(
         cls,

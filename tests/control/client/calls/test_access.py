@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from basalt.api.bodies.access import NewToken, Rights, TokenInfo
 from basalt.client.calls import access
@@ -50,7 +51,11 @@ def test_rights_are_given_once_and_taken_back(side, connected):
     )
     assert [each.id for each in side.do(grants.list())] == [made.id]
     assert side.do(grants.list(unused_days=1)) == []  # it is younger than that
-    assert side.do(grants.remove(made.id, dry_run=True)) == made
+    assert [each.id for each in side.do(grants.list(subject="token:etl", limit=1))] == [made.id]
+    assert side.do(grants.list(after=made.id)) == side.do(grants.list(subject="token:none")) == []
+    tried = side.do(grants.remove(made.id, dry_run=True))
+    assert replace(tried, changes=()) == made
+    assert [(each.subject, each.loses[0].verbs) for each in tried.changes] == [("token:etl", ("observe", "write"))]
     assert side.do(grants.remove(made.id)) == made
     with pytest.raises(NotFoundError):
         side.do(grants.remove(made.id))

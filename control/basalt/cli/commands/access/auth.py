@@ -18,6 +18,7 @@ from basalt_engine.clock import SystemClock
 auth = group("auth", "Show who one is to a server, and what one may do there; log in and out.")
 
 _IDENTITY = columns("principal groups roles superuser judged credential expires_ms only via", expires_ms="expires")
+_SEEN = columns("principal last_ms credential via address first_ms", last_ms="last seen", first_ms="first seen")
 _REFUSALS = columns("count principal verb resource first_ms last_ms")
 
 
@@ -114,6 +115,13 @@ def would_refuse(invocation: Invocation, limit: int) -> None:
         enforced = [each.enforced for each in found]
         if enforced and enforced[0]:
             click.echo("basalt: these were refused: auth.enforce is true", err=True)
+
+
+@auth.call("principals")
+@limit_option(100, 10_000, "")
+def list_principals(invocation: Invocation, limit: int) -> None:
+    """List who called since the server started, those that called last first."""
+    invocation.show_all(_SEEN, lambda client: client.auth.principals(limit=limit))
 
 
 def _refuse_embedded(url: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from basalt.access.resources import EVERYTHING, KINDS, parse_resource, shape
 from basalt.cli.failures import Usage
-from basalt.cli.options import Invocation, Name, author_options, confirm, dry_run_option, yes_option
-from basalt.cli.output import columns, counted, row, time_text
+from basalt.cli.options import Invocation, Name, author_options, confirm, dry_run_option, limit_option, yes_option
+from basalt.cli.output import columns, counted, printable, row, time_text
 from basalt.cli.root import group
 from basalt.errors import InputError
+
+if TYPE_CHECKING:
+    from basalt.api.bodies.access import GrantInfo, RoleInfo
 
 grant = group("grant", "Give rights, list them and take them back.")
 
@@ -24,6 +28,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "auditor": ("inspect", "observe"),
 }
 DAYS_MAX = 3_660
+GRANTS_MAX = 10_000  # that there are at most
 
 GRANT = Name(lambda client: ((each.id, f"{each.subject} {each.resource}") for each in client.grants.list()))
 _LIST = columns("id subject verbs resource used_ms made_by", used_ms="used", made_by="made by")
@@ -51,7 +56,10 @@ def add(invocation: Invocation, subject: str, verbs: str, resource: str, dry_run
     with invocation.client() as client:
         found = client.grants.add(subject, given, resource, dry_run=dry_run, **author)
     what = f"{', '.join(found.verbs)} on {found.resource} to {found.subject}"
-    invocation.out.done(f"would grant {what}" if dry_run else f"granted {what}", {**row(found), "dry_run": dry_run})
+    sentence = f"would grant {what}" if dry_run else f"granted {what}"
+    invocation.out.done(sentence, {**row(found), "dry_run": dry_run})
+    if dry_run:
+        tell_changes(invocation, found)
     if verbs == "writer":
         click.echo(
             f"basalt: to begin transactions it needs another right: basalt grant add {subject} transact cluster",
@@ -62,9 +70,17 @@ def add(invocation: Invocation, subject: str, verbs: str, resource: str, dry_run
 @grant.call("list")
 @click.option("--subject", metavar="SUBJECT", help="Only those to this subject itself.")
 @click.option("--resource", metavar="RESOURCE", help="Only those on this resource, as it was granted.")
-def list_grants(invocation: Invocation, subject: str | None, resource: str | None) -> None:
+@click.option("--unused-days", type=click.IntRange(1, DAYS_MAX), help="Only those that nobody needed for so many days.")
+@click.option("--after", metavar="ID", help="Only those behind this id.")
+@limit_option(GRANTS_MAX, GRANTS_MAX, "")
+def list_grants(
+    invocation: Invocation, subject: str | None, resource: str | None, unused_days: int | None, after: str | None,
+    limit: int,
+) -> None:  # fmt: skip
     """List grants: those to you, or all if you may give rights on the cluster or inspect it."""
-    _show(invocation, subject, resource)
+    with invocation.client() as client:
+        found = client.grants.list(subject=subject, unused_days=unused_days, after=after, limit=limit)
+    _show(invocation, found, resource)
 
 
 @grant.call("unused")
@@ -77,7 +93,9 @@ def list_grants(invocation: Invocation, subject: str | None, resource: str | Non
 )
 def unused(invocation: Invocation, days: int) -> None:
     """List grants that nobody needed for long; younger ones are left out."""
-    _show(invocation, None, None, days)
+    with invocation.client() as client:
+        found = client.grants.list(unused_days=days)
+    _show(invocation, found, None)
 
 
 @grant.call("remove")
@@ -96,6 +114,8 @@ def remove(invocation: Invocation, grant_id: str, yes: bool, dry_run: bool, **au
     used = "nobody has used it" if found.used_ms is None else f"last used {time_text(found.used_ms)}{users}"
     sentence = f"would take {what}; {used}" if dry_run else f"took {what}"
     invocation.out.done(sentence, {**row(found), "dry_run": dry_run})
+    if dry_run:
+        tell_changes(invocation, found)
 
 
 def verbs_on(words: str, resource: str) -> tuple[str, ...]:
@@ -115,10 +135,26 @@ def verbs_on(words: str, resource: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _show(invocation: Invocation, subject: str | None, resource: str | None, unused_days: int | None = None) -> None:
-    with invocation.client() as client:
-        found = client.grants.list(unused_days=unused_days)
-    shown = [each for each in found if subject in (None, each.subject) and resource in (None, each.resource)]
+def tell_changes(invocation: Invocation, info: GrantInfo | RoleInfo) -> None:
+    """Tell people who would gain or lose what."""
+    if invocation.out.for_people:
+        for line in _changes(info):
+            invocation.out.line(printable(line))
+
+
+def _changes(info: GrantInfo | RoleInfo) -> Iterator[str]:
+    for each in info.changes:
+        for word, rights in (("gains", each.gains), ("loses", each.loses)):
+            for right in rights:
+                yield f"  {each.subject} {word} {', '.join(right.verbs)} on {right.resource}"
+    if not info.changes:
+        yield "  nobody gains or loses a right by it"
+    if info.left_out:
+        yield f"  and {info.left_out} more members, who are not told here"
+
+
+def _show(invocation: Invocation, found: Sequence[GrantInfo], resource: str | None) -> None:
+    shown = [each for each in found if resource in (None, each.resource)]
     shown.sort(key=lambda each: (each.subject, each.resource))
     invocation.out.rows(_LIST, [row(each) for each in shown])
     if invocation.out.for_people and not shown:

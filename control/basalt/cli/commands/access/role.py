@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from basalt.cli.commands.access.grant import tell_changes
 from basalt.cli.options import Invocation, Name, author_options, confirm, dry_run_option, yes_option
 from basalt.cli.output import columns, counted, row
 from basalt.cli.root import group
@@ -51,7 +52,10 @@ def set_role(invocation: Invocation, name: str, members: tuple[str, ...], dry_ru
     after = set(found.members)
     changes = [f"+{each}" for each in sorted(after - before)] + [f"-{each}" for each in sorted(before - after)]
     what = f"role {name}: {counted(len(after), 'member')} ({' '.join(changes) or 'as before'})"
-    invocation.out.done(f"would set {what}" if dry_run else f"set {what}", {**row(found), "dry_run": dry_run})
+    sentence = f"would set {what}" if dry_run else f"set {what}"
+    invocation.out.done(sentence, {**row(found), "dry_run": dry_run})
+    if dry_run:
+        tell_changes(invocation, found)
 
 
 @role.call("remove")
@@ -66,4 +70,7 @@ def remove(invocation: Invocation, name: str, yes: bool, dry_run: bool, **author
     with invocation.client() as client:
         found = client.roles.remove(name, dry_run=dry_run, **author)
     what = f"role {name}, which has {counted(len(found.members), 'member')}"
-    invocation.out.done(f"would remove {what}" if dry_run else f"removed {what}", {**row(found), "dry_run": dry_run})
+    sentence = f"would remove {what}" if dry_run else f"removed {what}"
+    invocation.out.done(sentence, {**row(found), "dry_run": dry_run})
+    if dry_run:
+        tell_changes(invocation, found)

@@ -17,6 +17,7 @@ from basalt.cli.options import (
     author_options,
     confirm,
     dry_run_option,
+    limit_option,
     yes_option,
 )
 from basalt.cli.output import Column, columns, plain, row, time_text
@@ -42,14 +43,15 @@ def _rights_text(value: object) -> str:
 
 
 _LIST = columns(
-    "id principal state created_ms expires_ms made_by note",
+    "id principal state created_ms expires_ms used_ms made_by note",
     created_ms="created",
     expires_ms="expires",
+    used_ms="used",
     made_by="made by",
 )
 _SHOWN = (
-    *columns("id principal state created_ms expires_ms made_by parent networks note", created_ms="created",
-             expires_ms="expires", made_by="made by"),
+    *columns("id principal state created_ms expires_ms used_ms used_from made_by parent networks note", created_ms="created",
+             expires_ms="expires", used_ms="used", used_from="used from", made_by="made by"),
     Column("only", _rights_text),
 )  # fmt: skip
 
@@ -149,13 +151,15 @@ def rotate(
 
 @token.call("list")
 @click.option("--all", "everything", is_flag=True, help="Those that count no more and logins, too.")
-def list_tokens(invocation: Invocation, everything: bool) -> None:
+@click.option("--principal", metavar="PRINCIPAL", help="Only those of this principal.")
+@click.option("--after", metavar="ID", help="Only those behind this id.")
+@limit_option(10_000, 20_000, "")
+def list_tokens(invocation: Invocation, everything: bool, principal: str | None, after: str | None, limit: int) -> None:
     """List tokens, without their secrets: your own, or all if you may give rights on the cluster or inspect it."""
     with invocation.client() as client:
-        found = client.tokens.list()
-    shown = (each for each in found if everything or (each.state == "active" and not each.parent))
+        found = client.tokens.list(principal=principal, active=not everything, after=after, limit=limit)
     invocation.out.rows(
-        _LIST, [row(each) for each in sorted(shown, key=lambda each: (each.principal, each.created_ms))]
+        _LIST, [row(each) for each in sorted(found, key=lambda each: (each.principal, each.created_ms))]
     )
 
 

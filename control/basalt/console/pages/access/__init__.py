@@ -1,0 +1,1 @@
+"""The pages about who calls and what they may do."""

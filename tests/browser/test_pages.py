@@ -1,0 +1,138 @@
+"""Every page, as a real browser shows it: with all there is, with nothing, to somebody without rights, and for reading only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Shop
+from tests.browser.visitor import Visitor
+from tests.console_pages import Place, unreached, walk
+from tests.system.server_process import ServerProcess
+
+# How many pages of a kind are looked at in each state. Of two one has names that are as long and odd as names may be.
+OF_A_KIND = {"full": 2, "empty": 2, "no rights": 1, "read-only": 1}
+NOT_YET = re.compile("/console/ns/[^/]+/topics/")  # pages that links lead to before they are built
+
+
+@dataclass
+class Survey:
+    """What was found on all pages, by the kind of fault."""
+
+    places: list[Place] = field(default_factory=list)
+    faults: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, kind: str, place: Place, found: Any) -> None:
+        if found:
+            self.faults.setdefault(kind, []).append(f"{place.target}: {found}")
+
+
+@pytest.fixture(scope="module")
+def survey(chromium: Any, request: pytest.FixtureRequest) -> Survey:
+    """Go through all pages once, and note everything."""
+    server, token = _who(request)
+    of_a_kind = OF_A_KIND[request.param]
+    found = Survey()
+    with (
+        Visitor.at(chromium, server.url, token, reduced_motion="reduce") as visitor,
+        Visitor.at(chromium, server.url, token, java_script_enabled=False) as plain,
+    ):
+        found.places += walk(lambda place: _look(visitor, plain, place, found), of_a_kind)
+    return found
+
+
+def _who(request: pytest.FixtureRequest) -> tuple[ServerProcess, str | None]:
+    state = request.param
+    if state in ("full", "no rights"):
+        shop: Shop = request.getfixturevalue("shop")
+        return shop.server, shop.root if state == "full" else request.getfixturevalue("no_rights")
+    return request.getfixturevalue("empty" if state == "empty" else "read_only"), None
+
+
+def _look(visitor: Visitor, plain: Visitor, place: Place, found: Survey) -> str | None:
+    """Look at one page; its HTML."""
+    if place.form_on is None:
+        answer = visitor.go(place.target)
+    else:
+        answer = _plan(visitor, place)
+        if answer is None:
+            return None  # what the visitor may not do has a button that cannot be pressed
+    if not answer.headers["content-type"].startswith("text/html"):
+        return None
+    html: str = answer.text()
+    found.note("status", place, answer.status not in (200, 409) and not NOT_YET.match(place.path) and answer.status)
+    found.note("axe", place, visitor.violations())
+    found.note("sideways", place, visitor.sideways())
+    found.note("motion", place, visitor.motion())
+    found.note("refused", place, visitor.refused())
+    # Chromium says so of every answer that is not 200; which ones there may be is another question.
+    found.note("faults", place, [each for each in visitor.faults if f"a status of {answer.status}" not in each])
+    visitor.faults.clear()
+    found.note("facts", place, _differing(visitor.facts(), _facts_of(plain, place, html)))
+    return html
+
+
+def _plan(visitor: Visitor, place: Place) -> Any:
+    visitor.go(place.form_on or "")
+    button = visitor.page.locator(f'form[action="{place.target}"] button')
+    if button.is_disabled():
+        return None
+    with visitor.page.expect_navigation() as navigation:
+        button.click()
+    return navigation.value
+
+
+def _facts_of(plain: Visitor, place: Place, html: str) -> str:
+    """The text of the very same answer in a browser without scripts."""
+    target = plain.url + place.target
+    plain.page.route(target, lambda route: route.fulfill(body=html, content_type="text/html; charset=utf-8"))
+    plain.page.goto(target)
+    plain.page.unroute(target)
+    return plain.facts()
+
+
+def _differing(one: str, other: str) -> str:
+    """Where two texts begin to differ; empty where they do not."""
+    if one == other:
+        return ""
+    start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return f"{one[start - 20 : start + 60]!r} with scripts, {other[start - 20 : start + 60]!r} without"
+
+
+pytestmark = pytest.mark.parametrize("survey", [*OF_A_KIND], indirect=True)
+
+
+def test_nothing_is_in_the_way_of_who_cannot_see_or_point(survey: Survey):
+    assert survey.faults.get("axe", []) == []
+
+
+def test_no_page_breaks_its_policy(survey: Survey):
+    assert survey.faults.get("refused", []) == []
+
+
+def test_no_page_has_errors_or_asks_another_host(survey: Survey):
+    assert survey.faults.get("faults", []) == []
+
+
+def test_nothing_but_tables_scrolls_sideways_on_a_narrow_screen_or_at_twice_the_size(survey: Survey):
+    assert survey.faults.get("sideways", []) == []
+
+
+def test_nothing_moves_for_who_wants_it_to_be_still(survey: Survey):
+    assert survey.faults.get("motion", []) == []
+
+
+def test_every_page_tells_the_same_without_scripts(survey: Survey):
+    assert survey.faults.get("facts", []) == []
+
+
+def test_every_link_leads_to_a_page(survey: Survey):
+    assert survey.faults.get("status", []) == []
+
+
+def test_every_page_is_reached(survey: Survey, request: pytest.FixtureRequest):
+    if "full" in request.node.name:
+        assert unreached(survey.places) == []

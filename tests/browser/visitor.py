@@ -1,0 +1,134 @@
+"""Somebody with a browser: a window at a server, and all that went wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+# WCAG 2.2 AA, and what axe thinks good beside it.
+TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+COLORS = ("color-contrast", "link-in-text-block")  # the rules that depend on the color scheme
+NARROW = {"width": 320, "height": 640}
+ZOOMED = {"width": 640, "height": 450}  # what a page has of 1280 x 900 at 200 %
+USUAL = {"width": 1280, "height": 900}
+
+_WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
+"""
+
+# The page's text but for what a script may change: times have their zone, ages go on, and there is a button for help.
+_FACTS = """() => {
+  for (const time of document.querySelectorAll("time")) time.textContent = time.dateTime;
+  for (const each of document.querySelectorAll("[data-zone]")) each.textContent = "UTC";
+  for (const each of document.querySelectorAll("[data-script]")) each.hidden = true;
+  return document.body.innerText.replace(/\\s+/g, " ").trim();
+}"""
+
+# What makes a page, or a part of it that scrolls, wider than it is; a table may, and a block of code.
+_SIDEWAYS = """() => {
+  const wide = [];
+  const root = document.scrollingElement;
+  if (root.scrollWidth > root.clientWidth) wide.push(`the page: ${root.scrollWidth} > ${root.clientWidth}`);
+  const tables = document.querySelectorAll("table");
+  for (const table of tables) table.style.display = "none";
+  for (const each of document.querySelectorAll("body *")) {
+    if (each.checkVisibility() && each.scrollWidth > each.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(each).overflowX))
+      wide.push(`${each.tagName} ${each.id} ${each.className}: ${each.scrollWidth} > ${each.clientWidth}`);
+  }
+  for (const table of tables) table.style.display = "";
+  return wide;
+}"""
+
+
+# What moves by itself, or takes time to change.
+_MOTION = """() => [...document.querySelectorAll("body, body *")].filter((each) => {
+  const style = getComputedStyle(each);
+  return style.animationName !== "none" || style.transitionDuration !== "0s" || style.scrollBehavior === "smooth";
+}).map((each) => `${each.tagName} ${each.id} ${each.className}`)"""
+
+
+class Visitor:
+    """A window. `faults` are errors in its console, what the policy refused, and requests to anybody else."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.faults: list[str] = []
+        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("pageerror", lambda error: self._note("error", str(error)))
+        page.context.on("request", lambda request: self._asked(request.url))
+
+    @classmethod
+    @contextmanager
+    def at(cls, chromium: Browser, url: str, token: str | None = None, **options: Any) -> Iterator[Visitor]:
+        """A window of its own at a server."""
+        context = chromium.new_context(**{"viewport": USUAL, "color_scheme": "light", **options})
+        try:
+            if token is not None:
+                context.add_cookies([{"name": "basalt", "value": token, "url": url, "httpOnly": True}])
+            context.add_init_script(_WATCH)
+            yield cls(context.new_page(), url)
+        finally:
+            context.close()
+
+    def go(self, target: str) -> Any:
+        """Go to a page of the server; the answer."""
+        return self.page.goto(self.url + target)
+
+    def press(self, *keys: str) -> None:
+        """Press these keys, one after the other."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def violations(self, *, tags: bool = True) -> list[str]:
+        """What axe finds on the page, in both color schemes; without `tags` only what has to do with colors."""
+        found = []
+        colors = {"type": "rule", "values": list(COLORS)}
+        for scheme, options in (
+            ("light", {"type": "tag", "values": list(TAGS)} if tags else colors),
+            ("dark", colors),
+        ):
+            self.page.emulate_media(color_scheme=scheme)
+            found += [f"{scheme}: {each}" for each in self._axe(options)]
+        self.page.emulate_media(color_scheme="light")
+        return found
+
+    def refused(self) -> list[str]:
+        """What the page's policy refused."""
+        return list(self.page.evaluate("window.violations"))
+
+    def sideways(self) -> list[str]:
+        """What has to be scrolled sideways on a narrow screen, and at twice the size."""
+        found = []
+        for name, size in (("320 px", NARROW), ("200 %", ZOOMED)):
+            self.page.set_viewport_size(size)
+            found += [f"{name}: {each}" for each in self.page.evaluate(_SIDEWAYS)]
+        self.page.set_viewport_size(USUAL)
+        return found
+
+    def motion(self) -> list[str]:
+        """What moves."""
+        return list(self.page.evaluate(_MOTION))
+
+    def facts(self) -> str:
+        """The text of the page, but for what a script may change. Changes the page."""
+        return str(self.page.evaluate(_FACTS))
+
+    def _axe(self, options: dict[str, Any]) -> list[str]:
+        from axe_playwright_python.sync_playwright import Axe
+
+        response = Axe().run(self.page, options={"runOnly": options, "resultTypes": ["violations"]}).response
+        return [f"{each['id']}: {node['html'][:200]}" for each in response["violations"] for node in each["nodes"][:3]]
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.faults.append(f"{kind}: {text}")
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.url, "data:")):
+            self.faults.append(f"asked {url}")

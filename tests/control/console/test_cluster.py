@@ -1,0 +1,89 @@
+"""The page of the cluster: who leads, the store with its tables, and backups of it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from basalt.console.app import PAGES
+from basalt.console.pages.cluster import CERTIFICATE_WARN_MS, proposed_name
+from basalt.http.app import build_app
+from basalt.http.asgi.handshake import Handshakes
+from basalt.http.asgi.server_context import ServerContext
+from basalt.http.collectors import TlsMetrics
+from basalt.server.wiring import open_services
+from basalt.settings import Settings
+from basalt_engine.clock import ManualClock
+from basalt_engine.stores.rocks import RocksStore
+from tests.control.console.conftest import Browser, Page
+from tests.control.http.conftest import Client
+
+PATH = "/console/cluster"
+
+
+@pytest.fixture
+def on_disk(runner: asyncio.Runner, tmp_path) -> Iterator[Browser]:
+    """A browser of a server that has a data directory."""
+    store = RocksStore.open(tmp_path)
+    services = runner.run(open_services(Settings(), tmp_path, store=store, clock=ManualClock()))
+    client = Client(services, runner)
+    client.app = build_app(services, further_routes=PAGES)
+    yield Browser(client)
+    runner.run(services.close())
+
+
+def test_a_server_that_has_its_store_to_itself_says_so(browser, api):
+    page = browser.page(PATH)
+    assert "Shares its store with nobody" in page.text
+    assert "none: it speaks no TLS" in page.text
+    assert f"Installation {api('GET', '/v1/admin/store')['instance']}" in page.text
+    assert "transaction_log" in page.text
+    assert "This server keeps no backup." in page.text
+    for command in ("basalt cluster show", "basalt backup list", "basalt doctor"):
+        assert command in page.text
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "told"), [(-1, "ended, until"), (CERTIFICATE_WARN_MS - 1, "ends soon, until"), (CERTIFICATE_WARN_MS, "good, until")]
+)  # fmt: skip
+def test_a_certificate_that_ends_is_told_in_time(client, browser, left_ms, told):
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.not_after_ms = client.clock.now_ms() + left_ms
+    client.services.collectors.append(TlsMetrics(Handshakes(context)))
+    assert told in browser.page(f"{PATH}?panel=cluster").text
+
+
+def test_a_backup_is_made_under_the_name_that_is_offered_or_another(on_disk):
+    proposed = proposed_name(on_disk.client.clock.now_ms())
+    assert on_disk.page(PATH).all("form", action=f"{PATH}/backups/{proposed}/create?step=plan")
+    page = on_disk.page(f"{PATH}?backup=before-upgrade")
+    (form,) = [each for each in page.all("form", method="post") if "backups" in each["action"]]
+    plan = Page(on_disk.post(form["action"]))
+    assert "backups/before-upgrade" in plan.text
+    assert "basalt backup create before-upgrade --dry-run" in plan.text
+    assert "This server keeps no backup." in on_disk.page(PATH).text
+    done = on_disk.act(f"{PATH}/backups/before-upgrade/create", reason="an upgrade")
+    assert (done.status, "back up backup before-upgrade done an upgrade" in done.text) == (200, True)
+    assert "before-upgrade" in on_disk.page(PATH).text
+    again = on_disk.plan(f"{PATH}/backups/before-upgrade/create")
+    assert (again.status, "there is a backup before-upgrade already" in again.text) == (409, True)
+
+
+def test_a_name_that_is_none_is_refused_in_words(on_disk):
+    page = on_disk.page(f"{PATH}?backup=%3Cb%3E%20x")
+    (form,) = [each for each in page.all("form", method="post") if "backups" in each["action"]]
+    refused = Page(on_disk.post(form["action"]))
+    assert (refused.status, "'<b> x' is not a name" in refused.text) == (400, True)
+
+
+def test_a_store_without_a_directory_refuses_a_backup_before_it_is_made(browser):
+    refused = browser.plan(f"{PATH}/backups/nightly/create")
+    assert (refused.status, "has no data directory" in refused.text) == (400, True)
+
+
+def test_who_may_only_look_sees_the_backup_disabled(signed_in):
+    page = signed_in("ada", ("observe", "cluster")).page(PATH)
+    assert "basalt grant add token:ada operate cluster" in page.text

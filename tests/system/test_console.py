@@ -1,0 +1,163 @@
+"""The lines that pages have to be copied, run as whoever copies them runs them: by a shell, with curl and with the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from basalt.cli.root import root as command_line
+from tests.console_pages import Place, walk
+from tests.operator_data import fill, fill_access
+from tests.system.command_line import CommandLine
+from tests.system.server_process import ServerProcess
+
+BOOTSTRAP = "b" * 40
+OF_A_KIND = 2
+# Members of answers that say which thing it is: a command's answer has them, in whatever form.
+NAMES = frozenset(
+    ("id", "name", "namespace", "topic", "table", "group", "session", "event", "act", "what", "state", "job")
+)
+
+
+class Caller:
+    """Somebody with the server's first token, who reads pages and runs what is on them."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        self.session = ""  # one with a hostile name
+        self._login = self.ask("POST", "/v1/auth/logins", {"ttlMs": 3_600_000})["token"]
+
+    def ask(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+        headers = {"Authorization": f"Bearer {BOOTSTRAP}", "Content-Type": "application/json"}
+        reply = self.server.ask(method, path, b"" if body is None else json.dumps(body).encode(), headers)
+        assert reply.status == status, (method, path, reply)
+        return reply.json() if reply.body else None
+
+    def page(self, place: Place) -> str | None:
+        reply = self._get(place.target) if place.form_on is None else None
+        if reply is None or not reply.headers["content-type"].startswith("text/html"):
+            return None
+        return reply.body.decode()
+
+    def panels(self, place: Place) -> dict[str, Any]:
+        """The calls of a page, with their answers and the lines that make them, by the name of the panel."""
+        glue = "&" if urlsplit(place.target).query else "?"
+        reply = self._get(f"{place.target}{glue}json=true")
+        return dict(reply.json()) if reply.headers["content-type"] == "application/json" else {}
+
+    def _get(self, target: str) -> Any:
+        return self.server.ask("GET", target, headers={"Cookie": f"basalt={self._login}"})
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
+    folder = tmp_path_factory.mktemp("console")
+    secret = folder / "bootstrap"
+    secret.touch(0o600)
+    secret.write_text(BOOTSTRAP)
+    server = ServerProcess(folder)
+    server.start(
+        "--set", "auth.kinds=token", "--set", f"auth.bootstrap_token_file={secret}", "--set", "log.level=warning"
+    )
+    found = Caller(server)
+    found.session = fill(found.ask).session
+    fill_access(found.ask)
+    yield found
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def panels(caller: Caller) -> list[tuple[str, dict[str, Any]]]:
+    """Every panel of every page, each call once; and where it is."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for place in walk(caller.page, OF_A_KIND):
+        if place.form_on is None:
+            for panel in caller.panels(place).values():
+                found.setdefault(panel["call"], (place.target, panel))
+    assert len(found) > 12
+    return list(found.values())
+
+
+def shell(line: str, **environment: str) -> str:
+    """What a shell's line prints."""
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, env={"PATH": "/usr/bin:/bin", **environment}, check=False
+    )
+    assert done.returncode == 0, (line, done)
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+def test_every_line_for_curl_answers_what_the_page_shows(caller: Caller, panels: list[tuple[str, dict[str, Any]]]):
+    for place, panel in panels:
+        answered = json.loads(shell(panel["curl"], BASALT_TOKEN=BOOTSTRAP))
+        later = caller.panels(Place(place))
+        again = next(each for each in later.values() if each["call"] == panel["call"])["answer"]
+        assert without_moving(answered, panel["answer"], again) == without_moving(
+            panel["answer"], panel["answer"], again
+        )
+
+
+def without_moving(value: Any, before: Any, after: Any) -> Any:
+    """The value without what moved between two looks at it, such as ages, and what only one of them has, such as an id of the request."""
+    if isinstance(before, dict) and isinstance(after, dict) and isinstance(value, dict):
+        return {
+            name: without_moving(each, before.get(name), after.get(name))
+            for name, each in value.items()
+            if name != "requestId"
+        }
+    if (
+        isinstance(before, list)
+        and isinstance(after, list)
+        and isinstance(value, list)
+        and len(before) == len(after) == len(value)
+    ):
+        return [without_moving(*each) for each in zip(value, before, after, strict=True)]
+    return value if before == after else None
+
+
+def test_every_line_for_the_command_line_answers_what_the_page_shows(
+    caller: Caller, panels: list[tuple[str, dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BASALT_URL", caller.server.url)
+    monkeypatch.setenv("BASALT_TOKEN", BOOTSTRAP)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ran = 0
+    for place, panel in panels:
+        if panel["cli"] is None:
+            continue
+        words = [each for each in shell(panel["cli"].replace("basalt", r"printf '%s\0'", 1)).split("\0") if each]
+        told = CliRunner().invoke(command_line, [*words, "--output", "json"])
+        assert (told.exit_code == 0) == (panel["status"] == 200), (place, words, told.output[-500:])
+        missing = (
+            [name for name in names_in(panel["answer"]) if name not in told.output] if panel["status"] == 200 else []
+        )
+        assert missing == [], (place, words)
+        ran += 1
+    assert ran > 10
+
+
+def names_in(answer: Any) -> Iterator[str]:
+    """What the answer is about, as the command line writes it."""
+    if isinstance(answer, list):
+        for each in answer:
+            yield from names_in(each)
+    elif isinstance(answer, dict) and not answer.get("deleted"):  # the command leaves those out, and so does the page
+        for name, value in answer.items():
+            if name in NAMES and isinstance(value, str):
+                yield json.dumps(value, ensure_ascii=False)[1:-1]
+            yield from names_in(value)
+
+
+def test_a_line_runs_by_the_program_itself_whatever_is_in_it(caller: Caller, tmp_path: Path):
+    panel = caller.panels(Place(f"/console/sessions/{quote(caller.session, safe='')}"))["session"]
+    program = CommandLine(tmp_path, caller.server.url)
+    program.environment["BASALT_TOKEN"] = BOOTSTRAP
+    done = program.shell(panel["cli"])
+    assert (done.code, caller.session in done.out) == (0, True), done
