@@ -93,11 +93,14 @@ def _messages(ask: Ask) -> None:
 
 def _groups(ask: Ask) -> None:
     for name in ("billing", LONG):
-        ask("PUT", f"{ORDERS}/groups/{quote(name, safe='')}", {"mode": "shared", "retryDelayMs": 0})
+        ask("PUT", f"{ORDERS}/groups/{quote(name, safe='')}", {"mode": "shared", "retryDelayMs": 0, "attemptsMax": 1})
     billing = f"{ORDERS}/groups/billing"
     member = quote(MARKUP.replace("/", "|"), safe="")
     epoch = ask("POST", f"{billing}/members/{member}")["epoch"]
     ask("POST", f"{billing}/fetch?{urlencode({'limit': 2, 'member': MARKUP.replace('/', '|'), 'epoch': epoch})}")
+    worked_on = ask("GET", f"{billing}/messages?state=claimed")["messages"][0]["id"]
+    failed = {"ids": [worked_on], "member": MARKUP.replace("/", "|"), "epoch": epoch, "reason": MARKUP}
+    ask("POST", f"{billing}/release", failed)  # it is parked, for one attempt is all it has
     ask("POST", f"{billing}/pause?{urlencode({'reason': MARKUP, 'as': MARKUP})}")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser.conftest import Shop
 from tests.browser.visitor import Visitor
-from tests.console_pages import Place, unreached, walk
+from tests.console_pages import FILLED_IN, Place, unreached, walk
 from tests.system.server_process import ServerProcess
 
 # How many pages of a kind are looked at in each state. Of two one has names that are as long and odd as names may be.
@@ -77,7 +77,11 @@ def _look(visitor: Visitor, plain: Visitor, place: Place, found: Survey) -> str 
 
 def _plan(visitor: Visitor, place: Place) -> Any:
     visitor.go(place.form_on or "")
-    button = visitor.page.locator(f'form[action="{place.target}"] button')
+    form = visitor.page.locator(f'form[action="{place.target}"]')
+    for empty in form.locator("input[required]").all():
+        if not empty.input_value() and empty.is_enabled():
+            empty.fill(FILLED_IN[empty.get_attribute("name") or ""])
+    button = form.locator("button")
     if button.is_disabled():
         return None
     with visitor.page.expect_navigation() as navigation:

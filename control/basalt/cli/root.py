@@ -42,6 +42,11 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
             "top",
             "Watch what a server does: its busiest topics, its groups, its transactions, and jobs that are late.",
         ),
+        "pipelines": Lazy(
+            "diagnosis",
+            "pipelines",
+            "Show event time in topics, jobs that commit by name, and who reads and writes what.",
+        ),
         "series": Lazy(
             "top", "series", "Show how a server's figures went: rates, latencies, transactions, lag, memory."
         ),

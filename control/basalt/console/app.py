@@ -8,10 +8,12 @@ from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, red
 from basalt.console.pages import (
     audit,
     cluster,
+    groups,
     jobs,
     live,
     messages,
     overview,
+    pipelines,
     pruning,
     publish,
     reference,
@@ -47,9 +49,9 @@ for _count in range(1, PATH_NAMES_MAX + 1):
 PAGES: tuple[Operation, ...] = tuple(
     operation
     for table in (
-        overview.route, topics.route, topic.route, messages.route, publish.route, live.route, transactions.route, sessions.route,
-        tables.route, pruning.route, regions.route, jobs.route, cluster.route, audit.route, rights.route, tokens.route, grants.route,
-        roles.route, quotas.route, reference.route, sign_in.route, terms.route, assets.route, missing,
+        overview.route, groups.route, topics.route, topic.route, messages.route, publish.route, live.route, transactions.route,
+        sessions.route, tables.route, pipelines.route, pruning.route, regions.route, jobs.route, cluster.route, audit.route, rights.route,
+        tokens.route, grants.route, roles.route, quotas.route, reference.route, sign_in.route, terms.route, assets.route, missing,
     )
     for operation in table.operations
 )  # fmt: skip

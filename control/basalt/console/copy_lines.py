@@ -23,6 +23,8 @@ from basalt.api.bodies.access import Rights
 NO_COMMAND = "there is no command for this call"
 TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 
+GROUP = "/v1/namespaces/{namespace}/topics/{topic}/groups/{group}"
+
 # In the order of the routes. None: the command line has nothing for it, and the panel says so.
 COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/readyz"): "doctor",
@@ -102,10 +104,11 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("POST", "/v1/admin/jobs/{job}/resume"): "job resume {job} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/transactions"): "tx list",
     ("GET", "/v1/admin/transactions"): (
-        "tx list [--state {state}] [--owner {owner}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
+        "tx list [--state {state}] [--owner {owner}] [--principal {principal}] [--namespace {topic.1} --topic {topic.2}] [--older-than {olderThanMs}ms]"
         " [--after {after}] [--limit {limit}]"
     ),
     ("GET", "/v1/admin/transactions/hanging"): "tx find-hanging [--limit {limit}] [--rows {rows}]",
+    ("GET", "/v1/admin/transactions/invalid"): "tx list-invalid [--after {after}] [--limit {limit}]",
     ("GET", "/v1/admin/transactions/{transaction}"): "tx describe {transaction}",
     ("GET", "/v1/transactions/{transaction}/timeline"): "tx timeline {transaction}",
     (
@@ -129,6 +132,38 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
         "POST",
         "/v1/namespaces/{namespace}/tables/{table}/scan",
     ): "table scan {table} --namespace {namespace} [--from {start}]",
+    ("GET", "/v1/admin/groups"): (
+        "group list [{topic.2} --namespace {topic.1}] [--all-namespaces{namespace!}{topic!}] [--namespace {namespace}{topic!}] [--mode {mode}]"
+        " [--paused{paused:}] [--contains {contains}] [--sort {sort}] [--after {after}] [--limit {limit}]"
+    ),
+    ("GET", "/v1/admin/pipelines"): "pipelines [--after {after}] [--limit {limit}]",
+    ("GET", GROUP): "group show {topic} {group} --namespace {namespace}",
+    ("DELETE", GROUP): "group delete {topic} {group} --namespace {namespace} [--reason {reason}] [--dry-run{dryRun:}]",
+    ("PUT", f"{GROUP}/options"): (
+        "group change {topic} {group} --namespace {namespace} [--mode {mode}] [--key {key}] [--lease {memberMs}ms]"
+        " [--claim-time {claimMs}ms] [--unacked-max {unackedMax}] [--attempts-max {attemptsMax}] [--retry-delay {retryDelayMs}ms]"
+        " [--retry-delay-max {retryDelayMsMax}ms] [--dead-letter-topic {deadLetterTopic}] [--expire {expireMs}ms]"
+        " [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("POST", f"{GROUP}/seek"): (
+        "group seek {topic} {group} --namespace {namespace} [--to {to}] [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("POST", f"{GROUP}/pause"): (
+        "group pause {topic} {group} --namespace {namespace} [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("POST", f"{GROUP}/resume"): (
+        "group resume {topic} {group} --namespace {namespace} [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("POST", f"{GROUP}/unpark"): (
+        "group unpark {topic} {group} --namespace {namespace} --all [--reason {reason}] [--dry-run{dryRun:}]"
+    ),
+    ("GET", f"{GROUP}/members"): "group members {topic} {group} --namespace {namespace}",
+    ("GET", f"{GROUP}/slots"): "group slots {topic} {group} --namespace {namespace} [--limit {limit}]",
+    ("GET", f"{GROUP}/claims"): "group claims {topic} {group} --namespace {namespace} [--limit {limit}]",
+    ("GET", f"{GROUP}/messages"): (
+        "group messages {topic} {group} --namespace {namespace} [--state {state}] [--limit {limit}]"
+    ),
+    ("GET", f"{GROUP}/messages/{{message}}"): "explain group {topic} {group} {message} --namespace {namespace}",
     ("GET", "/v1/admin/snapshot"): "snapshot show",
     ("GET", "/v1/admin/series"): "series [{names}] [--from={from}] [--to={to}] [--step {step}]",
     ("GET", "/v1/admin/store"): None,

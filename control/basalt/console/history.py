@@ -53,13 +53,15 @@ class RangeLink(NamedTuple):
     is_current: bool
 
 
-def charts_panel(request: Request, name: str, title: str, *drawings: Drawing) -> Panel:
-    """A panel with these charts, over the time that the page's query has."""
-    wanted = request.text(RANGE.name) or RANGE_DEFAULT
+def charts_panel(
+    request: Request, name: str, title: str, *drawings: Drawing, every: int = 1, default: str = RANGE_DEFAULT
+) -> Panel:
+    """A panel with these charts, over the time that the page's query has, or this one."""
+    wanted = request.text(RANGE.name) or default
     figures = dict.fromkeys(figure for drawing in drawings for figure, _ in drawing.lines)
     asked = {"names": ",".join(figures), "from": f"-{wanted}", "step": RANGES[wanted][1]}
     extra = {"name": name, "drawings": drawings, "ranges": range_links(request, wanted)}
-    return Panel(name, title, Call("GET", SERIES, SeriesPage, query=asked), "chart", extra=extra)
+    return Panel(name, title, Call("GET", SERIES, SeriesPage, query=asked), "chart", every=every, extra=extra)
 
 
 def lag_drawings(namespace: str, topic: str, group: str) -> tuple[Drawing, Drawing]:

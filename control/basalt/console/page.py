@@ -52,8 +52,10 @@ NAVIGATION: tuple[tuple[str, str, str], ...] = (
     (CONSOLE_PATH, "Overview", "o"),
     (f"{CONSOLE_PATH}/topics", "Topics", "t"),
     (f"{CONSOLE_PATH}/transactions", "Transactions", "x"),
+    (f"{CONSOLE_PATH}/groups", "Groups", "g"),
     (f"{CONSOLE_PATH}/sessions", "Sessions", "s"),
     (f"{CONSOLE_PATH}/tables", "Tables", "b"),
+    (f"{CONSOLE_PATH}/pipelines", "Pipelines", "l"),
     (f"{CONSOLE_PATH}/pruning", "Pruning", "p"),
     (f"{CONSOLE_PATH}/regions", "Regions", "r"),
     (f"{CONSOLE_PATH}/jobs", "Jobs", "j"),
@@ -74,7 +76,8 @@ PAGE_QUERY = (PANEL, AS_JSON)
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open.
+    """A part of a page: a call, and the template that shows its answer (`panels/NAME.html`). `live`: it is renewed while the page is open, `every` so many
+    turns, for what changes slowly or costs much.
 
     `subject`: it finds what the page is about. Where that call is refused, or there is no such thing, the page says so and nothing else.
     `meanings`: the templates that say in the answer's place what a problem of a code means here.
@@ -85,6 +88,7 @@ class Panel:
     call: Call
     template: str = ""
     live: bool = True
+    every: int = 1
     subject: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)  # what its template needs beside the answer
     meanings: Mapping[str, str] = field(default_factory=dict)
@@ -259,7 +263,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     found.filters.update(
-        shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age,
+        shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age, left=text.left,
         block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
         anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()), spark=spark,
     )  # fmt: skip

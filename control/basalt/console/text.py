@@ -83,6 +83,14 @@ def age(value_ms: int | None, now_ms: int) -> Markup:
     return Markup('<time class="age" datetime="{}">{}</time>').format(written, duration(max(0, now_ms - value_ms)))
 
 
+def left(value_ms: int | None, now_ms: int) -> Markup:
+    """The time that is left until then, as an element whose text a script runs down."""
+    if value_ms is None:
+        return escape(NOTHING)
+    written = datetime.fromtimestamp(value_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time class="left" datetime="{}">{}</time>').format(written, duration(max(0, value_ms - now_ms)))
+
+
 def block(text: object) -> Markup:
     """A payload, a plan, a settings file: text of several lines."""
     return Markup("<pre>{}</pre>").format(escape(shown(text, block=True)))

@@ -111,6 +111,7 @@ class Figures:
 
     def __init__(self, ranges: Ranges, reader: LogReader, clock: Clock) -> None:
         self.last: Lag | None = None  # as it was found last
+        self.counted_ms: int | None = None  # and when
         self._ranges = ranges
         self._reader = reader
         self._clock = clock
@@ -125,6 +126,7 @@ class Figures:
             spans = acknowledged.copy()  # of one moment; others acknowledge while it is counted
             messages, exact = await self._messages(log, settled, spans, round_)
             self.last = Lag(messages, exact, await self._oldest(log, settled, spans))
+            self.counted_ms = self._clock.now_ms()
             return self.last
 
     async def messages_of(self, log: TopicLog, spans: Iterable[tuple[bytes, bytes]]) -> tuple[int, bool]:

@@ -20,6 +20,7 @@ import msgspec
 from basalt.api.bodies.groups import (
     Acknowledged,
     AcknowledgeRequest,
+    DeletedGroup,
     GroupInfo,
     GroupOptions,
     PositionRequest,
@@ -214,11 +215,13 @@ class Groups:
 
         return self._live_of(await self._manager.run(stage), title)
 
-    async def change(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
+    async def change(self, title: TopicName, name: str, options: GroupOptions, *, dry_run: bool = False) -> LiveGroup:
         """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
         self._check(title, options)
         found = await self.find(title, name)
         _refuse_another_mode(found.state, found, options)
+        if dry_run:
+            return found
         if options.dead_letter_topic is not None:
             await self._make_topic(dead_letter_title(self._logs, title, options))
 
@@ -254,16 +257,24 @@ class Groups:
         await self._manager.run(stage)
         return live
 
-    async def delete(self, title: TopicName, name: str, force: bool = False) -> None:
+    async def delete(self, title: TopicName, name: str, force: bool = False, *, dry_run: bool = False) -> DeletedGroup:
         """Forget the group. `ConflictError` names a transaction that has acknowledged and not ended; with `force` that commits without it."""
         live = await self.find(title, name)
 
-        def stage(group: Group) -> None:
-            _ = live.state
-            self._apply(group, self._manager.state.groups.propose_forget((live.number,), force))
-            group.when_durable(lambda: self._drop(live))
+        def stage(group: Group) -> DeletedGroup:
+            state, table = live.state, self._manager.state.groups
+            proposal = table.propose_forget((live.number,), force)
+            pending = tuple(self._ids.text(each) for each in table.pending_in(live.number))
+            gone = DeletedGroup(
+                title.namespace, title.name, name, HexMessageId(state.acknowledged.floor), len(state.acknowledged), len(live.members),
+                len(live.dispatcher.claims), pending, dry_run,
+            )  # fmt: skip
+            if not dry_run:
+                self._apply(group, proposal)
+                group.when_durable(lambda: self._drop(live))
+            return gone
 
-        await self._manager.run(stage)
+        return await self._manager.run(stage)
 
     def _drop(self, live: LiveGroup) -> None:
         self._live.pop(live.number, None)

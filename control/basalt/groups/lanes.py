@@ -18,7 +18,7 @@ import asyncio
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -375,6 +375,15 @@ class Lanes:
         if self._header is not None:
             value = next((value for name, value in extras.headers if name == self._header), None)
         return crc32c(message_id if value is None else value)
+
+    def peek(self) -> Iterator[tuple[int, bytes, bool]]:
+        """The slot and the id of each message that was read and is not acknowledged; True where a member works on it. Changes nothing."""
+        for deal in self._deals.values():
+            for message in deal.picked.ahead():
+                yield message.slot, message.id, True
+        yield from ((message.slot, each, each in self._counted) for each, message in self.flight.items())
+        for lane, message_id in self.window.peek():
+            yield lane % SLOTS, message_id, False
 
     def first_in_flight(self, lane: int, before_id: bytes) -> bytes | None:
         """The first message of the lane before this one that was dealt, or came back, and is not acknowledged."""

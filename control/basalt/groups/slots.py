@@ -220,6 +220,17 @@ class Queue:
         data = bytes(memoryview(self._data)[self._at :])
         return (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
 
+    def peek(self) -> Iterator[tuple[int, bytes]]:
+        """The lane and the id of each message, as they lie."""
+        data = self._data
+        for at in range(self._at, len(data), ENTRY_BYTES):
+            entry = bytes(data[at : at + ENTRY_BYTES])
+            yield lane_of(entry), entry[:MESSAGE_ID_BYTES]
+        for cut in self.cuts:
+            lanes, ids = cut.sheet.lanes, cut.sheet.ids
+            for index in cut.indexes:
+                yield lanes[index], ids[index]
+
     def pack(self) -> None:
         """Keep no cuts."""
         self.hold(0)

@@ -95,6 +95,11 @@ class Window:
     def __len__(self) -> int:
         return sum(map(len, self._queues.values())) + self._slots_aside.messages + self._lanes_aside.messages
 
+    def peek(self) -> Iterator[tuple[int, bytes]]:
+        """The lane and the id of each message that was read ahead and not dealt, in no order."""
+        for queue in (*self._queues.values(), *self._slots_aside.queues.values(), *self._lanes_aside.queues.values()):
+            yield from queue.peek()
+
     def count(self, member: str) -> int:
         """The messages in the queue of this member, but for those set aside, and those that the last deal passed over."""
         queue = self._queues.get(member)

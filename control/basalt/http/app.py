@@ -92,7 +92,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, rights.route, quotas.route, transactions.operators, tables.operators, pruning.route,
+        server.route, rights.route, quotas.route, transactions.operators, tables.operators, groups.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip

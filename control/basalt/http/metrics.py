@@ -157,6 +157,7 @@ class Metrics:
         self._groups = GroupMetrics(services.group_inspection, services.clock)
         self._process = process_collectors()
         self._alerts = AlertWatch(services.clock)
+        self._last_alerts: AlertList | None = None
         services.topics.memory.meter = self.topics.published
 
     def answered(self, request: RequestHead, duration_ms: float) -> None:
@@ -191,9 +192,18 @@ class Metrics:
         self._services.loop_lag.start()
         self._services.watching = asyncio.get_running_loop().create_task(self._watch())
 
-    async def alerts(self, *, everything: bool = False) -> AlertList:
-        """The alerts that would fire now, or soon; with `everything` the others, too."""
-        return self._alerts.look([family async for family in self.judged()], everything=everything)
+    async def alerts(self, *, everything: bool = False, age_ms_max: int = 0) -> AlertList:
+        """The alerts that would fire now, or soon; with `everything` the others, too.
+
+        Where the last look is no older than `age_ms_max` it is answered again: a look costs some 20 ms where there are a thousand groups.
+        """
+        last = self._last_alerts
+        if last is not None and not everything and 0 <= self._services.clock.now_ms() - last.at_ms < age_ms_max:
+            return last
+        found = self._alerts.look([family async for family in self.judged()], everything=everything)
+        if not everything:
+            self._last_alerts = found
+        return found
 
     async def _watch(self) -> None:
         while True:
@@ -221,7 +231,7 @@ class Metrics:
         others: list[Collector] = [
             *services.collectors,
             ConnectionMetrics(services.connections),
-            WriterMetrics(services.writer, services.topics.tails),
+            WriterMetrics(services.transactions.manager, services.topics.tails),
             JobMetrics(services.scheduler),
             LoopMetrics(services.loop_lag),
         ]

@@ -251,6 +251,10 @@ class GroupInspection:
             acknowledged_ms=totals.acknowledged_ms,
             fetched_per_second=totals.fetched_rate.per_second(now_ms),
             acknowledged_per_second=totals.acknowledged_rate.per_second(now_ms),
+            oldest=None if lag.oldest_id is None else HexMessageId(lag.oldest_id),
+            returned=dict(totals.returned),
+            dead_lettered=totals.dead_lettered,
+            conflicts=totals.conflicts,
         )
 
     async def page(
@@ -283,7 +287,27 @@ class GroupInspection:
         log, state = await live.open()
         return await self._figures_of(live).lag(log, state.acknowledged, state.round)
 
+    async def parked(self, live: LiveGroup, ids: Sequence[bytes] | None) -> bodies.Unparked:
+        """The messages that an unpark of these, or of all, would deal again."""
+        log, state = await live.open()
+        if ids is not None:
+            known, now_ms = self._known(live, state), self._clock.now_ms()
+            return bodies.Unparked(sum(known.at(each, now_ms).state == PARKED for each in set(ids)), dry_run=True)
+        found = await self._first_parts(live, state, ZERO_ID, PARKED)
+        messages, exact = await self._figures_of(live).messages_of(log, [part[:2] for part in found.parts])
+        return bodies.Unparked(messages, exact and found.through == LAST_ID, dry_run=True)
+
     # Of all groups.
+
+    def known_lag(self, number: int) -> Lag | None:
+        """The lag of a group as it was counted last; None where nobody has counted it."""
+        figures = self._figures.get(number)
+        return None if figures is None else figures.last
+
+    def counted(self, number: int) -> int | None:
+        """The time at which it was counted."""
+        figures = self._figures.get(number)
+        return None if figures is None or figures.last is None else figures.counted_ms
 
     def states(self) -> list[GroupState]:
         """Every group of every topic."""

@@ -66,6 +66,7 @@ STORED_LOOKUPS_MAX = 10_000  # topics times write pointers, of which it is asked
 AUDIT_LINES_MAX = 100  # of one transaction, in its timeline
 WRITE_POINTERS_SHOWN_MAX = 100
 HALF_TIME_OUT = 2  # a transaction that has used more than a half of its time-out is looked at
+SLICE_OUTCOMES = 50  # looked up without a pause: those that are packed take a fifth of a millisecond each
 SLICE_TRANSACTIONS = 500  # looked at without a pause: a few milliseconds
 
 STATES: Mapping[str, State] = {"open": State.OPEN, "committing": State.COMMITTING, "aborting": State.ABORTING}
@@ -77,19 +78,21 @@ _MEANINGS = {
 
 
 class Filter(NamedTuple):
-    """The transactions that a list is to have: in this state, of this owner, open for longer, writing to this topic."""
+    """The transactions that a list is to have: in this state, of this owner, open for longer, writing to this topic, of this principal."""
 
     state: str | None = None
     owner: str | None = None
     older_than_ms: int | None = None
     topic: str | None = None  # namespace:topic
+    principal: str | None = None  # as it is shown
 
     def lets_through(self, transaction: Transaction, now_ms: int, sees: Sees = sees_all) -> bool:
         """Tell whether everything that is given is true of the transaction. By what one may not see nothing is found."""
-        by_names = self.owner is not None or self.topic is not None
+        by_names = self.owner is not None or self.topic is not None or self.principal is not None
         return (not by_names or sees(transaction.belonging)) and (
             (self.state is None or transaction.state is STATES[self.state])
             and (self.owner is None or transaction.owner == self.owner)
+            and (self.principal is None or transaction.belonging.shown == self.principal)
             and (self.older_than_ms is None or now_ms - transaction.began_ms > self.older_than_ms)
             and (self.topic is None or any(join.topic == f"{self.topic}:".encode() for join in transaction.topics))
         )
@@ -164,6 +167,34 @@ class Inspection:
                 listed.append(bodies.HangingTransaction(**fields, reasons=reasons, blocks=worst, next_step=step))
         listed.sort(key=lambda each: (-sum(1 + block.messages for block in each.blocks), -each.age_ms))
         return bodies.HangingList(len(everything), len(candidates) - looked_at, tuple(listed[:limit]), len(listed))
+
+    async def invalid(self, sees: Sees, after: int, limit: int) -> bodies.FailedWriters:
+        """The writers on the invalid list, those that began first at the beginning; behind one of them."""
+        state = self._transactions.state
+        pointers = state.invalid.pointers
+        first = bisect_right(pointers, after)
+        shown, checkpoints = list[bodies.FailedWriter](), dict[int, Outcome]()
+        for number, pointer in enumerate(pointers[first : first + limit], 1):
+            outcome = checkpoints.get(pointer) or state.ended_writer(pointer)
+            if outcome is not None:
+                checkpoints |= dict.fromkeys(outcome.pointers, outcome)  # which come behind its first one
+            shown.append(self._invalid_writer(pointer, outcome, sees))
+            if number % SLICE_OUTCOMES == 0:
+                await asyncio.sleep(0)  # others go in between
+        following = shown[-1].write_pointer if first + limit < len(pointers) else None
+        return bodies.FailedWriters(len(pointers), tuple(shown), following)
+
+    def _invalid_writer(self, pointer: int, outcome: Outcome | None, sees: Sees) -> bodies.FailedWriter:
+        """A writer on the invalid list, with what is remembered of its transaction."""
+        if outcome is None:
+            return bodies.FailedWriter(pointer)
+        is_seen = sees(outcome.belonging)
+        topics, tables = map(transaction_topic, outcome.topics), map(transaction_table, outcome.tables)
+        return bodies.FailedWriter(
+            pointer, self._ids.text(outcome.id), outcome.kind.name.lower(), outcome.at_ms, outcome.timed_out,
+            outcome.owner if is_seen else "", outcome.belonging.shown if is_seen else None,
+            tuple(topics) if is_seen else (), tuple(tables) if is_seen else (),
+        )  # fmt: skip
 
     async def describe(
         self, transaction_id: int, sees: Sees = sees_all

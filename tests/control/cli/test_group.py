@@ -70,7 +70,7 @@ def test_a_group_is_made_once_listed_shown_changed_and_deleted(orders):
     )
     assert orders("group", "create", "orders", "billing", "--mode", "stream").code == 4
     [row] = rows(orders, "group", "list", "orders")
-    assert (row["name"], row["mode"], row["options"]["attempts_max"]) == ("billing", "shared", 3)
+    assert (row["name"], row["mode"], row["lag_messages"]) == ("billing", "shared", 10)
     shown = record(orders, "group", "show", "orders", "billing")
     assert (shown["lag_messages"], shown["exact"], shown["unread"], shown["floor"]) == (10, True, 10, "00" * 20)
     assert "attempts_max" in orders("group", "show", "orders", "billing").out
@@ -94,7 +94,7 @@ def test_a_dry_run_makes_nothing(orders):
         record(orders, "group", "change", "orders", "billing", "--mode", "stream", "--dry-run")["options"]["mode"]
         == "stream"
     )
-    assert [row["options"]["mode"] for row in rows(orders, "group", "list", "orders")] == ["shared"]
+    assert [row["mode"] for row in rows(orders, "group", "list", "orders")] == ["shared"]
     assert orders("group", "create", "nowhere", "audit", "--dry-run").code == 3
 
 
@@ -118,7 +118,22 @@ def test_a_dry_run_says_what_would_be_and_refuses_what_would_be_refused(orders):
 
 def test_a_list_has_no_columns_that_are_never_filled(orders):
     head = orders("group", "list", "orders").out.splitlines()[0]
-    assert head.split() == ["NAME", "MODE", "PAUSED", "MEMBERS", "CLAIMS", "FLOOR", "USED"]
+    assert head.split() == ["NAME", "MODE", "PAUSED", "MEMBERS", "CLAIMS", "LAG", "OLDEST", "EXACT", "COUNTED", "USED"]
+
+
+def test_groups_of_all_topics_are_listed_by_how_far_each_is_behind(orders):
+    assert orders("topic", "create", "invoices").code == 0
+    assert orders("group", "create", "invoices", "mail", "--mode", "keyed").code == 0
+    named = [(row["topic"], row["name"]) for row in rows(orders, "group", "list")]
+    assert named == [("invoices", "mail"), ("orders", "billing")]
+    assert [row["name"] for row in rows(orders, "group", "list", "--sort", "lag")] == ["billing", "mail"]
+    assert [row["name"] for row in rows(orders, "group", "list", "--mode", "keyed")] == ["mail"]
+    assert [row["name"] for row in rows(orders, "group", "list", "--contains", "ORDERS:", "--not-paused")] == []
+    assert [row["name"] for row in rows(orders, "group", "list", "--contains", ":ORDERS/")] == ["billing"]
+    assert "billing" in [row["name"] for row in rows(orders, "group", "list", "--all-namespaces")]
+    assert orders("group", "list", "orders", "--all-namespaces").code == 2
+    assert orders("group", "list", "nowhere").code == 3
+    assert rows(orders, "group", "slots", "invoices", "mail") == []
 
 
 def test_who_works_on_what_is_shown_and_can_be_taken_away(orders, server_url):
@@ -274,7 +289,7 @@ def test_what_the_server_refuses_is_told_with_what_to_do_and_changes_nothing(ord
         shown = [
             rows(orders, *list_of) for list_of in (("group", "list", "orders"), ("topic", "list"), ("audit", "list"))
         ]
-        return [[{**row, "used_ms": 0} for row in each] for each in shown]
+        return [[{**row, "used_ms": 0, "lag_seconds": 0, "counted_ms": 0} for row in each] for each in shown]
 
     before = known()
     ran = orders("group", *words)

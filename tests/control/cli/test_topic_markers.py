@@ -34,3 +34,10 @@ def test_tasks_say_how_far_they_are_and_a_job_waits_for_their_end(cli):
     assert (late.code, "task 'map-0' has ended" in late.err) == (4, True)
     assert cli("topic", "markers", "orders-marked", "--within", "1s").code == 2
     assert cli("topic", "end", "orders-marked", "map-9", "--tasks", "0").code == 2
+    [topic] = [
+        each for each in json.loads(cli("pipelines", "-o", "json").out)["topics"] if each["topic"] == "orders-marked"
+    ]
+    assert (topic["ended"], [task["task"] for task in topic["tasks"]]) == (True, ["map-0", "map-1"])
+    told = cli("pipelines").out
+    for title in ("Event time", "Jobs that commit by name", "Who reads and writes what", "orders-marked"):
+        assert title in told

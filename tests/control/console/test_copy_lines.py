@@ -18,6 +18,9 @@ ID = "0123456789abcdef0123456789abcdef"
 VALUES = {
     "transaction": ID, "session": "import", "namespace": "shop", "table": "stock", "state": "open", "owner": "a b", "topic": "shop:orders",
     "olderThanMs": "5", "after": ID, "limit": "7", "reason": "it's gone", "dryRun": "true", "start": b"\xff\x00",
+    "group": "billing", "mode": "keyed", "key": "header:page",
+    "memberMs": 30_000, "claimMs": 60_000, "unackedMax": 10, "attemptsMax": 0, "retryDelayMs": 1_000, "retryDelayMsMax": 5_000,
+    "deadLetterTopic": "orders-dead", "expireMs": 60_000,
     "contains": "or'd", "deleted": "true", "sort": "rate", "descending": "true", "figures": "true", "message": "ab" * 20, "from": "-1h",
     "back": "9", "isolation": "uncommitted",
     "job": "stats", "region": "1588230740", "regions": ("a1", "b2"), "cause": "no report", "show": "idle",
@@ -54,6 +57,14 @@ def test_every_line_is_a_command(method, path, given):
     given = TIMED if given and path == "/v1/admin/audit" else given
     always = re.sub(r"\[[^\]]*\]", "", COMMANDS[method, path] or "")
     names = {name: VALUES[name] for name in VALUES if f"{{{name}}}" in path or re.search(rf"\{{{name}\b", always)}
+    if path.endswith("/groups/{group}/messages"):
+        given = {**given, "state": "parked"}
+    if path.endswith("/seek"):
+        given = {**given, "to": "-1h"}
+    if path.endswith("/invalid"):
+        given = {**given, "after": "17"}
+    if given and path == "/v1/admin/groups":
+        given = {**given, "sort": "lag"}
     line = command_of(method, path, names, given, None)
     assert line is not None
     taken(line)

@@ -46,7 +46,7 @@ def test_a_panel_that_its_visitor_may_not_see_says_so_and_the_others_are_there(s
     page = signed_in("ada", ("observe", "cluster")).page("/console")
     assert page.status == 200
     assert "token:ada may not inspect cluster" in page.text
-    assert "Scheduled jobs" in page.text
+    assert "The last run of each job went well." in page.text
 
 
 def test_who_has_signed_in_is_named_and_can_sign_out(signed_in):

@@ -42,7 +42,7 @@ def test_a_writer_is_listed_with_what_it_waits_for_and_leads_to_why_it_stays(cli
     assert "the next run of the job retention" in told.text
     assert f"/console/transactions/{old}" in told.links
     assert why(old) in browser.page(f"/console/transactions/{old}").links
-    assert {LIST, "/console/jobs/prune"} <= set(browser.page("/console").links)
+    assert {LIST, "/console/jobs"} <= set(browser.page("/console").links)
     api("POST", "/v1/admin/jobs/retention/run")
     assert "the next run of the job prune forgets it" in browser.page(why(old)).text
 
@@ -59,6 +59,13 @@ def test_the_list_goes_on_page_by_page_and_keeps_its_filter(browser, api):
     ]
     assert {why(each) for each in pointers} <= set(found)
     assert rest.all("a", rel="first") == [{"href": f"{LIST}?cause=lifetime", "rel": "first"}]
+
+
+def test_the_size_of_the_list_is_drawn_over_time(client, browser):
+    page = browser.page(f"{LIST}?range=1h&panel=history")
+    assert len(page.all("svg", **{"class": "chart"})) == 1
+    assert "?range=24h" in page.links
+    assert browser.page(f"{LIST}?cause=note").all("section", id="panel-history")
 
 
 def test_somebody_who_has_a_pointer_is_sent_to_its_page(browser):

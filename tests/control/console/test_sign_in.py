@@ -177,9 +177,9 @@ def test_a_login_ends_after_an_hour_in_which_nobody_went_to_a_page(asked):
     login = cookie_of(sign_in(asked, BOOTSTRAP))
     ada = Browser(asked, login)
     for _ in range(3):
-        asked.clock.advance(IDLE_MS - SEEN_AGAIN_MS)
+        asked.clock.advance(int(IDLE_MS - SEEN_AGAIN_MS))
         assert ada.get("/console").status == 200
-    asked.clock.advance(IDLE_MS + SEEN_AGAIN_MS)
+    asked.clock.advance(int(IDLE_MS + SEEN_AGAIN_MS))
     assert ada.get("/console").header("location").startswith(LOGIN)
     assert ada.get("/console").header("location").startswith(LOGIN)
     # What is no browser's sends it elsewhere, and says itself how long it needs it.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from basalt.console.app import PATH_NAMES_MAX
-from basalt.console.pages.transactions import HANGING_ROWS, PAGE_ROWS
+from basalt.console.assets import ASSETS
+from basalt.console.pages.transactions import HANGING_ROWS, INVALID_ROWS, PAGE_ROWS
 from tests.control.console.conftest import Api, Browser, Page
 from tests.control.http.conftest import Client
 
@@ -163,6 +164,40 @@ def test_a_filter_goes_on_to_the_next_page(browser, api):
     assert len([link for link in page.links if link.startswith(f"{LIST}/")]) >= 1
     assert page.fields["owner"] == "a&b"
     assert "1 of 101 shown" in page.text
+
+
+def test_transactions_are_found_by_who_began_them(signed_in, root):
+    mine = root("POST", "/v1/transactions", {"snapshot": False})["id"]
+    browser = signed_in("eve", ("observe", "cluster"), ("observe", "transactions:token:bootstrap"))
+    assert f"{LIST}/{mine}" in browser.page(f"{LIST}?principal=token%3Abootstrap&panel=transactions").links
+    assert f"{LIST}/{mine}" not in browser.page(f"{LIST}?principal=token%3Aada&panel=transactions").links
+    blind = signed_in("bob", ("observe", "cluster")).page(f"{LIST}?principal=token%3Abootstrap&panel=transactions")
+    assert f"{LIST}/{mine}" not in blind.links, "by what one may not see nothing is found"
+    page = browser.page(f"{LIST}?principal=token%3Abootstrap")
+    assert page.fields["principal"] == "token:bootstrap"
+    assert "basalt tx list --principal token:bootstrap --limit 100" in page.text
+
+
+def test_the_invalid_list_goes_on_to_its_next_page_beside_the_others(browser, api):
+    assert "The invalid list is empty." in browser.page(LIST).text
+    for number in range(INVALID_ROWS + 1):
+        begun = begin(api, owner=HOSTILE if number else "first", externalWrites=True)
+        api("POST", f"/v1/transactions/{begun['id']}/invalidate")
+    page = browser.page(f"{LIST}?owner=x")
+    assert f"{INVALID_ROWS} of {INVALID_ROWS + 1} write pointers" in page.text
+    (following,) = page.all("a", rel="next")
+    rest = browser.page(following["href"])
+    assert "1 of 21 write pointers" in rest.text
+    assert HOSTILE in rest.text
+    assert rest.fields["owner"] == "x"
+    assert "basalt tx list-invalid --after" in rest.text
+
+
+def test_a_deadline_runs_down_in_the_browser(browser, blocking):
+    page = browser.page(f"{LIST}/{blocking['id']}")
+    (left,) = page.all("time", **{"class": "left"})
+    assert left["datetime"].endswith("Z")
+    assert 'contains("left")' in ASSETS["console.js"].content.decode()
 
 
 @pytest.mark.parametrize("query", ["state=gone", "topic=orders", "olderThanMs=soon", "after=x"])

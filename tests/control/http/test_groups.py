@@ -40,7 +40,7 @@ def test_a_group_made_again_stays_and_with_other_options_is_refused(shop: GroupC
     refused = shop.call("PUT", GROUP, {"claimMs": 60_000})
     assert (refused.status, refused.code) == (409, "group_exists")
     assert "claimMs" in refused.json()["detail"]
-    changed = shop.call("PUT", f"{GROUP}/options", {"claimMs": 60_000}).json()
+    changed = shop.call("PUT", f"{GROUP}/options", {"claimMs": 60_000}).json()["group"]
     assert (changed["options"]["claimMs"], changed["number"]) == (60_000, made["number"])
 
 

@@ -250,7 +250,7 @@ def test_another_mode_waits_until_nothing_is_unacknowledged(shop: GroupClient) -
     shop.restart()
     assert shop.call("PUT", f"{GROUP}/options", {"mode": "stream"}).code == "conflict", "the log knows what is pending"
     assert shop.call("POST", f"/v1/transactions/{begun['id']}/commit").status == 200
-    assert shop.call("PUT", f"{GROUP}/options", {"mode": "stream"}).json()["options"]["mode"] == "stream"
+    assert shop.call("PUT", f"{GROUP}/options", {"mode": "stream"}).json()["group"]["options"]["mode"] == "stream"
 
 
 @pytest.mark.parametrize("mode", ["shared", "keyed", "stream"])

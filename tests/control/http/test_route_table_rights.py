@@ -187,7 +187,9 @@ def test_the_calls_that_take_no_right_are_these():
         "GET /livez", "GET /readyz", "GET /v1", "GET /openapi.json",
     }  # fmt: skip
     assert {called(each) for each in OPERATIONS if not each.needs.is_public and not each.needs.shown} == {
+        "GET /v1/admin/groups",
         "GET /v1/admin/namespaces",
+        "GET /v1/admin/pipelines",
         "GET /v1/admin/series",
         "GET /v1/admin/tables",
         "GET /v1/admin/topics",
@@ -446,6 +448,12 @@ LISTS = {
     "GET /v1/admin/tables": (
         "observe table:shop:accounts", lambda found: [each["name"] for each in found["tables"]], ["accounts"],
     ),
+    "GET /v1/admin/groups": (
+        "observe group:shop:orders:billing", lambda found: [each["name"] for each in found["groups"]], ["billing"],
+    ),
+    "GET /v1/admin/pipelines": (
+        "observe topic:shop:orders", lambda found: [each["topic"] for each in found["topics"]], ["orders"],
+    ),
     "GET /v1/admin/topics": (
         "observe topic:shop:orders", lambda found: [each["name"] for each in found["topics"]], ["orders"],
     ),
@@ -467,6 +475,9 @@ def test_every_list_that_is_declared_to_leave_things_out_is_tried():
 @pytest.mark.parametrize("call", LISTS)
 def test_a_list_leaves_out_what_one_may_not_observe(call: str, world: World):
     world.client.topic("orders", "market")
+    for topic in ("shop/topics/orders", "market/topics/orders"):
+        marker = {"task": "t", "kind": "watermark", "eventTimeMs": 1}
+        assert world.client.call("POST", f"/v1/namespaces/{topic}/markers", marker).status == 200
     method, path = call.split(" ")
     right, names_of, expected = LISTS[call]
     verb, resource = right.split(" ")

@@ -65,6 +65,8 @@ def test_transactions_are_listed_oldest_first_with_filters(client):
     assert ids() == [etl["id"], web["id"]]
     assert ids("?owner=web") == [web["id"]]
     assert ids("?owner=nobody") == []
+    assert ids("?principal=anonymous") == [etl["id"], web["id"]]
+    assert ids("?principal=token:etl") == []
     assert ids("?olderThanMs=99") == [etl["id"]]
     assert ids("?olderThanMs=100") == []
     assert ids("?topic=shop:orders") == [web["id"]]
@@ -90,6 +92,31 @@ def test_a_list_is_read_a_page_at_a_time_and_each_is_on_one_page(client):
     assert client.call("GET", f"{ADMIN}?limit=7").json()["next"] is None
     client.call("POST", f"/v1/transactions/{begun[3]}/abort")
     assert [each["id"] for each in client.call("GET", f"{ADMIN}?after={begun[3]}").json()["transactions"]] == begun[4:]
+
+
+def test_the_invalid_list_is_read_a_page_at_a_time_with_what_is_remembered_of_each(client):
+    client.topic()
+    assert client.call("GET", f"{ADMIN}/invalid").json() == {"invalid": 0, "writers": [], "next": None}
+    begun = [begin(client, owner=f"o{number}", externalWrites=True) for number in range(5)]
+    publish(client, begun[0], "a")
+    second = client.call("POST", f"/v1/transactions/{begun[0]['id']}/checkpoint", {"snapshot": False}).json()
+    for each in begun:
+        assert client.call("POST", f"{ADMIN}/{each['id']}/invalidate").status == 200
+    first = client.call("GET", f"{ADMIN}/invalid?limit=3").json()
+    assert (first["invalid"], len(first["writers"]), first["next"]) == (6, 3, first["writers"][-1]["writePointer"])
+    rest = client.call("GET", f"{ADMIN}/invalid?limit=3&after={first['next']}").json()
+    assert rest["next"] is None
+    found = [*first["writers"], *rest["writers"]]
+    assert {each["writePointer"] for each in found} == {
+        second["writePointer"],
+        *(each["writePointer"] for each in begun),
+    }
+    assert [each["writePointer"] for each in found] == sorted(each["writePointer"] for each in found)
+    whole = client.call("GET", f"{ADMIN}/invalid").json()["writers"]
+    own = next(each for each in whole if each["writePointer"] == second["writePointer"])
+    assert (own["transaction"], own["owner"], own["principal"]) == (begun[0]["id"], "o0", "anonymous")
+    assert [each["topic"] for each in own["topics"]] == ["orders"]
+    assert client.call("GET", f"{ADMIN}/invalid?after=x").status == 400
 
 
 def test_a_list_of_what_hangs_has_a_limit_and_counts_the_rest(client):

@@ -7,7 +7,7 @@ What a Work acknowledges is in `messages`: it travels with a commit.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -67,6 +67,7 @@ class GroupFigures(Struct, frozen=True, rename="camel"):
     given up, for what it counts lies in too many pieces.
 
     `unread` of them were never dealt; `claimed`, `pending`, `delayed` and `parked` are in those states: so many at least, if not `exact`.
+    `oldest` is the id of the oldest. `returned` (by reason), `dead_lettered` and `conflicts` are counted since this server began to serve.
     """
 
     lag_messages: int
@@ -81,6 +82,10 @@ class GroupFigures(Struct, frozen=True, rename="camel"):
     acknowledged_ms: int | None
     fetched_per_second: float
     acknowledged_per_second: float
+    oldest: HexMessageId | None = None
+    returned: Mapping[str, int] = {}
+    dead_lettered: int = 0
+    conflicts: int = 0
 
 
 class GroupInfo(Struct, frozen=True, rename="camel"):
@@ -107,6 +112,99 @@ class GroupList(Struct, frozen=True):
 
     groups: tuple[GroupInfo, ...]
     next: str | None = None
+
+
+class OptionChange(Struct, frozen=True):
+    """An option of a group that changes, and its values as JSON has them."""
+
+    option: str
+    before: str
+    after: str
+
+
+class ChangedGroup(Struct, frozen=True, rename="camel"):
+    """A group with its options after a change of them, and what that changes; `dry_run`: what it would be."""
+
+    group: GroupInfo
+    changes: tuple[OptionChange, ...]
+    dry_run: bool = False
+
+
+class DeletedGroup(Struct, frozen=True, rename="camel"):
+    """A group that is forgotten, with how far it was; `pending` are the transactions that have acknowledged something in it, and commit
+    without that. `dry_run`: it would be.
+    """
+
+    namespace: str
+    topic: str
+    name: str
+    floor: HexMessageId
+    spans: int
+    members: int
+    claims: int
+    pending: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+class ListedGroup(Struct, frozen=True, rename="camel"):
+    """A group in the list of all. Its lag is as it was at `counted_ms`; null: nobody has counted it since the server started.
+
+    `exact` false: so many messages at least.
+    """
+
+    namespace: str
+    topic: str
+    name: str
+    mode: GroupMode
+    paused: bool
+    members: int
+    claims: int
+    used_ms: int
+    lag_messages: int | None
+    lag_seconds: float | None
+    exact: bool
+    counted_ms: int | None
+
+
+class ListedGroups(Struct, frozen=True, rename="camel"):
+    """Groups over all topics, in the order that was asked for. `next` is the `after` of the page behind, null in the last one.
+
+    `found` are all that the filters let through; the lag of `uncounted` of them is not known, so in an order by lag they come last.
+    """
+
+    groups: tuple[ListedGroup, ...]
+    found: int
+    uncounted: int
+    next: str | None = None
+
+
+class SlotInfo(Struct, frozen=True, rename="camel"):
+    """Messages of a slot that are not acknowledged, as far as the group has been read ahead: `claimed` of them are worked on.
+
+    `owner` is the member that has the slot; `draining` the one whose claims end first. The oldest message is `lag_seconds` old.
+    """
+
+    slot: int
+    owner: str | None
+    messages: int
+    claimed: int
+    lag_seconds: float
+    oldest: HexMessageId
+    draining: str | None = None
+
+
+class SlotList(Struct, frozen=True, rename="camel"):
+    """Slots of a keyed group that have messages, the furthest behind first; `left_out` more have some.
+
+    Behind `through` nothing was read ahead: which slots the messages there belong to is not known. `exact` false: there are more messages
+    than were looked through. A group of another `mode` has no slots: all of it is one lane.
+    """
+
+    mode: GroupMode
+    slots: tuple[SlotInfo, ...]
+    through: HexMessageId | None
+    left_out: int = 0
+    exact: bool = True
 
 
 class MemberInfo(Struct, frozen=True, rename="camel"):
@@ -263,10 +361,12 @@ class UnparkRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     all: bool = False
 
 
-class Unparked(Struct, frozen=True):
-    """Count of messages that were unparked."""
+class Unparked(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Count of messages that were unparked; `dry_run`: that would be, so many at least if not `exact`."""
 
     unparked: int
+    exact: bool = True
+    dry_run: bool = False
 
 
 class PositionRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):

@@ -291,6 +291,28 @@ class EndDescription(Struct, frozen=True, rename="camel", kw_only=True):
     next_step: str
 
 
+class FailedWriter(Struct, frozen=True, rename="camel"):
+    """A write pointer on the invalid list, and its transaction; what is not remembered of it, or is not for who asks, is left out."""
+
+    write_pointer: int
+    transaction: str | None = None
+    kind: str | None = None
+    ended_ms: int | None = None
+    timed_out: bool = False
+    owner: str = ""
+    principal: str | None = None
+    topics: tuple[TransactionTopic, ...] = ()
+    tables: tuple[WrittenTable, ...] = ()
+
+
+class FailedWriters(Struct, frozen=True):
+    """Writers on the invalid list, of `invalid` in all, in the order in which they began. `next` is the `after` of the page behind."""
+
+    invalid: int
+    writers: tuple[FailedWriter, ...]
+    next: int | None = None
+
+
 class ForcedEnd(Struct, frozen=True, rename="camel"):
     """A transaction that an operator ended. `changed` is false when it had ended like that before.
 

@@ -32,6 +32,20 @@ if TYPE_CHECKING:
     from basalt.client import Client
 
 
+_PROGRESS = columns(
+    "namespace topic task watermark_ms delay_ms ended task_count", watermark_ms="watermark", delay_ms="delay"
+)
+_SINKS = columns(
+    "session run counter_owner version committed_ms used_ms open",
+    committed_ms="committed",
+    used_ms="used",
+    open="open transactions",
+)
+_STEPS = columns(
+    "level kind name principal reads writes tables transactions last_ms", last_ms="last", counts="transactions"
+)
+
+
 @command()
 @click.option("--data", type=click.Path(path_type=Path), help="Also check this data directory.")
 @click.option("--no-server", is_flag=True, help="Check only the data directory.")
@@ -230,6 +244,39 @@ def explain_group(invocation: Invocation, topic: str, name: str, message_id: byt
         return
     for line in group_story(name, shown, now_ms):
         invocation.out.line(printable(line))
+
+
+@command()
+@click.option("--after", metavar="NAMESPACE:TOPIC", help="Only topics behind this one.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many topics.")
+def pipelines(invocation: Invocation, after: str | None, limit: int | None) -> None:
+    """Show pipelines as the server knows them: event time, jobs that commit by name, and who reads and writes what."""
+    with invocation.client() as client:
+        found = row(client.admin.pipelines(after=after, limit=limit))
+    out = invocation.out
+    if not out.for_people:
+        out.record(found)
+        return
+    progress = [
+        {**task, "namespace": topic["namespace"], "topic": topic["topic"]}
+        for topic in found["topics"]
+        for task in ({**topic, "task": "all"}, *topic["tasks"])
+    ]
+    steps = [
+        {**each, **{part: _named(each[part]) for part in ("reads", "writes", "tables")}} for each in found["steps"]
+    ]
+    for title, shown, rows in (
+        ("Event time", _PROGRESS, progress), ("Jobs that commit by name", _SINKS, found["sinks"]), ("Who reads and writes what", _STEPS, steps),
+    ):  # fmt: skip
+        out.line(title)
+        out.rows(shown, rows)
+        out.line("")
+
+
+def _named(parts: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        f"{each['namespace']}:{each['name']}" + (f"/{each['group']}" if each["group"] else "") for each in parts
+    )
 
 
 def group_story(name: str, message: dict[str, Any], now_ms: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from basalt.cli.failures import EXIT_FOUND, EXIT_OK, CommandFailure, Usage
+from basalt.cli.failures import EXIT_FOUND, EXIT_OK, Usage
 from basalt.cli.options import (
     GROUP,
     TOPIC,
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 group = command_group("group", "Create, list, show, seek, pause and delete consumer groups.")
 
 MESSAGES_DEFAULT = 50
+SLOTS_DEFAULT = 100
 STATES = ("available", "claimed", "pending", "delayed", "parked")
 MODES = ("shared", "keyed", "stream", "tracked")
+SORTS = ("name", "lag", "age")
 
 
 def _seconds_text(seconds: object) -> str:
@@ -49,7 +51,16 @@ _LAG = (
     Column("lag_messages", count_text, "lag"),
     Column("lag_seconds", _seconds_text, "oldest"),
 )
-_LIST = columns("name mode paused members claims floor used_ms", used_ms="used")
+_LIST = (
+    *columns("namespace topic name mode paused members claims"),
+    *_LAG,
+    *columns("exact counted_ms used_ms", counted_ms="counted", used_ms="used"),
+)
+_SLOTS = (
+    *columns("slot owner messages claimed"),
+    Column("lag_seconds", _seconds_text, "oldest"),
+    *columns("oldest draining", oldest="id"),
+)
 _SHOWN = (
     *columns("name topic mode paused round floor"),
     *_LAG,
@@ -203,12 +214,37 @@ def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 @group.call("list")
-@_topic_argument
-def list_groups(invocation: Invocation, topic: str) -> None:
-    """List a topic's groups. `basalt group lag` shows how far behind they are."""
+@click.argument("topic", type=TOPIC, required=False)
+@click.option("--all-namespaces", is_flag=True, help="Groups of all topics of every namespace.")
+@click.option("--mode", type=click.Choice(MODES), help="Only those of this mode.")
+@click.option("--paused/--not-paused", default=None, help="Only those that are paused, or only those that are not.")
+@click.option("--contains", metavar="TEXT", help="Only those with this in NAMESPACE:TOPIC/GROUP.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="name",
+    show_default=True,
+    help="By name, lag in messages, or age of the oldest.",
+)
+@click.option("--after", metavar="PLACE", help="Only those behind this place: `next` of an answer.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+def list_groups(
+    invocation: Invocation, topic: str | None, all_namespaces: bool, mode: Any, paused: bool | None, contains: str | None,
+    sort: Any, after: str | None, limit: int | None,
+) -> None:  # fmt: skip
+    """List groups: of a topic, of all topics of the namespace, or of every namespace; with how far each is behind.
+
+    The lag of each is as it was counted last, which may be a while ago where there are very many. `basalt group lag` counts anew.
+    """
+    if all_namespaces and topic is not None:
+        raise Usage("--all-namespaces and a topic", hint="leave one of them out")
     with invocation.client() as client:
-        rows = [group_row(found) for found in client.topic(topic).groups()]
-    invocation.out.rows(_LIST, rows)
+        title = None if topic is None else f"{client.topic(topic).namespace}:{topic}"
+        page = client.admin.groups(
+            namespace=None if all_namespaces or topic is not None else client.namespace, topic=title, mode=mode, paused=paused,
+            contains=contains, sort=sort, after=after, limit=limit,
+        )  # fmt: skip
+    invocation.out.rows(_LIST[0 if all_namespaces else 1 if topic is None else 2 :], map(row, page.groups))
 
 
 @group.call("show")
@@ -225,21 +261,19 @@ def show(invocation: Invocation, topic: str, name: str) -> None:
 @_topic_argument
 @_name_argument
 @_option_options
+@author_options
 @dry_run_option
-def change(invocation: Invocation, /, topic: str, name: str, dry_run: bool, **given: Any) -> None:
+def change(invocation: Invocation, /, topic: str, name: str, reason: str, by: str, dry_run: bool, **given: Any) -> None:
     """Change options of a group; those not named stay as they are."""
     changes = {option: value for option, value in given.items() if value is not None}
     if not changes:
         raise Usage("there is nothing to change", hint="name an option")
     with _acting(invocation, topic, name, dry_run=dry_run) as acted:
-        if dry_run:
-            present = row(acted.group.get().options)
-            wanted = _checked({**present, **changes})
-            moves = [f"{name} {plain(present[name])} -> {plain(wanted[name])}" for name in _differing(present, wanted)]
-            invocation.out.done(f"would change {acted}: {', '.join(moves) or 'nothing'}", acted.result(options=wanted))
-            return
-        changed = group_row(acted.group.update(**changes))
-    invocation.out.done(f"changed {acted}", changed)
+        found = acted.group.update(dry_run=dry_run, reason=reason, by=by, **changes)
+    named = ((re.sub("[A-Z]", lambda hump: f"_{hump[0].lower()}", each.option), each) for each in found.changes)
+    moves = ", ".join(f"{option} {each.before} -> {each.after}" for option, each in named) or "nothing"
+    verb = "would change" if dry_run else "changed"
+    invocation.out.done(f"{verb} {acted}: {moves}", {**group_row(found.group), "dry_run": dry_run})
 
 
 @group.call("members")
@@ -253,9 +287,19 @@ def members(invocation: Invocation, topic: str, name: str) -> None:
 @group.call("claims")
 @_topic_argument
 @_name_argument
-def claims(invocation: Invocation, topic: str, name: str) -> None:
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+def claims(invocation: Invocation, topic: str, name: str, limit: int | None) -> None:
     """List who works on what in a group, oldest first."""
-    invocation.show_all(_CLAIMS, lambda client: client.topic(topic).group(name).claims())
+    invocation.show_all(_CLAIMS, lambda client: client.topic(topic).group(name).claims(limit=limit))
+
+
+@group.call("slots")
+@_topic_argument
+@_name_argument
+@limit_option(SLOTS_DEFAULT, None, " slots")
+def slots(invocation: Invocation, topic: str, name: str, limit: int) -> None:
+    """List the slots of a keyed group that have messages, the furthest behind first: as far as it has been read ahead."""
+    invocation.show_all(_SLOTS, lambda client: client.topic(topic).group(name).slots(limit=limit).slots)
 
 
 @group.call("messages")
@@ -372,10 +416,8 @@ def resume(invocation: Invocation, topic: str, name: str, reason: str, by: str, 
 
 def _pause(invocation: Invocation, topic: str, name: str, reason: str, by: str, *, paused: bool, dry_run: bool) -> None:
     with _acting(invocation, topic, name, dry_run=dry_run) as acted:
-        if dry_run:
-            found = acted.group.get()
-        else:
-            found = acted.group.pause(reason=reason, by=by) if paused else acted.group.resume(reason=reason, by=by)
+        do = acted.group.pause if paused else acted.group.resume
+        found = do(dry_run=dry_run, reason=reason, by=by)
     verb = ("would pause" if paused else "would resume") if dry_run else "paused" if paused else "resumed"
     invocation.out.done(f"{verb} {acted}", acted.result(paused=found.paused))
 
@@ -432,14 +474,7 @@ def unpark(
     if everything == bool(ids):
         raise Usage("name messages, or --all", hint="`basalt group messages TOPIC GROUP --state parked` lists them")
     with _acting(invocation, topic, name, dry_run=dry_run) as acted:
-        if dry_run:
-            figures = acted.group.get().figures
-            if figures is None:
-                raise CommandFailure(f"nobody has counted what is parked in group {name}", hint="ask again in a moment")
-            parked = [each for each in ids if acted.group.message(each).state == "parked"]
-            unparked = figures.parked if everything else len(parked)
-        else:
-            unparked = acted.group.unpark(None if everything else ids, reason=reason, by=by).unparked
+        unparked = acted.group.unpark(None if everything else ids, dry_run=dry_run, reason=reason, by=by).unparked
     what = "would unpark" if dry_run else "unparked"
     invocation.out.done(f"{what} {counted(unparked, 'message')} of {acted}", acted.result(unparked=unparked))
 

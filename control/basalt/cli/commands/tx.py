@@ -181,11 +181,13 @@ _ENDED = columns(
     "id state kind owner principal began_ms ended_ms timed_out topics tables external_writes invalid_pointers meaning next_step"
 )
 _STEPS = columns("when event detail")
+_INVALID = columns("write_pointer transaction kind owner principal ended_ms timed_out topics tables", ended_ms="ended")
 
 
 _filters = stacked(
     click.option("--state", type=click.Choice(("open", "committing", "aborting")), help="Only those in this state."),
     click.option("--owner", metavar="TEXT", help="Only those of this owner."),
+    click.option("--principal", metavar="PRINCIPAL", help="Only those that it began, such as token:etl."),
     click.option("--topic", type=TOPIC, metavar="TOPIC", help="Only those that write to it."),
 )
 
@@ -235,6 +237,19 @@ def find_hanging(invocation: Invocation, topic: str | None, **chosen: Any) -> in
     else:
         invocation.out.rows((), hanging)
     return EXIT_FOUND if hanging else EXIT_OK
+
+
+@tx.call("list-invalid")
+@click.option("--after", type=click.IntRange(0), metavar="POINTER", help="Only those behind this write pointer.")
+@_limit
+def list_invalid(invocation: Invocation, after: int | None, limit: int | None) -> None:
+    """List the invalid list: failed writers whose writes are hidden until they are pruned, and say how many there are."""
+    with invocation.client() as client:
+        page = client.admin.invalid_transactions(after=after, limit=limit)
+    invocation.out.rows(_INVALID, [_listed_row(row(each)) for each in page.writers])
+    if invocation.out.for_people:
+        rest = "" if len(page.writers) == page.invalid else f" of {page.invalid:,}"
+        invocation.out.line(f"\n{counted(len(page.writers), 'write pointer')}{rest}")
 
 
 @tx.call("describe")

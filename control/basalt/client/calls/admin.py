@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from msgspec import ValidationError
 
 from basalt.api.bodies import json
+from basalt.api.bodies.groups import GroupMode, ListedGroups
 from basalt.api.bodies.operations import (
     AlertList,
     AuditLine,
@@ -40,9 +41,17 @@ from basalt.api.bodies.operations import (
     StoreInfo,
     Version,
 )
+from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.tables import TablePage
 from basalt.api.bodies.topics import TopicDescription, TopicPage
-from basalt.api.bodies.transactions import EndDescription, ForcedEnd, HangingList, InspectedList, TransactionDescription
+from basalt.api.bodies.transactions import (
+    EndDescription,
+    FailedWriters,
+    ForcedEnd,
+    HangingList,
+    InspectedList,
+    TransactionDescription,
+)
 from basalt.client.plans import (
     Answer,
     Call,
@@ -60,6 +69,7 @@ from basalt.client.plans import (
 )
 
 T = TypeVar("T")
+GroupSort: TypeAlias = Literal["name", "lag", "age"]
 
 ADMIN = "/v1/admin"
 
@@ -112,6 +122,38 @@ def tables(
 ) -> Steps[TablePage]:
     """The tables of one namespace or of all; a page of them, of which the next one begins `after` its `next`."""
     return _get(TablePage, "list tables", "tables", query=query_of(namespace=namespace, after=after, limit=limit))
+
+
+def groups(
+    scope: ClientScope,
+    *,
+    namespace: str | None = None,
+    topic: str | None = None,
+    mode: GroupMode | None = None,
+    paused: bool | None = None,
+    contains: str | None = None,
+    sort: GroupSort = "name",
+    after: str | None = None,
+    limit: int | None = None,
+    count_ms: int | None = None,
+) -> Steps[ListedGroups]:
+    """The consumer groups of all topics, or of a `topic` ("namespace:topic"), with how far each is behind.
+
+    Sorted by "name", "lag" (in messages) or "age" (of the oldest message), the worst first; a page of them, of which the next one begins
+    `after` its `next`. The server counts for about `count_ms`.
+    """
+    query = query_of(
+        namespace=namespace, topic=topic, mode=mode, paused=paused, contains=contains, sort=sort, after=after, limit=limit, countMs=count_ms
+    )  # fmt: skip
+    return _get(ListedGroups, "list consumer groups", "groups", query=query)
+
+
+def pipelines(scope: ClientScope, *, after: str | None = None, limit: int | None = None) -> Steps[Pipelines]:
+    """Pipelines as the server knows them: event time in topics that have markers, jobs that commit by name, who reads and writes what.
+
+    Topics come a page at a time, of which the next one begins `after` its `next`.
+    """
+    return _get(Pipelines, "show pipelines", "pipelines", query=query_of(after=after, limit=limit))
 
 
 def jobs(scope: ClientScope) -> Steps[list[JobInfo]]:
@@ -178,12 +220,12 @@ def metrics(scope: ClientScope) -> Steps[str]:
     )
 
 
-def alerts(scope: ClientScope, *, everything: bool = False) -> Steps[AlertList]:
+def alerts(scope: ClientScope, *, everything: bool = False, age_ms: int | None = None) -> Steps[AlertList]:
     """The alerts that would fire now, in words, and those that will if it stays so; with `everything` those in order, too.
 
-    Each names the section of docs/operations/runbook.md that says what to do.
+    Each names the section of docs/operations/runbook.md that says what to do. A look of the server's that is no older than `age_ms` will do.
     """
-    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None))
+    return _get(AlertList, "list alerts", "alerts", query=query_of(all=everything or None, ageMs=age_ms))
 
 
 def process(scope: ClientScope) -> Steps[ProcessInfo]:
@@ -289,16 +331,19 @@ def transactions(
     *,
     state: str | None = None,
     owner: str | None = None,
+    principal: str | None = None,
     older_than_ms: int | None = None,
     topic: str | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> Steps[InspectedList]:
-    """The transactions that have not ended, oldest first; of a state, an owner, an age, or a topic ("namespace:topic").
+    """The transactions that have not ended, oldest first; of a state, an owner, a principal, an age, or a topic ("namespace:topic").
 
     With a `limit` the answer is a page, and the next one begins `after` its `next`.
     """
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, after=after, limit=limit)
+    query = query_of(
+        state=state, owner=owner, principal=principal, olderThanMs=older_than_ms, topic=topic, after=after, limit=limit
+    )  # fmt: skip
     return _get(InspectedList, "list transactions", "transactions", query=query)
 
 
@@ -307,6 +352,7 @@ def hanging_transactions(
     *,
     state: str | None = None,
     owner: str | None = None,
+    principal: str | None = None,
     older_than_ms: int | None = None,
     topic: str | None = None,
     limit: int | None = None,
@@ -316,8 +362,19 @@ def hanging_transactions(
 
     `rows` are the most that the server reads to tell what they hold back.
     """
-    query = query_of(state=state, owner=owner, olderThanMs=older_than_ms, topic=topic, limit=limit, rows=rows)
+    query = query_of(
+        state=state, owner=owner, principal=principal, olderThanMs=older_than_ms, topic=topic, limit=limit, rows=rows
+    )  # fmt: skip
     return _get(HangingList, "find hanging transactions", "transactions", "hanging", query=query)
+
+
+def invalid_transactions(
+    scope: ClientScope, *, after: int | None = None, limit: int | None = None
+) -> Steps[FailedWriters]:
+    """The invalid list: failed writers whose writes are hidden until they are pruned. A page, of which the next one begins `after` its `next`."""
+    return _get(
+        FailedWriters, "list invalid transactions", "transactions", "invalid", query=query_of(after=after, limit=limit)
+    )
 
 
 def describe_transaction(scope: ClientScope, transaction: str) -> Steps[TransactionDescription | EndDescription]:

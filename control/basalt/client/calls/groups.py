@@ -15,8 +15,10 @@ from msgspec import structs
 from basalt.api.bodies.groups import (
     Acknowledged,
     AcknowledgeRequest,
+    ChangedGroup,
     ClaimInfo,
     ClaimList,
+    DeletedGroup,
     GroupInfo,
     GroupList,
     GroupMessage,
@@ -31,6 +33,7 @@ from basalt.api.bodies.groups import (
     Released,
     ReleaseRequest,
     SeekRequest,
+    SlotList,
     Sought,
     Unparked,
     UnparkRequest,
@@ -149,20 +152,30 @@ def get(scope: GroupScope) -> Steps[GroupInfo]:
     return get_json(GroupInfo, f"get group {scope}", scope.path())
 
 
-def update(scope: GroupScope, /, **options: Unpack[GroupOptionsGiven]) -> Steps[GroupInfo]:
+def update(
+    scope: GroupScope,
+    /,
+    *,
+    dry_run: bool = False,
+    reason: str = "",
+    by: str = "",
+    **options: Unpack[GroupOptionsGiven],
+) -> Steps[ChangedGroup]:
     """Change these options and leave the others. `ConflictError` for another mode while something is unacknowledged."""
     changed = structs.replace((yield from get(scope)).options, **options)
-    path, parse = scope.path("options"), json_of(GroupInfo)
-    return (yield from send_json("PUT", f"change group {scope}", path, parse, body=changed))
+    path, parse, query = scope.path("options"), json_of(ChangedGroup), act_of(reason, by, dry_run=dry_run)
+    return (yield from send_json("PUT", f"change group {scope}", path, parse, body=changed, query=query))
 
 
-def delete(scope: GroupScope, *, force: bool = False, reason: str = "", by: str = "") -> Steps[None]:
+def delete(
+    scope: GroupScope, *, force: bool = False, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[DeletedGroup]:
     """Delete the group with all that it has acknowledged. The audit keeps who did it and why.
 
     `ConflictError` while a transaction has acknowledged something in it, unless `force`.
     """
-    query = act_of(reason, by, force=force)
-    return ask(Call(f"delete group {scope}", "DELETE", scope.path(), nothing, Effect.ONCE, query))
+    query = act_of(reason, by, dry_run=dry_run, force=force)
+    return ask(Call(f"delete group {scope}", "DELETE", scope.path(), json_of(DeletedGroup), Effect.ONCE, query))
 
 
 def fetch(
@@ -249,10 +262,16 @@ def members(scope: GroupScope) -> Steps[list[MemberInfo]]:
     return list(found.members)
 
 
-def claims(scope: GroupScope) -> Steps[list[ClaimInfo]]:
+def claims(scope: GroupScope, *, limit: int | None = None) -> Steps[list[ClaimInfo]]:
     """The claims of the group: who works on what, since when and until when."""
-    found = yield from get_json(ClaimList, f"list the claims of group {scope}", scope.path("claims"))
+    query = query_of(limit=limit)
+    found = yield from get_json(ClaimList, f"list the claims of group {scope}", scope.path("claims"), query)
     return list(found.claims)
+
+
+def slots(scope: GroupScope, *, limit: int | None = None) -> Steps[SlotList]:
+    """The slots of a keyed group that have messages, the furthest behind first; as far as the group has been read ahead."""
+    return get_json(SlotList, f"list the slots of group {scope}", scope.path("slots"), query_of(limit=limit))
 
 
 def messages(scope: GroupScope, *, state: str | None = None, limit: int | None = None) -> Steps[list[GroupMessage]]:
@@ -285,22 +304,27 @@ def seek(
     return send_json("POST", what, scope.path("seek"), json_of(Sought), body=SeekRequest(text), query=query)
 
 
-def pause(scope: GroupScope, *, reason: str = "", by: str = "") -> Steps[GroupInfo]:
+def pause(scope: GroupScope, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[GroupInfo]:
     """Deal nothing until the group is resumed; what is claimed may be acknowledged."""
-    return _act(scope, "pause", reason, by)
+    return _act(scope, "pause", act_of(reason, by, dry_run=dry_run))
 
 
-def resume(scope: GroupScope, *, reason: str = "", by: str = "") -> Steps[GroupInfo]:
+def resume(scope: GroupScope, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[GroupInfo]:
     """Deal again."""
-    return _act(scope, "resume", reason, by)
+    return _act(scope, "resume", act_of(reason, by, dry_run=dry_run))
 
 
 def unpark(
-    scope: GroupScope, ids: Iterable[bytes | str] | None = None, *, reason: str = "", by: str = ""
+    scope: GroupScope,
+    ids: Iterable[bytes | str] | None = None,
+    *,
+    dry_run: bool = False,
+    reason: str = "",
+    by: str = "",
 ) -> Steps[Unparked]:
     """Deal parked messages again, from their first attempt on: these, or all (None)."""
     body = UnparkRequest(all=True) if ids is None else UnparkRequest(_ids(ids))
-    what, query = f"unpark messages of group {scope}", act_of(reason, by)
+    what, query = f"unpark messages of group {scope}", act_of(reason, by, dry_run=dry_run)
     return send_json("POST", what, scope.path("unpark"), json_of(Unparked), body=body, query=query)
 
 
@@ -310,8 +334,7 @@ def report_position(scope: GroupScope, up_to: bytes | str, *, by: str = "") -> S
     return send_json("POST", what, scope.path("position"), nothing, body=body)
 
 
-def _act(scope: GroupScope, verb: str, reason: str, by: str) -> Steps[GroupInfo]:
-    query: Query = act_of(reason, by)
+def _act(scope: GroupScope, verb: str, query: Query) -> Steps[GroupInfo]:
     return send_json("POST", f"{verb} group {scope}", scope.path(verb), json_of(GroupInfo), query=query)
 
 

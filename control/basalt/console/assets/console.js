@@ -36,6 +36,7 @@
       const at = new Date(time.dateTime);
       time.title = inUtc(time);
       if (time.classList.contains("age")) time.textContent = span((Date.now() - at) / 1000);
+      else if (time.classList.contains("left")) time.textContent = span((at - Date.now()) / 1000);
       else time.textContent = utc ? inUtc(time) : at.toLocaleString("sv-SE"); // as UTC is written
     }
     for (const zone of root.querySelectorAll("[data-zone]")) zone.textContent = utc ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -49,6 +50,7 @@
   setInterval(() => {
     if (document.hidden) return;
     for (const time of document.querySelectorAll("time.age")) time.textContent = span((Date.now() - new Date(time.dateTime)) / 1000);
+    for (const time of document.querySelectorAll("time.left")) time.textContent = span((new Date(time.dateTime) - Date.now()) / 1000);
   }, 1000);
 
   // Live panels: those that changed take the places of the old ones. What was open or had the focus is so again.
@@ -87,6 +89,7 @@
   let waitMs = refreshMs;
   const isStale = (...told) => {
     const first = stale.hidden;
+    turn = -1;
     stale.replaceChildren(`This page is as it was at ${since.toLocaleTimeString("sv-SE")}: `, ...told);
     stale.hidden = false;
     for (const panel of live()) panel.dataset.stale = "true";
@@ -110,9 +113,13 @@
     for (const each of sentence ? sentence.querySelectorAll("a") : []) each.search = location.search; // and not the one of these panels
     return sentence ? [...sentence.childNodes] : [`the server answers ${reply.status}.`];
   };
+  let turn = 0; // what changes slowly is asked for every so many turns; after a while away everything is
   const renew = async () => {
+    turn += 1;
+    const due = live().filter((panel) => turn % Number(panel.dataset.every || 1) === 0);
+    if (!due.length) return;
     const url = new URL(location.href);
-    url.searchParams.set("panel", live().map((panel) => panel.dataset.live).join(","));
+    url.searchParams.set("panel", due.map((panel) => panel.dataset.live).join(","));
     let reply = null;
     try {
       reply = await fetch(url, { headers: { accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_MS_MAX) });
@@ -146,6 +153,7 @@
     held = !held;
     button("hold").setAttribute("aria-pressed", String(held));
     say(held ? "The page is held as it is." : "The page goes on.");
+    turn = -1;
     if (!held && timer !== -1) tick();
   };
 
@@ -225,7 +233,7 @@
   show(document);
   if (refreshMs > 0 && live().length) {
     for (const panel of live()) shown.set(panel.id, "");
-    document.addEventListener("visibilitychange", () => { if (!document.hidden && timer !== -1) tick(); });
+    document.addEventListener("visibilitychange", () => { turn = -1; if (!document.hidden && timer !== -1) tick(); });
     timer = setTimeout(tick, refreshMs);
   } else button("hold").hidden = true;
 })();

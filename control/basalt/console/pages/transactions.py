@@ -9,6 +9,7 @@ from basalt.access.resources import CLUSTER
 from basalt.api.bodies.operations import ManagerSnapshotInfo
 from basalt.api.bodies.transactions import (
     EndDescription,
+    FailedWriters,
     ForcedEnd,
     HangingList,
     InspectedList,
@@ -25,6 +26,7 @@ from basalt.http.routes.route_table import Request, RouteTable
 
 PAGE_ROWS = 100  # of the list of all
 HANGING_ROWS = 20
+INVALID_ROWS = 20
 ROWS_READ = 5_000  # to tell what is held back, each time that an open page renews itself: some 25 ms
 LIST_PATH = f"{CONSOLE_PATH}/transactions"
 ONE_PATH = LIST_PATH + "/{transaction}"
@@ -34,10 +36,12 @@ STATES = ("open", "committing", "aborting")
 _FILTERS = {
     "state": "only those in this state",
     "owner": "only those of this owner",
+    "principal": "only those that it began",
     "topic": "only those that write to it, as namespace:topic",
     "olderThanMs": "only those that are open longer than this",
 }
 _AFTER = "after"
+_INVALID_AFTER = "invalidAfter"  # the place in the other list of the page
 
 DRAWINGS = (
     Drawing("Transactions that have not ended", (("open", "Open"), ("hanging", "Hanging"))),
@@ -60,7 +64,8 @@ route = RouteTable("console")
 
 @route(
     "GET", LIST_PATH, PUBLIC,
-    query=(*PAGE_QUERY, RANGE, *(text_query(*each) for each in _FILTERS.items()), text_query(_AFTER, "the page behind this one")),
+    query=(*PAGE_QUERY, RANGE, *(text_query(*each) for each in _FILTERS.items()), text_query(_AFTER, "the page behind this one"),
+           text_query(_INVALID_AFTER, "the page of the invalid list behind this one")),
 )  # fmt: skip
 async def transactions(request: Request) -> Response:
     """List the transactions that have not ended."""
@@ -72,6 +77,7 @@ async def transactions(request: Request) -> Response:
     panels = (
         hanging_panel(HANGING_ROWS),
         Panel("transactions", "Transactions that have not ended", listed, extra={"first": first, "given": given}),
+        _invalid_panel(request.text(_INVALID_AFTER) or "", first),
         Panel("manager", "The manager", Call("GET", "/v1/admin/snapshot", ManagerSnapshotInfo)),
         charts_panel(request, "history", "How it went", *DRAWINGS),
     )
@@ -110,12 +116,25 @@ async def invalidate(request: Request) -> Response:
     return await acts.respond(Visit(request), invalidate_of(request.path["transaction"]))
 
 
-def hanging_panel(rows: int) -> Panel:
+def _invalid_panel(after: str, first: str) -> Panel:
+    """The writers whose writes are hidden until they are pruned."""
+    query = {**({"after": after} if after else {}), "limit": str(INVALID_ROWS)}
+    call = Call("GET", "/v1/admin/transactions/invalid", FailedWriters, query=query)
+    return Panel(
+        "invalid",
+        "Invalid: hidden until they are pruned",
+        call,
+        "failed_writers",
+        extra={"first": first, "after": after},
+    )
+
+
+def hanging_panel(rows: int, every: int = 1) -> Panel:
     """The transactions that hold readers back or take long, worst first."""
     call = Call(
         "GET", "/v1/admin/transactions/hanging", HangingList, query={"limit": str(rows), "rows": str(ROWS_READ)}
     )
-    return Panel("hanging", "What holds readers back, or takes long", call)
+    return Panel("hanging", "What holds readers back, or takes long", call, every=every)
 
 
 def abort_of(name: str) -> Act:

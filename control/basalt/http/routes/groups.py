@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import cast, get_args
 
+import msgspec
 from msgspec import structs
 
 from basalt import errors
@@ -22,14 +24,17 @@ from basalt.api.positions import parse_position
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import TopicName
 from basalt.groups import attendance
+from basalt.groups.attendance import CLAIMS_SHOWN_MAX
 from basalt.groups.dispatcher import NOTHING, FetchAsk
 from basalt.groups.groups import dead_letter_title
 from basalt.groups.live_group import GroupFetch, LiveGroup
+from basalt.groups.slots import SLOTS
 from basalt.http.asgi.requests import AVRO, JSON, Headers
 from basalt.http.asgi.responses import Response
 from basalt.http.routes import schemas
 from basalt.http.routes.polls import BATCHES, WAIT_MS_MAX, Shape, messages_answer, traceparents_in, unless_gone
 from basalt.http.routes.route_table import (
+    ADMIN_PATH,
     AS,
     DRY_RUN,
     EXISTING,
@@ -44,13 +49,15 @@ from basalt.http.routes.route_table import (
     flag,
     integer,
     query,
+    text_query,
     words,
 )
 from basalt.http.routes.topics import parse_message_id
 from basalt.operations.group_inspection import ENTRIES_MAX, STATES
+from basalt.operations.group_listing import NAME, SORTS, GroupFilter
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.transaction import ID_PATTERN
-from basalt_engine.keys import NAME_PATTERN
+from basalt_engine.keys import NAME_EXPRESSION, NAME_PATTERN
 
 MESSAGES_DEFAULT = 100
 GROUPS_PATH = TOPIC_PATH + "/groups"
@@ -86,7 +93,29 @@ _FORCE_DELETE = flag(
 )
 _FORCE_SEEK = flag("force", "seek though open transactions have acknowledged something: they can no longer commit")
 
+COUNT_MS_MAX = 1_000  # of one list of all groups
+COUNT_MS = 100
+ALL_PAGE_MAX = 10_000  # groups of one page; some 3 MB of JSON
+SLOTS_DEFAULT = 100
+
+_ALL_QUERY = (
+    words("namespace", f"^{NAME_EXPRESSION}$", "only of this namespace"),
+    words("topic", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "only of this topic, as namespace:topic"),
+    choice("mode", get_args(bodies.GroupMode), "only those of this mode"),
+    choice("paused", ("true", "false"), "only those that are paused, or only those that are not"),
+    text_query("contains", "only those in whose namespace:topic/group this is, in either case"),
+    choice(
+        "sort",
+        SORTS,
+        "the order: by name (the default), by lag in messages, by the age of the oldest message; the worst first",
+    ),
+    text_query("after", "go on behind this one: `next` of the page before"),
+    integer("limit", 1, ALL_PAGE_MAX, f"most to answer; {ALL_PAGE_MAX:,} when it is left out"),
+    integer("countMs", 0, COUNT_MS_MAX, f"about as long is spent on counting; {COUNT_MS} when it is left out"),
+)
+
 route = RouteTable("groups")
+operators = RouteTable("admin")
 
 _member = query(
     "member",
@@ -115,6 +144,29 @@ _FETCH_QUERY = (
 )
 
 
+@operators("GET", ADMIN_PATH + "/groups", needs(filters="observe group"), query=_ALL_QUERY, errors=EXISTING)
+async def all_groups(request: Request) -> bodies.ListedGroups:
+    """The groups of all topics, with how far each is behind; a page of them.
+
+    Counts are kept: one that no call has had the time for is as it was at its `countedMs`.
+    """
+    wanted = GroupFilter(
+        request.text("namespace"), request.text("topic"), cast("bodies.GroupMode | None", request.text("mode")),
+        request.text("contains"), None if request.text("paused") is None else request.text("paused") == "true",
+    )  # fmt: skip
+    may, count_ms, services = request.caller.may, request.integer("countMs"), request.services
+    if wanted.topic is not None:
+        title = services.topics.title(*wanted.topic.split(":"))
+        if may("observe", resources.topic(*title)):
+            await services.topics.get(title)  # one that is not there has no groups, and says so to who may know it
+    await services.transactions.manager.ensure_known()
+    return await services.group_listing.page(
+        wanted, lambda title, name: may("observe", resources.group(*title, name)),
+        sort=request.text("sort") or NAME, after=request.text("after"), limit=request.integer("limit") or ALL_PAGE_MAX,
+        count_ms=COUNT_MS if count_ms is None else count_ms,
+    )  # fmt: skip
+
+
 @route("GET", GROUPS_PATH, needs("observe", TOPIC, filters="observe group"), query=_LIST_QUERY, errors=EXISTING)
 async def show_all(request: Request) -> bodies.GroupList:
     """The groups of a topic, by name; a page of them where a limit or figures are asked for, and then `next` begins the one behind it."""
@@ -133,12 +185,22 @@ async def make(request: Request, asked: bodies.GroupOptions = bodies.DEFAULT_OPT
     return _info(request, await request.services.groups.make(title, name, asked))
 
 
-@route("PUT", GROUP_PATH + "/options", MAKES, errors=(*_GROUP, errors.ConflictError))
-async def change(request: Request, asked: bodies.GroupOptions) -> bodies.GroupInfo:
+@route("PUT", GROUP_PATH + "/options", MAKES, query=(DRY_RUN, REASON, AS), errors=(*_GROUP, errors.ConflictError))
+async def change(request: Request, asked: bodies.GroupOptions) -> bodies.ChangedGroup:
     """Replace a group's options; those left out go back to their defaults."""
     title, name = _named(request)
     _judge_dead_letters(request, title, asked)
-    return _info(request, await request.services.groups.change(title, name, asked))
+    services, dry_run = request.services, request.flag("dryRun")
+    present = (await services.groups.change(title, name, asked, dry_run=True)).options  # what is refused needs no line
+    changes = changes_between(present, asked)
+    if not dry_run:
+        await services.audit.act(
+            "change group", f"group {title}/{name}", *request.act,
+            lambda: services.groups.change(title, name, asked),
+            lambda _: ", ".join(f"{each.option} {each.before} -> {each.after}" for each in changes) or "nothing changed",
+        )  # fmt: skip
+    info = _info(request, await services.groups.find(title, name))
+    return bodies.ChangedGroup(structs.replace(info, options=asked), changes, dry_run)
 
 
 @route("GET", GROUP_PATH, needs("observe", GROUP), errors=_GROUP)
@@ -152,15 +214,17 @@ async def show(request: Request) -> bodies.GroupInfo:
     "DELETE",
     GROUP_PATH,
     needs("manage", GROUP),
-    query=(_FORCE_DELETE, REASON, AS),
+    query=(_FORCE_DELETE, DRY_RUN, REASON, AS),
     errors=(*_GROUP, errors.ConflictError),
 )
-async def delete(request: Request) -> None:
+async def delete(request: Request) -> bodies.DeletedGroup:
     """Delete a group, and what it has acknowledged."""
     title, name = _named(request)
     force, groups = request.flag("force"), request.services.groups
+    if request.flag("dryRun"):
+        return await groups.delete(title, name, force, dry_run=True)
     await groups.find(title, name)  # an act on what is not there needs no line
-    await request.services.audit.act(
+    return await request.services.audit.act(
         "delete group", f"group {title}/{name}", *request.act, lambda: groups.delete(title, name, force)
     )
 
@@ -438,13 +502,13 @@ async def seek(request: Request, asked: bodies.SeekRequest) -> bodies.Sought:
     )  # fmt: skip
 
 
-@route("POST", GROUP_PATH + "/pause", needs("manage", GROUP), query=(REASON, AS), errors=_GROUP)
+@route("POST", GROUP_PATH + "/pause", needs("manage", GROUP), query=(DRY_RUN, REASON, AS), errors=_GROUP)
 async def pause(request: Request) -> bodies.GroupInfo:
     """Deal nothing until the group is resumed."""
     return await _switch(request, paused=True)
 
 
-@route("POST", GROUP_PATH + "/resume", needs("manage", GROUP), query=(REASON, AS), errors=_GROUP)
+@route("POST", GROUP_PATH + "/resume", needs("manage", GROUP), query=(DRY_RUN, REASON, AS), errors=_GROUP)
 async def resume(request: Request) -> bodies.GroupInfo:
     """Deal again."""
     return await _switch(request, paused=False)
@@ -454,20 +518,24 @@ async def _switch(request: Request, *, paused: bool) -> bodies.GroupInfo:
     title, name = _named(request)
     services = request.services
     do = services.groups.pause if paused else services.groups.resume
-    await services.groups.find(title, name)
+    live = await services.groups.find(title, name)
+    if request.flag("dryRun"):
+        return structs.replace(_info(request, live), paused=paused)
     act = "pause group" if paused else "resume group"
     return _info(request, await services.audit.act(act, f"group {title}/{name}", *request.act, lambda: do(title, name)))
 
 
 @route(
-    "POST", GROUP_PATH + "/unpark", needs("manage", GROUP), query=(REASON, AS), errors=(*_GROUP, errors.ConflictError)
-)
+    "POST", GROUP_PATH + "/unpark", needs("manage", GROUP), query=(DRY_RUN, REASON, AS), errors=(*_GROUP, errors.ConflictError),
+)  # fmt: skip
 async def unpark(request: Request, asked: bodies.UnparkRequest) -> bodies.Unparked:
     """Deal parked messages again, from their first attempt on."""
     title, name = _named(request)
     bodies.check_unpark(asked)
     services, ids = request.services, None if asked.all else [bytes(each) for each in asked.ids]
-    await services.groups.find(title, name)
+    live = await services.groups.find(title, name)
+    if request.flag("dryRun"):
+        return await services.group_inspection.parked(live, ids)
     number = await services.audit.act(
         "unpark", f"group {title}/{name}", *request.act,
         lambda: services.groups.unpark(title, name, ids), lambda done: f"{done} messages are dealt again",
@@ -475,11 +543,28 @@ async def unpark(request: Request, asked: bodies.UnparkRequest) -> bodies.Unpark
     return bodies.Unparked(number)
 
 
-@route("GET", GROUP_PATH + "/claims", needs("observe", GROUP), errors=_GROUP, tag="inspection")
+@route(
+    "GET", GROUP_PATH + "/claims", needs("observe", GROUP),
+    query=(integer("limit", 1, CLAIMS_SHOWN_MAX, f"most claims to answer; {CLAIMS_SHOWN_MAX:,} by default"),),
+    errors=_GROUP, tag="inspection",
+)  # fmt: skip
 async def claims(request: Request) -> bodies.ClaimList:
     """Who works on what."""
-    services = request.services
-    return await attendance.claims_of(await services.groups.find(*_named(request)), services.clock, services.ids.text)
+    services, limit = request.services, request.integer("limit") or CLAIMS_SHOWN_MAX
+    live = await services.groups.find(*_named(request))
+    return await attendance.claims_of(live, services.clock, services.ids.text, limit)
+
+
+@route(
+    "GET", GROUP_PATH + "/slots", needs("observe", GROUP),
+    query=(integer("limit", 1, SLOTS, f"most slots to answer; {SLOTS_DEFAULT} by default"),),
+    errors=_GROUP, tag="inspection",
+)  # fmt: skip
+async def slots(request: Request) -> bodies.SlotList:
+    """The slots of a keyed group that have messages, the furthest behind first; as far as it has been read ahead."""
+    services, limit = request.services, request.integer("limit") or SLOTS_DEFAULT
+    live = await services.groups.find(*_named(request))
+    return attendance.slots_behind(live, services.clock.now_ms(), limit)
 
 
 @route(
@@ -508,6 +593,16 @@ async def position(request: Request, asked: bodies.PositionRequest) -> None:
     title, name = _named(request)
     bodies.check_position(asked)
     await request.services.groups.position(title, name, asked)
+
+
+def changes_between(before: bodies.GroupOptions, after: bodies.GroupOptions) -> tuple[bodies.OptionChange, ...]:
+    """The options that differ, each with its values as JSON has them."""
+    there, wanted = (msgspec.to_builtins(each) for each in (before, after))
+    return tuple(
+        bodies.OptionChange(name, *(msgspec.json.encode(each[name]).decode() for each in (there, wanted)))
+        for name in there
+        if there[name] != wanted[name]
+    )
 
 
 def _judge_dead_letters(request: Request, title: TopicName, asked: bodies.GroupOptions) -> None:

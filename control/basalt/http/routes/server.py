@@ -12,8 +12,10 @@ from basalt.access.needs import PUBLIC, needs
 from basalt.access.resources import Resource
 from basalt.api.bodies import operations as bodies
 from basalt.api.bodies.operations import AuditLine, JobAct, JobInfo, JobRun
+from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.topics import TOPIC_ORDERS, TopicDescription, TopicPage
 from basalt.api.positions import UNIT_MS
+from basalt.catalog.topics import topic_name
 from basalt.errors import (
     BackupNotFoundError,
     ConflictError,
@@ -57,6 +59,8 @@ from basalt_engine import __version__
 from basalt_engine.keys import NAME_EXPRESSION
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 10_000
+ALERTS_AGE_MS_MAX = 60_000
+PIPELINE_TOPICS_MAX = 100  # of one answer: each is read up to where committed readers are, and may have 1,000 tasks
 NAMES_CHARS_MAX = 6_000  # of the figures that one call asks for: the whole target has up to 8 KiB
 TOPICS_MAX = 1_000  # of one page; some 300 KB of JSON, written in a millisecond or two
 
@@ -264,12 +268,15 @@ def is_names(text: str) -> bool:
     "GET",
     ADMIN_PATH + "/alerts",
     needs("observe", CLUSTER),
-    query=(flag("all", "also those that do not fire, and those that only Prometheus can tell"),),
+    query=(
+        flag("all", "also those that do not fire, and those that only Prometheus can tell"),
+        integer("ageMs", 0, ALERTS_AGE_MS_MAX, "a look that is no older will do, unless all are asked for; 0, a new one, when it is left out"),
+    ),
     tag=admin,
-)
+)  # fmt: skip
 async def alerts(request: Request) -> bodies.AlertList:
     """The alerts that would fire now, in words; and those that will if it stays so."""
-    return await request.metrics.alerts(everything=request.flag("all"))
+    return await request.metrics.alerts(everything=request.flag("all"), age_ms_max=request.integer("ageMs") or 0)
 
 
 @route("GET", ADMIN_PATH + "/process", needs("observe", CLUSTER), tag=admin)
@@ -312,6 +319,25 @@ async def series(request: Request) -> bodies.SeriesPage:
 async def snapshot(request: Request) -> bodies.ManagerSnapshotInfo:
     """The transaction manager's snapshot."""
     return request.services.manager_snapshot()
+
+
+@route(
+    "GET", ADMIN_PATH + "/pipelines", needs(filters="observe topic"),
+    query=(
+        words("after", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "the topics behind this one: `next` of the page before"),
+        integer("limit", 1, PIPELINE_TOPICS_MAX, f"most topics to answer; {PIPELINE_TOPICS_MAX:,} when it is left out"),
+    ),
+    errors=(InvalidNameError,), tag=admin,
+)  # fmt: skip
+async def pipelines(request: Request) -> Pipelines:
+    """Pipelines as the server knows them: event time in topics, jobs that commit by name, who reads and writes what."""
+    after, may = request.text("after"), request.caller.may
+    behind = None if after is None else topic_name(*after.split(":"))
+    await request.services.transactions.manager.ensure_known()
+    return await request.services.pipelines.show(
+        lambda kind, names: may("observe", Resource(kind, tuple(names))), request.sees, behind,
+        request.integer("limit") or PIPELINE_TOPICS_MAX,
+    )  # fmt: skip
 
 
 @route("POST", _BACKUPS, needs("operate", CLUSTER), query=_ACT, errors=(InvalidNameError, ConflictError), tag=admin)

@@ -12,7 +12,7 @@ from basalt.access.needs import acting_on_transaction, needs
 from basalt.access.principal import ANONYMOUS
 from basalt.access.quotas import OPEN_TRANSACTIONS, PUBLISH_BYTES, SESSIONS
 from basalt.api.bodies import transactions as bodies
-from basalt.api.bodies.messages import Work
+from basalt.api.bodies.messages import LONG_MAX, Work
 from basalt.api.bodies.transactions import OpenedSession, OpenSession, SessionInfo, SessionList
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.codecs.json_bodies import parse_json
@@ -60,10 +60,12 @@ LOOKS = acting_on_transaction("observe")
 
 _STATE = choice("state", tuple(STATES), "only those in this state")
 _OWNER = text_query("owner", "only those of this owner")
+_PRINCIPAL = text_query("principal", "only those that this principal began, such as token:etl, or anonymous")
 _OLDER = integer("olderThanMs", 0, MS_MAX, "only those that are open longer than this")
 _HANGS = integer("olderThanMs", 0, MS_MAX, "what counts as long; half of its own time-out when it is left out")
 _TOPIC = words("topic", f"^{NAME_EXPRESSION}:{NAME_EXPRESSION}$", "only those that write to it, as namespace:topic")
 _LIMIT = integer("limit", 1, PAGE_MAX, "most to answer; all when it is left out")
+_AT_MOST = integer("limit", 1, PAGE_MAX, f"most to answer; {PAGE_MAX:,} when it is left out")
 _ROWS = integer(
     "rows",
     SHARES,
@@ -320,7 +322,9 @@ async def timeline(request: Request) -> bodies.Timeline:
     return await request.services.inspection.timeline(request.transaction_id, request.sees)
 
 
-@operators("GET", OPERATORS_PATH, needs("observe", CLUSTER), query=(_STATE, _OWNER, _OLDER, _TOPIC, _AFTER, _LIMIT))
+@operators(
+    "GET", OPERATORS_PATH, needs("observe", CLUSTER), query=(_STATE, _OWNER, _PRINCIPAL, _OLDER, _TOPIC, _AFTER, _LIMIT)
+)
 async def inspect_all(request: Request) -> bodies.InspectedList:
     """Transactions that have not ended, as operators see them."""
     after = request.text("after")
@@ -331,12 +335,26 @@ async def inspect_all(request: Request) -> bodies.InspectedList:
 
 
 @operators(
-    "GET", OPERATORS_PATH + "/hanging", needs("observe", CLUSTER), query=(_STATE, _OWNER, _HANGS, _TOPIC, _LIMIT, _ROWS)
+    "GET",
+    OPERATORS_PATH + "/hanging",
+    needs("observe", CLUSTER),
+    query=(_STATE, _OWNER, _PRINCIPAL, _HANGS, _TOPIC, _LIMIT, _ROWS),
 )
 async def hanging(request: Request) -> bodies.HangingList:
     """Transactions that hold readers back or take long, worst first."""
     limit, rows = request.integer("limit"), request.integer("rows")
     return await request.services.inspection.hanging(_filter(request), request.sees, limit=limit, rows=rows)
+
+
+@operators(
+    "GET", OPERATORS_PATH + "/invalid", needs("observe", CLUSTER),
+    query=(integer("after", 0, LONG_MAX, "go on behind this write pointer: `next` of the page before"), _AT_MOST),
+)  # fmt: skip
+async def invalid(request: Request) -> bodies.FailedWriters:
+    """The invalid list: failed writers whose writes are hidden until they are pruned; a page of them."""
+    after, limit = request.integer("after") or 0, request.integer("limit") or PAGE_MAX
+    await request.services.transactions.manager.ensure_known()
+    return await request.services.inspection.invalid(request.sees, after, limit)
 
 
 @operators("GET", OPERATORS_ONE, needs("observe", CLUSTER), errors=(errors.TransactionNotFoundError,))
@@ -381,7 +399,9 @@ async def force_invalidate(request: Request) -> bodies.ForcedEnd:
 
 
 def _filter(request: Request) -> Filter:
-    return Filter(request.text("state"), request.text("owner"), request.integer("olderThanMs"), request.text("topic"))
+    return Filter(
+        request.text("state"), request.text("owner"), request.integer("olderThanMs"), request.text("topic"), request.text("principal")
+    )  # fmt: skip
 
 
 def _open(request: Request, transaction: Transaction, with_snapshot: bool) -> bodies.TransactionInfo:

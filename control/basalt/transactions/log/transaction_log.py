@@ -100,7 +100,7 @@ class TransactionLog:
     def __init__(self, table: Table, limits: TransactionLimits | None = None, *, entries_kept: int = 0) -> None:
         self._table = table
         self._entries_kept = entries_kept
-        self._limits = limits or TransactionLimits()
+        self.limits = limits or TransactionLimits()
         self._position = 0  # the number of the next entry
         self._edits = 0  # how many edits all entries before it hold
         self.entries_since_snapshot = 0
@@ -118,7 +118,7 @@ class TransactionLog:
         """
         self._position, image = self._newest_snapshot()
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
-        state = TransactionProposals(self._limits, image)
+        state = TransactionProposals(self.limits, image)
         if journal is not None:
             journal.recovering(state.edits_applied, state.last_pointer // POINTERS_PER_MS)
         # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.
@@ -303,6 +303,16 @@ class Journal:
     def entries(self) -> list[LogEntry]:
         """A copy, oldest first; may be asked for, and looked through, on any thread."""
         return [LogEntry(*entry) for entry in list(self._entries)]
+
+    def after(self, edit: int) -> tuple[list[LogEntry], int]:
+        """The entries with edits behind this number, oldest first, and the number up to which there are edits now."""
+        found, at = list[LogEntry](), self._next_edit
+        for entry in reversed(self._entries):
+            if at <= edit:
+                break
+            found.append(LogEntry(*entry))
+            at -= len(entry[1])
+        return found[::-1], self._next_edit
 
     def _append(self, at_ms: int, exact: bool, group: Sequence[Edit]) -> None:
         weight = len(group)

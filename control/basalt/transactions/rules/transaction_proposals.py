@@ -77,6 +77,10 @@ class TransactionProposals(TransactionTable):
             return Outcome.of(found, found.state, found.deadline_ms, found.timed_out)
         return found
 
+    def ended_writer(self, write_pointer: int) -> Outcome | None:
+        """The outcome of the transaction that had this write pointer; None where it is not remembered, or has not ended."""
+        return self.outcomes.get(self._ended_checkpoints.get(write_pointer, write_pointer))
+
     def writer(self, write_pointer: int, now_ms: int) -> Transaction:
         """The open transaction that may write under this pointer, one of its own, now.
 
@@ -84,7 +88,7 @@ class TransactionProposals(TransactionTable):
         """
         transaction = self.by_id.get(self._checkpoints.get(write_pointer, write_pointer))
         if transaction is None:
-            ended = self.outcomes.get(self._ended_checkpoints.get(write_pointer, write_pointer))
+            ended = self.ended_writer(write_pointer)
             raise refusals.not_writing(write_pointer) if ended is None else self._ended(ended, "write")
         self._usable(transaction.id, Event.JOIN, "write")
         if now_ms >= transaction.deadline_ms:
@@ -126,14 +130,14 @@ class TransactionProposals(TransactionTable):
     def begin_committed(
         self, now_ms: int, owner: str = "", request_id: str | None = None, principal: str = ""
     ) -> Proposal:
-        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
+        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it, or before."""
         if request_id is not None:
             answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
             if answered is not None:
                 return Proposal((), answered)
         if owner:
             check_owner(owner)
-        pointer = next_pointer(self.last_pointer, now_ms)
+        pointer = next_pointer(max(self.last_pointer, self.in_flight.last_pointer), now_ms)
         done = edits.OneShot(pointer, now_ms, owner, request_id)
         return Proposal((done, edits.Owned(pointer, principal)) if principal else (done,), pointer)
 

@@ -45,6 +45,19 @@ def test_each_step_is_told_with_its_time_and_those_of_others_are_not():
     assert all(step.exact for step in steps)
 
 
+def test_who_reads_the_journal_goes_on_where_it_was():
+    journal = Journal()
+    journal.add(T0, [began(FIRST), began(SECOND)])
+    entries, place = journal.after(0)
+    assert ([entry.at_ms for entry in entries], place) == ([T0], 2)
+    assert journal.after(place) == ([], 2)
+    journal.add(T0 + 1, [edits.Committed(FIRST, T0 + 1, None)])
+    journal.add(T0 + 2, [edits.Committed(SECOND, T0 + 2, None)])
+    entries, place = journal.after(place)
+    assert ([entry.at_ms for entry in entries], place) == ([T0 + 1, T0 + 2], 4)
+    assert [entry.at_ms for entry in journal.after(1)[0]] == [T0, T0 + 1, T0 + 2], "an entry comes whole"
+
+
 def test_a_lost_conflict_names_who_won_it():
     journal = Journal()
     journal.add(T0, [began(FIRST)])
