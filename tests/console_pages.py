@@ -14,19 +14,14 @@ from html.parser import HTMLParser
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 from basalt.console.app import PAGES, missing
-from basalt.console.page import NAVIGATION
+from basalt.console.page import CONSOLE_PATH, NAVIGATION
 
 PAGES_MAX = 400  # of one walk: each kind has a few, so more means that the walk does not end
-<<<<<<< HEAD
 # What a visitor writes into empty fields: of a page that offers more then, and of forms that need it.
 FILLED_IN = {
     "since": "@1700000000000", "before": "now", "namespace": "shop", "topic": "new-ones", "name": "night-2", "subject": "token:etl",
     "verbs": "read", "resource": "topic:shop:orders",
 }  # fmt: skip
-=======
-# An embedded store has no regions; and nothing was pruned that could be taken back. tests/control/console has pages of both.
-NOT_EMBEDDED = ("/console/regions/", "/console/pruning/since/")
->>>>>>> main
 OFFERS_MORE = "since"
 NOT_LEFT = ("/console/assets/", "/console/live/", "/console/logout")
 
@@ -58,7 +53,7 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        if tag == "a" and "href" in given:
+        if tag == "a" and not given.get("href", "#").startswith("#"):
             self._add(given["href"])
         elif tag == "form" and given.get("method", "get").lower() == "get":
             self._form = (given.get("action", urlsplit(self._target).path), {})
@@ -97,9 +92,9 @@ def route_of(path: str) -> str | None:
     return next((route for route, pattern in _ROUTES.items() if pattern.fullmatch(path)), None)
 
 
-def walk(read: Callable[[Place], str | None], of_a_kind: int) -> Iterator[Place]:
-    """Go through the pages; `read` answers a page's HTML, None for what is no page and has no links."""
-    waiting = [Place(path) for path, _, _ in NAVIGATION]
+def walk(read: Callable[[Place], str | None], of_a_kind: int, within: str = CONSOLE_PATH) -> Iterator[Place]:
+    """Go through the pages, or those below a path; `read` answers a page's HTML, None for what is no page and has no links."""
+    waiting = [Place(path) for path, _, _ in NAVIGATION if path.startswith(within)]
     known = set(waiting)
     kinds = Counter(map(_kind, waiting))
     for number, place in enumerate(waiting):
@@ -109,7 +104,7 @@ def walk(read: Callable[[Place], str | None], of_a_kind: int) -> Iterator[Place]
         if html is None:
             continue
         for found in _found(place, Links(place.target, html)):
-            if found not in known and kinds[_kind(found)] < of_a_kind:
+            if found.path.startswith(within) and found not in known and kinds[_kind(found)] < of_a_kind:
                 known.add(found)
                 kinds[_kind(found)] += 1
                 waiting.append(found)
@@ -118,7 +113,7 @@ def walk(read: Callable[[Place], str | None], of_a_kind: int) -> Iterator[Place]
 def unreached(places: Iterable[Place]) -> list[str]:
     """The routes of pages to which no page led; those whose path no link has, such as live streams, are left out."""
     reached = {route_of(place.path) for place in places}
-    left_out = (*NOT_LEFT, "/console/login", *NOT_EMBEDDED)
+    left_out = (*NOT_LEFT, "/console/login")
     return [route for route in _ROUTES if route not in reached and not route.startswith(left_out)]
 
 
