@@ -40,7 +40,7 @@ NAMED_OTHERWISE: set[str] = {
 # Modules of less than 60 lines that one module imports: to be shortened.
 SMALL_MODULES: set[str] = {
     "control/basalt/console/app.py",
-    "control/basalt/console/pages/pipelines.py",
+    "control/basalt/console/pages/messaging/pipelines.py",
 }
 
 # Folders with more than a dozen modules, and how many there may be: a command, a resource or a rule a file, and to be lowered.

@@ -50,8 +50,8 @@ from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
-from basalt.operations.series import Series
-from basalt.operations.series_days import SeriesDays
+from basalt.operations.series.days import SeriesDays
+from basalt.operations.series.series import Series
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit

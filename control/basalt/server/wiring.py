@@ -47,9 +47,9 @@ from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
-from basalt.operations.series import Series
-from basalt.operations.series_days import SeriesDays
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.days import SeriesDays
+from basalt.operations.series.series import Series
+from basalt.operations.series.table import FIGURES
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
