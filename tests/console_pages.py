@@ -1,6 +1,6 @@
 """All pages of the console, found as a visitor finds them: from the navigation on, by the links and forms of each page.
 
-Of a kind of page (its route, and which parameters its link has) a few are enough. So a new page is in every test of this kind once a
+Of a kind of page (its route, and which parameters its link has) a few are enough; or one of each route. So a new page is in every test of this kind once a
 page leads to it; `unreached` tells which none leads to.
 """
 
@@ -19,7 +19,7 @@ from basalt.console.page import CONSOLE_PATH, NAVIGATION
 PAGES_MAX = 400  # of one walk: each kind has a few, so more means that the walk does not end
 # What a visitor writes into empty fields: of a page that offers more then, and of forms that need it.
 FILLED_IN = {
-    "since": "@1700000000000", "before": "now", "namespace": "shop", "topic": "new-ones", "name": "night-2", "subject": "token:etl",
+    "since": "@1700000000000", "before": "now", "namespace": "shop", "topic": "new-ones", "name": "night", "subject": "token:etl",
     "verbs": "read", "resource": "topic:shop:orders",
 }  # fmt: skip
 OFFERS_MORE = "since"
@@ -93,10 +93,17 @@ def route_of(path: str) -> str | None:
 
 
 def walk(read: Callable[[Place], str | None], of_a_kind: int, within: str = CONSOLE_PATH) -> Iterator[Place]:
-    """Go through the pages, or those below a path; `read` answers a page's HTML, None for what is no page and has no links."""
+    """Go through the pages, or those below a path; `read` answers a page's HTML, None for what is no page and has no links.
+
+    Where one is enough of a kind, parameters make no other kind.
+    """
+
+    def kind_of(place: Place) -> object:
+        return _kind(place) if of_a_kind > 1 else (route_of(place.path), place.form_on is None)
+
     waiting = [Place(path) for path, _, _ in NAVIGATION if path.startswith(within)]
     known = set(waiting)
-    kinds = Counter(map(_kind, waiting))
+    kinds = Counter(map(kind_of, waiting))
     for number, place in enumerate(waiting):
         assert number < PAGES_MAX, "the pages have no end"
         html = read(place)
@@ -104,9 +111,9 @@ def walk(read: Callable[[Place], str | None], of_a_kind: int, within: str = CONS
         if html is None:
             continue
         for found in _found(place, Links(place.target, html)):
-            if found.path.startswith(within) and found not in known and kinds[_kind(found)] < of_a_kind:
+            if found.path.startswith(within) and found not in known and kinds[kind_of(found)] < of_a_kind:
                 known.add(found)
-                kinds[_kind(found)] += 1
+                kinds[kind_of(found)] += 1
                 waiting.append(found)
 
 
