@@ -5,22 +5,21 @@
   const panel = document.getElementById("follow");
   if (!panel) return;
   const ROWS_MAX = 200; // on the page; older ones go
-  const WAITING_MAX = 50; // while it is paused: of the rest, the number is kept
   const RETRY_MS = 5000;
   const rows = document.getElementById("follow-rows");
   const state = document.getElementById("follow-state");
   const leftOut = document.getElementById("follow-left");
   const pause = panel.querySelector("[data-act=pause]");
   let source = null;
+  let timer = 0;
   let last = "";
   let left = 0;
   let drawn = 0;
   let paused = false;
-  let waiting = [];
 
   const count = (number) => number.toLocaleString("en");
   const say = (text) => { if (state.textContent !== text) state.textContent = text; };
-  const tell = () => { leftOut.textContent = `${count(drawn)} shown${left ? `, ${count(left)} not shown` : ""}${paused && waiting.length ? `, ${count(waiting.length)} wait` : ""}.`; };
+  const tell = () => { leftOut.textContent = `${count(drawn)} shown${left ? `, ${count(left)} not shown` : ""}.`; };
 
   const cell = (row, kind, child) => {
     const made = row.appendChild(document.createElement(kind));
@@ -59,12 +58,7 @@
     source.onopen = () => say("Following.");
     source.addEventListener("rows", (event) => {
       last = event.lastEventId;
-      const messages = JSON.parse(event.data);
-      if (!paused) { show(messages); return; }
-      waiting.push(...messages);
-      left += Math.max(0, waiting.length - WAITING_MAX);
-      waiting = waiting.slice(-WAITING_MAX);
-      tell();
+      show(JSON.parse(event.data));
     });
     source.addEventListener("left", (event) => {
       last = event.lastEventId;
@@ -79,18 +73,17 @@
     });
     source.onerror = () => {
       say("The server does not answer; this page tries again.");
-      if (source.readyState === EventSource.CLOSED) setTimeout(open, RETRY_MS);
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, RETRY_MS);
     };
   };
   pause.hidden = false;
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.textContent = paused ? "Go on" : "Pause";
-    say(paused ? "Paused." : "Following.");
-    const kept = waiting;
-    waiting = [];
-    if (!paused) show(kept);
-    tell();
+    // Nothing is sent to a page that is paused: it goes on behind the last message that it has.
+    clearTimeout(timer);
+    source.close();
+    if (paused) say("Paused."); else open();
   });
   addEventListener("pagehide", () => source.close());
   open();
