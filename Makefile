@@ -11,7 +11,7 @@ PIP := $(PYTHON) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PYTHON) deploy/locked_install.py
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev system-packages demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference monitoring format lock image clean
+.PHONY: help venv dev system-packages demo hbase-demo spark-demo hbase-start hbase-stop test soak java jar dist check lint types imports bytecode docs bench reference monitoring screenshots format lock image clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -112,6 +112,9 @@ reference: $(VENV)/installed ## Write what docs/reference says of settings, comm
 
 monitoring: $(VENV)/installed ## Write the rules and dashboards of deploy/monitoring anew from the code
 	@$(PYTHON) -m deploy.monitoring
+
+screenshots: $(VENV)/installed ## Take the pictures of the console in docs/operations/console anew (needs chromium)
+	@$(PYTHON) -m tests.browser.screenshots
 
 format: $(VENV)/installed ## Format the code, mend what ruff can mend, and generate the blocking client anew
 	@$(PYTHON) -m deploy.blocking_twin
