@@ -40,8 +40,8 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.group_inspection import GroupInspection
-from basalt.operations.group_listing import GroupListing
+from basalt.operations.groups.group_inspection import GroupInspection
+from basalt.operations.groups.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
@@ -301,8 +301,7 @@ async def _wire(
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
         table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
         back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
-        series_days=days,
-        backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
+        backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation, series_days=days,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
