@@ -49,6 +49,7 @@ def fill(ask: Ask) -> Installation:
     _tables(ask)
     lost, invalid = _ended(ask)
     hanging, open_too = _open(ask)
+    ask("POST", "/v1/admin/jobs/prune/pause?reason=a%20restore")
     return Installation(hanging, open_too, lost, invalid, session)
 
 

@@ -52,7 +52,7 @@ def notes(system: SystemTable) -> Iterator[GarbageCells]:
 
 def remove(group: Group, done: GarbageCells) -> None:
     """Remove a note with the group, after what was done about it."""
-    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.OUTCOME)
+    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.AFTER)
 
 
 class CellActivity:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from basalt.api.bodies.operations import ProcessGateway
 from basalt.console.app import PAGES
 from basalt.console.pages.cluster import CERTIFICATE_WARN_MS, proposed_name
 from basalt.http.app import build_app
@@ -44,6 +45,23 @@ def test_a_server_that_has_its_store_to_itself_says_so(browser, api):
     assert "This server keeps no backup." in page.text
     for command in ("basalt cluster show", "basalt backup list", "basalt doctor"):
         assert command in page.text
+
+
+def test_the_process_is_shown_from_within(browser, api):
+    page = browser.page(f"{PATH}?panel=process")
+    told = api("GET", "/v1/admin/process")
+    assert f"Process {told['pid']}, Python {told['python']}" in page.text
+    for name in (each["name"] for part in ("queues", "caches", "threads") for each in told[part]):
+        assert name in page.text
+    assert f"of {told['connectionsMax']:,}" in page.text
+    assert "Gateways of HBase" not in page.text
+    assert "basalt process" in page.text
+
+
+def test_gateways_are_shown_with_their_mean_time(browser, client, monkeypatch):
+    gateway = ProcessGateway("gateway-2:9090", "rows", 1, 2, 8, 3, 1_000, 4, 5, 2.5)
+    monkeypatch.setattr("basalt.http.process_status._gateways", lambda _: (gateway,))
+    assert "gateway-2:9090 rows 1 2 8 3 1,000 4 5 2.5 ms" in browser.page(f"{PATH}?panel=process").text
 
 
 @pytest.mark.parametrize(

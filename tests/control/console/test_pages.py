@@ -50,7 +50,9 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        self.tags[tag] += 1
+        self.tags[tag] += not (
+            tag == "title" and any(each == "svg" for each, _ in self._open)
+        )  # a drawing has one of its own
         self.ids.update([given["id"]] if "id" in given else [])
         for name in ("aria-labelledby", "aria-describedby", "aria-controls"):
             self.described += given.get(name, "").split()
@@ -171,9 +173,17 @@ def test_what_a_page_shows_is_what_its_line_for_curl_is_answered(asked: Client, 
         lines = list(curls(page))
         for panel in calls.json().values():
             (line,) = [each for each in lines if each[:2] == tuple(panel["call"].split(" ", 1))][:1]
-            assert root(line[0], line[1], line[2], panel["status"]) == panel["answer"], place
+            answered = root(line[0], line[1], line[2], panel["status"])
+            assert as_told(answered) == as_told(panel["answer"]), place
             compared += 1
     assert compared > 20
+
+
+def as_told(answer: Any) -> Any:
+    """The answer without what is another in each: the number of the request, and how the process is at that moment."""
+    if isinstance(answer, dict) and "pid" in answer:
+        return {"pid": answer["pid"]}
+    return {**answer, "requestId": ""} if isinstance(answer, dict) and "requestId" in answer else answer
 
 
 def curls(page: Page) -> Iterator[tuple[str, str, Any]]:

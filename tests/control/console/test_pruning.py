@@ -61,6 +61,13 @@ def test_the_list_goes_on_page_by_page_and_keeps_its_filter(browser, api):
     assert rest.all("a", rel="first") == [{"href": f"{LIST}?cause=lifetime", "rel": "first"}]
 
 
+def test_the_size_of_the_list_is_drawn_over_time(client, browser):
+    page = browser.page(f"{LIST}?range=1h&panel=history")
+    assert len(page.all("svg", **{"class": "chart"})) == 1
+    assert "?range=24h" in page.links
+    assert browser.page(f"{LIST}?cause=note").all("section", id="panel-history")
+
+
 def test_somebody_who_has_a_pointer_is_sent_to_its_page(browser):
     reply = browser.get(f"{LIST}?pointer=%2017%20")
     assert (reply.status, reply.header("location")) == (303, why(17))

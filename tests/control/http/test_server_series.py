@@ -112,10 +112,10 @@ def test_a_job_that_cannot_keep_them_says_so_and_the_next_run_does(watched, monk
         raise OSError("the disk is full")
 
     monkeypatch.setattr(days, "write", broken)
-    assert watched.call("POST", "/v1/admin/jobs/stats/run", b"").json()["outcome"] == "failed"
+    assert watched.call("POST", "/v1/admin/jobs/stats/run", b"").json()["run"]["outcome"] == "failed"
     monkeypatch.setattr(days, "write", write)
     watched.clock.advance(600_000)
-    assert watched.call("POST", "/v1/admin/jobs/stats/run", b"").json()["outcome"] == "ok"
+    assert watched.call("POST", "/v1/admin/jobs/stats/run", b"").json()["run"]["outcome"] == "ok"
     assert list(watched.services.system.scan("series"))
 
 

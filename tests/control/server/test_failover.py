@@ -14,8 +14,6 @@ from basalt.client.attempts import Send
 from basalt.client.plans import Answer
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
-from basalt.console.assets import ASSETS
-from basalt.console.page import POLICY
 from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
@@ -129,29 +127,6 @@ def test_a_standby_says_who_leads_and_does_nothing():
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["basalt-request-id"] == problem["requestId"]
         assert await leader.read() == []
-
-    run(story)
-
-
-def test_a_standby_shows_a_browser_its_health_and_the_way_to_the_same_page_of_its_leader():
-    async def story(leader: Server, standby: Server) -> None:
-        for method, target in (
-            ("GET", "/console"),
-            ("GET", "/console/transactions?owner=a%26b"),
-            ("POST", "/console/x/y"),
-        ):
-            answer = await standby.ask(method, target)
-            assert answer.status == 503
-            page = answer.body.decode()
-            assert f'<a href="{leader.url}{target}">' in page
-            assert "the lease cannot be read" not in page
-            assert f"standby: {leader.url} leads" in page
-            assert answer.headers["content-security-policy"] == POLICY
-            assert answer.headers["retry-after"]
-        style = await standby.ask("GET", ASSETS["console.css"].path)
-        assert (style.status, style.body) == (200, ASSETS["console.css"].content)
-        assert (await standby.ask("GET", "/consoles")).status == 503
-        assert "<script" not in (await standby.ask("GET", "/console/%3Cscript%3E?%3Cscript>")).body.decode()
 
     run(story)
 

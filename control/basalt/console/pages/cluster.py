@@ -7,7 +7,15 @@ from urllib.parse import quote
 
 from basalt.access.needs import PUBLIC
 from basalt.access.resources import CLUSTER
-from basalt.api.bodies.operations import Backup, BackupRequest, ClusterInfo, MadeBackup, Readiness, StoreInfo
+from basalt.api.bodies.operations import (
+    Backup,
+    BackupRequest,
+    ClusterInfo,
+    MadeBackup,
+    ProcessInfo,
+    Readiness,
+    StoreInfo,
+)
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
@@ -33,6 +41,7 @@ async def cluster(request: Request) -> Response:
         ),
         Panel("readiness", "Health", Call("GET", "/readyz", Readiness)),
         Panel("store", "Store", Call("GET", "/v1/admin/store", StoreInfo)),
+        Panel("process", "Process", Call("GET", "/v1/admin/process", ProcessInfo)),
         Panel(
             "backups", "Backups", Call("GET", BACKUPS, list[Backup]),
             extra={"offers": acts.offers(visit, (backup_of(name),))},

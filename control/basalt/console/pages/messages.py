@@ -207,7 +207,7 @@ def reading_of(visit: Visit, names: Mapping[str, str], topic: Answer) -> Reading
 
 
 async def described(visit: Visit, names: Mapping[str, str]) -> Answer:
-    """The topic, or that there is none."""
+    """The description of the topic, or that there is none."""
     return await visit.ask(Call("GET", DESCRIPTION, TopicDescription, names))
 
 

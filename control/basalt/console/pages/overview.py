@@ -61,7 +61,7 @@ async def overview(request: Request) -> Response:
         Panel("manager", "Transactions", Call("GET", "/v1/admin/snapshot", ManagerSnapshotInfo), every=NOW),
         Panel("worst_groups", "Groups that are the furthest behind", Call("GET", "/v1/admin/groups", ListedGroups, query=worst), every=SOON),
         charts_panel(request, "history", "How it went", *DRAWINGS, every=SELDOM),
-        Panel("process", "The process", Call("GET", "/v1/admin/process", ProcessInfo), every=SELDOM),
+        Panel("process", "The process", Call("GET", "/v1/admin/process", ProcessInfo), "process_short", every=SELDOM),
         Panel("store", "The store", Call("GET", "/v1/admin/store", StoreInfo), "store_size", every=SELDOM),
         Panel("jobs", "Jobs that failed", Call("GET", "/v1/admin/jobs", list[JobInfo]), "failed_jobs", every=SOON),
         Panel(

@@ -19,6 +19,7 @@ from basalt.api.bodies.operations import (
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
+from basalt.console.history import RANGE, Drawing, charts_panel
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, redirect, text_query
 from basalt.errors import InputError
 from basalt.http.asgi.responses import Response
@@ -40,13 +41,15 @@ RUN = Act(
 # As the API has them, which says what is wrong with one: the list shows that in place of writers.
 _FILTERS = {"cause": "only those that wait for this first", "after": "the page behind this writer"}
 
+SIZE = Drawing("Invalid list", (("invalid", "Write pointers"),))
+
 route = RouteTable("console")
 
 
 @route(
     "GET", LIST_PATH, PUBLIC,
     query=(
-        *PAGE_QUERY, *(text_query(*each) for each in _FILTERS.items()), text_query("pointer", "go to this writer"),
+        *PAGE_QUERY, RANGE, *(text_query(*each) for each in _FILTERS.items()), text_query("pointer", "go to this writer"),
         text_query("since", "offer to take back what was pruned since this time"),
     ),
 )  # fmt: skip
@@ -70,6 +73,7 @@ async def pruning(request: Request) -> Response:
             "pruned", "What was pruned", Call("GET", f"{PRUNE}/history", list[PrunedWriters], query={"limit": str(HISTORY_ROWS)}),
             extra={"rows": HISTORY_ROWS},
         ),
+        charts_panel(request, "history", "How it went", SIZE),
     )  # fmt: skip
     return await visit.page(
         "Pruning", panels, "pruning.html", given=given, since=since, is_time=not since or since_ms is not None

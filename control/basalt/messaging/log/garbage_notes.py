@@ -55,4 +55,4 @@ def remove(group: Group, done: GarbageRange, start: bytes | None = None) -> None
     if start is not None:
         rest = done.left(start)
         group.add(SystemTable.name, GARBAGE.put(rest, rest.name))
-    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.OUTCOME)
+    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.AFTER)
