@@ -8,23 +8,17 @@ from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Visit, login_path, red
 from basalt.console.pages import (
     audit,
     cluster,
-    groups,
     jobs,
-    live,
-    messages,
     overview,
-    pipelines,
     pruning,
-    publish,
     reference,
     regions,
     sessions,
     tables,
-    topic,
-    topics,
     transactions,
 )
 from basalt.console.pages.access import grants, quotas, rights, roles, tokens
+from basalt.console.pages.messaging import groups, live, messages, pipelines, publish, topic, topics
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Operation, Request, RouteTable
 

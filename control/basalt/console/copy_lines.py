@@ -229,7 +229,7 @@ def _filled(part: str, given: Mapping[str, Any]) -> str:
         word, how = match[1], match[2]
         if how in (":", "!") or (how or "").startswith("="):
             return ""
-        found = given[word]
+        found = given.get(word, "")  # what the visitor left empty, and the call refuses
         if how in (".1", ".2"):
             found = str(found).partition(":")[0 if how == ".1" else 2]
         elif how == ".~":

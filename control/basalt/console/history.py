@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from basalt.api.bodies.operations import SeriesPage
 from basalt.console.call import Call
-from basalt.console.charts import Line, chart
 from basalt.console.page import AS_JSON, PANEL, Panel
+from basalt.console.views.charts import Line, chart
 from basalt.http.routes.route_table import Query, Request, choice
 
 SERIES = "/v1/admin/series"

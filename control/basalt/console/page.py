@@ -22,8 +22,8 @@ from basalt.api.bodies.access import QuotaRule
 from basalt.console import text
 from basalt.console.assets import ASSETS
 from basalt.console.call import Answer, Call, answer_of
-from basalt.console.charts import spark
 from basalt.console.copy_lines import NO_COMMAND
+from basalt.console.views.charts import spark
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
 from basalt.http.asgi.responses import HTML, Response

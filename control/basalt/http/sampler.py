@@ -25,7 +25,7 @@ from basalt.groups.figures import Lag
 from basalt.http.metrics import Metrics
 from basalt.http.services import Services
 from basalt.operations.inspection import why_hanging
-from basalt.operations.series import GROUPS_SHOWN_MAX, Observation
+from basalt.operations.series.series import GROUPS_SHOWN_MAX, Observation
 from basalt.transactions.rules.groups import GroupState
 from basalt_engine.clock import DURATION_BOUNDS_S, Durations
 from basalt_engine.snapshot import POINTERS_PER_MS

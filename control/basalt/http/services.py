@@ -43,15 +43,15 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
-from basalt.operations.groups.group_inspection import GroupInspection
-from basalt.operations.groups.group_listing import GroupListing
+from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
-from basalt.operations.series import Series
-from basalt.operations.series_days import SeriesDays
+from basalt.operations.series.days import SeriesDays
+from basalt.operations.series.series import Series
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit

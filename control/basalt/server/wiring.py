@@ -40,16 +40,16 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.groups.group_inspection import GroupInspection
-from basalt.operations.groups.group_listing import GroupListing
+from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
 from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
-from basalt.operations.series import Series
-from basalt.operations.series_days import SeriesDays
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.days import SeriesDays
+from basalt.operations.series.series import Series
+from basalt.operations.series.table import FIGURES
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher

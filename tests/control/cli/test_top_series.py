@@ -9,8 +9,8 @@ import pytest
 
 from basalt.api.bodies.operations import SeriesFigure, SeriesPage
 from basalt.cli.commands import top
-from basalt.operations.series import RESOLUTIONS
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.series import RESOLUTIONS
+from basalt.operations.series.table import FIGURES
 
 
 def test_without_a_name_it_lists_the_figures_that_there_are(cli):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.console.avro_view import (
+from basalt.console.views.avro_view import (
     DEPTH_MAX,
     LONG_BYTES_MAX,
     SCHEMA_CHARS_MAX,

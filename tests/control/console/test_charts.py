@@ -7,8 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from basalt.console import charts
-from basalt.console.charts import (
+from basalt.console.text import NOTHING
+from basalt.console.views import charts
+from basalt.console.views.charts import (
     DASHES,
     HEIGHT,
     LINES_MAX,
@@ -22,7 +23,6 @@ from basalt.console.charts import (
     scale,
     spark,
 )
-from basalt.console.text import NOTHING
 
 TIME_MS = [1_700_000_000_000 + 1_000 * second for second in range(5)]
 

@@ -10,7 +10,7 @@ import pytest
 from basalt.console.copy_lines import command_of
 from basalt.console.history import RANGES, Drawing, charts_panel, lag_drawings
 from basalt.console.pages.transactions import DRAWINGS
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.table import FIGURES
 from tests.control.console.test_copy_lines import taken
 
 PAGE = "/console/transactions"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from basalt.console.pages import live
-from basalt.console.pages.live import ADVANCES_MAX, ROW_CHARS, ROWS_A_SECOND, WAIT_MS
+from basalt.console.pages.messaging import live
+from basalt.console.pages.messaging.live import ADVANCES_MAX, ROW_CHARS, ROWS_A_SECOND, WAIT_MS
 from basalt.http.asgi import inside
 from basalt.http.asgi.connections import STREAMS_MAX, STREAMS_OF_LOGIN_MAX
 from basalt.http.routes.polls import WAIT_MS_MAX, while_there

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.api.bodies.ranges import PeekedHeader
-from basalt.console.message_view import (
+from basalt.console.text import SHOWN_CHARS_MAX
+from basalt.console.views.message_view import (
     HEX_BYTES_MAX,
     PARSED_BYTES_MAX,
     VIEWS,
@@ -19,7 +20,6 @@ from basalt.console.message_view import (
     seen,
     value_of,
 )
-from basalt.console.text import SHOWN_CHARS_MAX
 
 ID = "00000000000003e8" + "0" * 24
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "int"}]}

@@ -7,10 +7,10 @@ from base64 import b64encode
 
 import pytest
 
-from basalt.console.avro_view import SCHEMA_CHARS_MAX
-from basalt.console.pages import messages as pages
-from basalt.console.pages.messages import LINE_CHARS, PAGE_ROWS, PAGE_ROWS_MAX, SCANNED_BYTES_MAX, SCANNED_MAX
+from basalt.console.pages.messaging import messages as pages
+from basalt.console.pages.messaging.messages import LINE_CHARS, PAGE_ROWS, PAGE_ROWS_MAX, SCANNED_BYTES_MAX, SCANNED_MAX
 from basalt.console.text import SHOWN_CHARS_MAX
+from basalt.console.views.avro_view import SCHEMA_CHARS_MAX
 from basalt.http.asgi import inside
 from tests.control.console.conftest import Api
 

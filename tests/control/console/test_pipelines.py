@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.console.pages.pipelines import PAGE_TOPICS, TASKS
+from basalt.console.pages.messaging.pipelines import PAGE_TOPICS, TASKS
 from basalt.http.routes.server import PIPELINE_TOPICS_MAX
 
 LIST = "/console/pipelines"

@@ -6,8 +6,8 @@ from base64 import b64encode
 
 import pytest
 
-from basalt.console.message_view import ShownRecord
-from basalt.console.pages.publish import KEY_BYTES, fields_of, record_of
+from basalt.console.pages.messaging.publish import KEY_BYTES, fields_of, record_of
+from basalt.console.views.message_view import ShownRecord
 from basalt.settings import Settings
 from basalt.settings.tree import ConsoleSettings
 from tests.control.console.conftest import Browser, Page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.console.pages.topic import GROUP_ROWS
+from basalt.console.pages.messaging.topic import GROUP_ROWS
 from tests.control.console.conftest import Page
 
 ORDERS = "/console/ns/shop/topics/orders"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.console.pages.topics import PAGE_ROWS, labels_of, properties_of
+from basalt.console.pages.messaging.topics import PAGE_ROWS, labels_of, properties_of
 from basalt.http.routes.server import TOPICS_MAX
 from basalt.settings import Settings
 from basalt.settings.tree import ConsoleSettings

@@ -15,8 +15,8 @@ from basalt.http.sampler import (
     TRANSACTIONS_LOOKED_AT_MAX,
     ranked,
 )
-from basalt.operations.series import GROUPS_SHOWN_MAX
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.series import GROUPS_SHOWN_MAX
+from basalt.operations.series.table import FIGURES
 
 TOPIC = "/v1/namespaces/shop/topics/orders"
 

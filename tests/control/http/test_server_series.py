@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from basalt.http.routes.server import NAMES_CHARS_MAX
-from basalt.operations.series import NAMES_MAX
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.series import NAMES_MAX
+from basalt.operations.series.table import FIGURES
 
 SERIES = "/v1/admin/series"
 LAG = "lag_messages:shop:orders/billing"
@@ -87,8 +87,8 @@ def test_a_new_server_has_gaps_and_no_error(client):
 
 
 def test_the_job_keeps_the_minutes_and_a_new_server_goes_on_with_them(watched):
-    from basalt.operations.series import Series
-    from basalt.operations.series_days import SeriesDays
+    from basalt.operations.series.days import SeriesDays
+    from basalt.operations.series.series import Series
 
     for _ in range(70):
         watched.clock.advance(1_000)

@@ -7,8 +7,8 @@ from math import isnan, nan
 import pytest
 
 from basalt.errors import InputError, SeriesNotFoundError
-from basalt.operations import series as module
-from basalt.operations.series import (
+from basalt.operations.series import series as module
+from basalt.operations.series.series import (
     DIGITS,
     GROUPS_SHOWN_MAX,
     MINUTE,
@@ -25,7 +25,7 @@ from basalt.operations.series import (
     quantile,
     title_of_group,
 )
-from basalt.operations.series_table import FIGURES
+from basalt.operations.series.table import FIGURES
 from basalt_engine.clock import DURATION_BOUNDS_S, Durations
 
 AT_MS = 1_700_000_040_500  # the middle of the first second of a minute

@@ -52,7 +52,7 @@ from basalt.http.routes.route_table import (
 )
 from basalt.operations.audit import Wanted
 from basalt.operations.scheduler import RUNS_MAX, Run
-from basalt.operations.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
+from basalt.operations.series.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
 from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
 from basalt.settings import effective
 from basalt_engine import __version__

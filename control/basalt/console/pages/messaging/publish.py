@@ -14,10 +14,10 @@ from basalt.console import acts
 from basalt.console.acts import ACT_BODY, Act
 from basalt.console.call import Call
 from basalt.console.forms import form_of
-from basalt.console.message_view import ShownRecord
 from basalt.console.page import CONSOLE_PATH, Visit, login_path, redirect, sign_in_path, text_query
-from basalt.console.pages.messages import one
-from basalt.console.pages.topics import ONE_PATH, TOPIC, path_of
+from basalt.console.pages.messaging.messages import one
+from basalt.console.pages.messaging.topics import ONE_PATH, TOPIC, path_of
+from basalt.console.views.message_view import ShownRecord
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
 

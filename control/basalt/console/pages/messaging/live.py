@@ -22,9 +22,9 @@ from basalt.api.bodies.ranges import Advance
 from basalt.api.positions import after_id, parse_position
 from basalt.console import text
 from basalt.console.call import Answer, Call
-from basalt.console.message_view import RecordPage, ShownRecord, seen
 from basalt.console.page import CONSOLE_PATH, HEADERS, Visit, text_query
-from basalt.console.pages.topics import TOPIC
+from basalt.console.pages.messaging.topics import TOPIC
+from basalt.console.views.message_view import RecordPage, ShownRecord, seen
 from basalt.errors import BasaltError, InputError
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.polls import ISOLATION, while_there

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.operations import series_days as module
-from basalt.operations.series import MINUTE, Figure, Series
-from basalt.operations.series_days import (
+from basalt.operations.series import days as module
+from basalt.operations.series.days import (
     DAY_MINUTES,
     DAYS_KEPT,
     KIND,
@@ -24,6 +23,7 @@ from basalt.operations.series_days import (
     decode_day,
     encode_day,
 )
+from basalt.operations.series.series import MINUTE, Figure, Series
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from basalt.api.bodies.ranges import PeekedHeader
-from basalt.console import avro_view, text
-from basalt.console.avro_view import AvroError
+from basalt.console import text
+from basalt.console.views import avro_view
+from basalt.console.views.avro_view import AvroError
 
 VIEWS = ("auto", "text", "json", "avro", "hex")
 PARSED_BYTES_MAX = 65_536  # of a payload that is taken apart: a millisecond

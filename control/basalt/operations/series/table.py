@@ -5,7 +5,7 @@ What is counted and looked at, by the names in `source`, is in `basalt.http.samp
 
 from __future__ import annotations
 
-from basalt.operations.series import Figure
+from basalt.operations.series.series import Figure
 
 PER_S, BYTES_PER_S, SECONDS, BYTES, COUNT, PART = "1/s", "B/s", "s", "B", "", "%"
 

@@ -17,7 +17,15 @@ from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Answer, Call
 from basalt.console.forms import form_of
 from basalt.console.page import PAGE_QUERY, Panel, Visit
-from basalt.console.pages.topics import DESCRIPTION, FIELDS, ONE_PATH, TOPIC, labels_of, path_of, properties_of
+from basalt.console.pages.messaging.topics import (
+    DESCRIPTION,
+    FIELDS,
+    ONE_PATH,
+    TOPIC,
+    labels_of,
+    path_of,
+    properties_of,
+)
 from basalt.errors import InputError
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable

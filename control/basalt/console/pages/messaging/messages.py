@@ -16,12 +16,12 @@ from basalt.api.bodies import json
 from basalt.api.bodies.operations import Problem
 from basalt.api.bodies.topics import TopicDescription
 from basalt.api.positions import END, after_id
-from basalt.console import avro_view, message_view
-from basalt.console.avro_view import SCHEMA_CHARS_MAX, AvroError
 from basalt.console.call import Answer, Call
-from basalt.console.message_view import VIEWS, Filter, RecordPage, Seen, ShownRecord
 from basalt.console.page import HEADERS, PAGE_QUERY, POLICY, Panel, Shown, Visit, login_path, redirect, text_query
-from basalt.console.pages.topics import DESCRIPTION, ONE_PATH, TOPIC, path_of
+from basalt.console.pages.messaging.topics import DESCRIPTION, ONE_PATH, TOPIC, path_of
+from basalt.console.views import avro_view, message_view
+from basalt.console.views.avro_view import SCHEMA_CHARS_MAX, AvroError
+from basalt.console.views.message_view import VIEWS, Filter, RecordPage, Seen, ShownRecord
 from basalt.http.asgi.requests import Headers
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Query, Request, RouteTable, choice, flag, integer, query

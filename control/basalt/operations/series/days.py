@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from basalt.operations.series import GROUPS_SHOWN_MAX, LAG_MESSAGES, LAG_SECONDS, MINUTE, Ring, Series
+from basalt.operations.series.series import GROUPS_SHOWN_MAX, LAG_MESSAGES, LAG_SECONDS, MINUTE, Ring, Series
 from basalt_engine.errors import BasaltError, CorruptionError
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Mutation

@@ -1,0 +1,1 @@
+"""The pages about topics, their messages, and who reads and writes them."""

@@ -1,0 +1,1 @@
+"""Drawings of values: charts, and the payloads of messages."""
