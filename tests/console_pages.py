@@ -1,6 +1,6 @@
 """All pages of the console, found as a visitor finds them: from the navigation on, by the links and forms of each page.
 
-Of a kind of page (its route, and which parameters its link has) a few are enough. So a new page is in every test of this kind once a
+Of a kind of page (its route, and which parameters its link has) a few are enough; or one of each route. So a new page is in every test of this kind once a
 page leads to it; `unreached` tells which none leads to.
 """
 
@@ -14,11 +14,15 @@ from html.parser import HTMLParser
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 from basalt.console.app import PAGES, missing
-from basalt.console.page import NAVIGATION
+from basalt.console.page import CONSOLE_PATH, NAVIGATION
 
 PAGES_MAX = 400  # of one walk: each kind has a few, so more means that the walk does not end
-# An embedded store has no regions; and nothing was pruned that could be taken back. tests/control/console has pages of both.
-NOT_EMBEDDED = ("/console/regions/", "/console/pruning/since/")
+# What a visitor writes into empty fields: of a page that offers more then, and of forms that need it.
+FILLED_IN = {
+    "since": "@1700000000000", "before": "now", "namespace": "shop", "topic": "new-ones", "name": "night", "subject": "token:etl",
+    "verbs": "read", "resource": "topic:shop:orders",
+}  # fmt: skip
+OFFERS_MORE = "since"
 NOT_LEFT = ("/console/assets/", "/console/live/", "/console/logout")
 
 
@@ -49,7 +53,7 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        if tag == "a" and "href" in given:
+        if tag == "a" and not given.get("href", "#").startswith("#"):
             self._add(given["href"])
         elif tag == "form" and given.get("method", "get").lower() == "get":
             self._form = (given.get("action", urlsplit(self._target).path), {})
@@ -67,7 +71,9 @@ class Links(HTMLParser):
         elif tag == "input" and "name" in given and (
             given.get("type") not in ("checkbox", "radio") or "checked" in given
         ):  # fmt: skip
-            self._form[1][given["name"]] = given.get("value", "")
+            self._form[1][given["name"]] = given.get("value") or (
+                FILLED_IN[given["name"]] if given["name"] == OFFERS_MORE else ""
+            )
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "form" and self._form is not None:
@@ -86,11 +92,18 @@ def route_of(path: str) -> str | None:
     return next((route for route, pattern in _ROUTES.items() if pattern.fullmatch(path)), None)
 
 
-def walk(read: Callable[[Place], str | None], of_a_kind: int) -> Iterator[Place]:
-    """Go through the pages; `read` answers a page's HTML, None for what is no page and has no links."""
-    waiting = [Place(path) for path, _, _ in NAVIGATION]
+def walk(read: Callable[[Place], str | None], of_a_kind: int, within: str = CONSOLE_PATH) -> Iterator[Place]:
+    """Go through the pages, or those below a path; `read` answers a page's HTML, None for what is no page and has no links.
+
+    Where one is enough of a kind, parameters make no other kind.
+    """
+
+    def kind_of(place: Place) -> object:
+        return _kind(place) if of_a_kind > 1 else (route_of(place.path), place.form_on is None)
+
+    waiting = [Place(path) for path, _, _ in NAVIGATION if path.startswith(within)]
     known = set(waiting)
-    kinds = Counter(map(_kind, waiting))
+    kinds = Counter(map(kind_of, waiting))
     for number, place in enumerate(waiting):
         assert number < PAGES_MAX, "the pages have no end"
         html = read(place)
@@ -98,16 +111,16 @@ def walk(read: Callable[[Place], str | None], of_a_kind: int) -> Iterator[Place]
         if html is None:
             continue
         for found in _found(place, Links(place.target, html)):
-            if found not in known and kinds[_kind(found)] < of_a_kind:
+            if found.path.startswith(within) and found not in known and kinds[kind_of(found)] < of_a_kind:
                 known.add(found)
-                kinds[_kind(found)] += 1
+                kinds[kind_of(found)] += 1
                 waiting.append(found)
 
 
 def unreached(places: Iterable[Place]) -> list[str]:
     """The routes of pages to which no page led; those whose path no link has, such as live streams, are left out."""
     reached = {route_of(place.path) for place in places}
-    left_out = (*NOT_LEFT, "/console/login", *NOT_EMBEDDED)
+    left_out = (*NOT_LEFT, "/console/login")
     return [route for route in _ROUTES if route not in reached and not route.startswith(left_out)]
 
 

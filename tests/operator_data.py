@@ -1,5 +1,5 @@
 """An installation as operators have it, for tests of the console: many topics, long and hostile names, groups, sessions, tables, a
-transaction that holds readers back, others that lost a conflict or were given up, and acts with their reasons.
+transaction that holds readers back, others that lost a conflict or were given up, a job that is paused, and acts with their reasons.
 
 It is made by calls of the API, so that it is the same in a process of its own and within a test's.
 """
@@ -18,6 +18,7 @@ MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 TURNED = "\u202egnp.exe\u2066\u200b"  # marks of direction and a space that is not seen
 LONG = "x" * 255
 LONG_NAME = "a-topic-whose-name-is-as-long-as-names-may-be-" + "n" * 200
+PAUSED = "log-snapshot"
 SHOP = "/v1/namespaces/shop"
 ORDERS = f"{SHOP}/topics/orders"
 WAREHOUSE = f"{SHOP}/tables/stock"
@@ -49,7 +50,7 @@ def fill(ask: Ask) -> Installation:
     _tables(ask)
     lost, invalid = _ended(ask)
     hanging, open_too = _open(ask)
-    ask("POST", "/v1/admin/jobs/prune/pause?reason=a%20restore")
+    ask("POST", f"/v1/admin/jobs/{PAUSED}/pause?{urlencode({'reason': 'a backup of the log'})}")
     return Installation(hanging, open_too, lost, invalid, session)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -121,6 +123,16 @@ def read_only(servers: Callable[..., ServerProcess], stored: tuple[Path, Install
 @pytest.fixture(scope="package")
 def empty(servers: Callable[..., ServerProcess]) -> ServerProcess:
     return servers("empty", *STILL)
+
+
+@pytest.fixture(scope="package")
+def region_url(chromium: Any) -> Iterator[str]:
+    """The URL of a server whose store has regions."""
+    command = [sys.executable, "-m", "tests.browser.region_server"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.kill()
 
 
 @pytest.fixture

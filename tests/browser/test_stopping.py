@@ -37,6 +37,8 @@ def test_every_page_says_how_old_it_is_and_can_be_read(visitor: Visitor):
             return None
         visitor.page.unroute("**/*panel=*")
         answer = visitor.go(place.target)
+        if answer is None:
+            return None
         html: str = answer.text()
         if "data-live" in html:
             visitor.page.route("**/*panel=*", lambda route: route.abort("connectionrefused"))

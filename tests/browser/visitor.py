@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 # WCAG 2.2 AA, and what axe thinks good beside it.
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 COLORS = ("color-contrast", "link-in-text-block")  # the rules that depend on the color scheme
+DOWNLOADED = "Download is starting"  # Playwright's word for a target that is a file
 NARROW = {"width": 320, "height": 640}
 ZOOMED = {"width": 640, "height": 450}  # what a page has of 1280 x 900 at 200 %
 USUAL = {"width": 1280, "height": 900}
@@ -21,11 +22,13 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
 """
 
-# The page's text but for what a script may change: times have their zone, ages go on, and there is a button for help.
+# The page's text but for what a script may change: times have their zone, ages go on, there is a button for help,
+# and new messages are followed.
 _FACTS = """() => {
+  for (const each of document.querySelectorAll("details")) each.open = true;
   for (const time of document.querySelectorAll("time")) time.textContent = time.dateTime;
   for (const each of document.querySelectorAll("[data-zone]")) each.textContent = "UTC";
-  for (const each of document.querySelectorAll("[data-script]")) each.hidden = true;
+  for (const each of document.querySelectorAll("[data-script], #follow")) each.hidden = true;
   return document.body.innerText.replace(/\\s+/g, " ").trim();
 }"""
 
@@ -77,22 +80,33 @@ class Visitor:
             context.close()
 
     def go(self, target: str) -> Any:
-        """Go to a page of the server; the answer."""
-        return self.page.goto(self.url + target)
+        """Go to a page of the server; the answer, or None where the target is a file."""
+        from playwright.sync_api import Error
+
+        try:
+            return self.page.goto(self.url + target)
+        except Error as error:
+            if DOWNLOADED not in error.message:
+                raise
+            return None
+
+    def open_all(self) -> None:
+        """Open all that is folded up."""
+        self.page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
 
     def press(self, *keys: str) -> None:
         """Press these keys, one after the other."""
         for key in keys:
             self.page.keyboard.press(key)
 
-    def violations(self, *, tags: bool = True) -> list[str]:
-        """What axe finds on the page, in both color schemes; without `tags` only what has to do with colors."""
+    def violations(self, *, tags: bool = True, dark: bool = True) -> list[str]:
+        """What axe finds on the page, in both color schemes or the light one; without `tags` only what has to do with colors."""
         found = []
         colors = {"type": "rule", "values": list(COLORS)}
         for scheme, options in (
             ("light", {"type": "tag", "values": list(TAGS)} if tags else colors),
             ("dark", colors),
-        ):
+        )[: 2 if dark else 1]:
             self.page.emulate_media(color_scheme=scheme)
             found += [f"{scheme}: {each}" for each in self._axe(options)]
         self.page.emulate_media(color_scheme="light")

@@ -88,6 +88,7 @@ class Browser:
 
     def __init__(self, client: Client, token: str | None = None) -> None:
         self.client = client
+        self.token = token
         self._headers = {} if token is None else {"Cookie": f"basalt={token}"}
 
     def get(self, path: str) -> Reply:
@@ -147,15 +148,30 @@ def connect(runner: asyncio.Runner) -> Iterator[Callable[[Settings], Client]]:
 
 
 @pytest.fixture
-def clustered(runner: asyncio.Runner) -> Iterator[tuple[Client, PaperCluster]]:
+def connect_cluster(runner: asyncio.Runner) -> Iterator[Callable[[Settings], tuple[Client, PaperCluster]]]:
+    """Open services over a store that has regions, if only on paper, and a client of their application with its pages."""
+    opened: list[RunningServices] = []
+
+    def open_one(settings: Settings) -> tuple[Client, PaperCluster]:
+        store = MemoryStore(atomic=False)
+        cluster = PaperCluster(SystemTable(store.table("system")))
+        services = runner.run(open_services(settings, None, store=store, clock=ManualClock(), cluster=cluster))
+        opened.append(services)
+        client = Client(services, runner)
+        client.app = build_app(services, further_routes=PAGES)
+        return client, cluster
+
+    yield open_one
+    for services in opened:
+        runner.run(services.close())
+
+
+@pytest.fixture
+def clustered(
+    connect_cluster: Callable[[Settings], tuple[Client, PaperCluster]],
+) -> tuple[Client, PaperCluster]:
     """A client of a server whose store has regions, if only on paper."""
-    store = MemoryStore(atomic=False)
-    cluster = PaperCluster(SystemTable(store.table("system")))
-    services = runner.run(open_services(TERMS, None, store=store, clock=ManualClock(), cluster=cluster))
-    client = Client(services, runner)
-    client.app = build_app(services, further_routes=PAGES)
-    yield client, cluster
-    runner.run(services.close())
+    return connect_cluster(TERMS)
 
 
 def failed_writer(api: Api) -> int:

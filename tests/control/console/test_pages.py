@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from basalt.console.page import HEADERS
+from basalt.console.page import HEADERS, TERMS_PATH
+from basalt.settings import Settings
+from basalt_engine.clock import ManualClock
 from tests.console_pages import Place, unreached, walk
-from tests.control.console.conftest import Api, Browser, Page
+from tests.control.console.conftest import ASKED, TERMS, Api, Browser, Page
 from tests.control.http.conftest import Client, Reply
+from tests.control.pruning.conftest import PaperCluster
 from tests.operator_data import fill, fill_access
+from tests.region_data import fill_regions
 
 OF_A_KIND = 3
 FIELDS = ("input", "select", "textarea")
@@ -97,8 +102,21 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture
-def everything(asked: Client, root: Api) -> Browser:
+def cluster(connect_cluster: Callable[[Settings], tuple[Client, PaperCluster]]) -> tuple[Client, PaperCluster]:
+    """A client of a server that asks who is there, and whose store has regions: pages of these are looked at, too."""
+    return connect_cluster(replace(ASKED, transactions=TERMS.transactions))
+
+
+@pytest.fixture
+def asked(cluster: tuple[Client, PaperCluster]) -> Client:
+    return cluster[0]
+
+
+@pytest.fixture
+def everything(cluster: tuple[Client, PaperCluster], asked: Client, root: Api) -> Browser:
     """Somebody who may do everything, where there is an operator's installation."""
+    assert isinstance(asked.clock, ManualClock)
+    fill_regions(root, cluster[1], asked.clock)
     fill(root)
     fill_access(root)
     return Browser(asked, root("POST", "/v1/auth/logins", {"ttlMs": 43_200_000})["token"])
@@ -112,6 +130,7 @@ def seen(finder: Browser, reader: Browser | None = None) -> list[tuple[Place, Re
         reply = answer(finder, place)
         if reply.header("content-type") != "text/html; charset=utf-8":
             return None
+        assert reply.status < 400 or place.form_on is not None, (place, reply.status)  # a form that is empty is refused
         found.append((place, reply if reader is None else answer(reader, place)))
         return reply.body.decode()
 
@@ -159,8 +178,18 @@ def test_the_title_is_the_heading(everything: Browser):
         assert reply.body.decode().count(" · Basalt</title>") == 1, place
 
 
+def test_each_word_that_is_a_link_finds_what_it_means(everything: Browser):
+    places = {f"{TERMS_PATH}#{each['id']}" for each in everything.page(TERMS_PATH).all("dt") if "id" in each}
+    found = {
+        place.path: {each["href"] for each in Page(reply).all("a", **{"class": "term"})}
+        for place, reply in seen(everything)
+    }
+    assert {path: links - places for path, links in found.items() if links - places} == {}
+    assert len(set().union(*found.values())) > 10
+
+
 def test_what_a_page_shows_is_what_its_line_for_curl_is_answered(asked: Client, everything: Browser):
-    root = Api(asked, "b" * 40)
+    same = Api(asked, everything.token)
     compared = 0
     for place, _ in seen(everything):
         if place.form_on is not None:
@@ -173,7 +202,7 @@ def test_what_a_page_shows_is_what_its_line_for_curl_is_answered(asked: Client, 
         lines = list(curls(page))
         for panel in calls.json().values():
             (line,) = [each for each in lines if each[:2] == tuple(panel["call"].split(" ", 1))][:1]
-            answered = root(line[0], line[1], line[2], panel["status"])
+            answered = same(line[0], line[1], line[2], panel["status"])
             assert as_told(answered) == as_told(panel["answer"]), place
             compared += 1
     assert compared > 20

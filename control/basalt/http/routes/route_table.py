@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, get_args, get_type_hints
 
@@ -78,6 +78,7 @@ class Query:
     schema: Schema
     meaning: str
     required: bool = False
+    is_field: bool = False  # of a form, which a browser without scripts sends empty where nothing was filled in: as if it were not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +435,11 @@ def text_query(name: str, meaning: str) -> Query:
     return query(name, schema, meaning, is_line, f"be printable text of up to {TEXT_CHARS_MAX} characters")
 
 
+def form_field(of: Query) -> Query:
+    """The same as a field of a form."""
+    return replace(of, is_field=True)
+
+
 AS = text_query("as", "who does it, for the audit")
 REASON = text_query("reason", "why it is done, for the audit")
 AFTER = words("after", f"^{_NAME}:{_NAME}$", "go on behind this one, as namespace:name: `next` of the page before")
@@ -456,6 +462,8 @@ def read_query(query_string: bytes, declared: Mapping[str, Query]) -> dict[str, 
             raise InputError(f"query parameter {name} is given twice", field=name, hint="Give it once.")
         if not equals:
             raise InputError(f"query parameter {name} has no value", field=name, hint=f"Write {name}=VALUE.")
+        if parameter.is_field and not text:
+            continue
         try:
             values[name] = parameter.read(text)
         except ValueError as error:

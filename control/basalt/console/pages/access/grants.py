@@ -17,7 +17,7 @@ from basalt.console.forms import form_of
 from basalt.console.page import PAGE_QUERY, Panel, Visit, text_query
 from basalt.console.pages.access.rights import ACCESS_PATH, VERBS
 from basalt.http.asgi.responses import Response
-from basalt.http.routes.route_table import Request, RouteTable, integer
+from basalt.http.routes.route_table import Request, RouteTable, form_field, integer
 
 PAGE_ROWS = 100
 UNUSED_DAYS_MAX = 3_660
@@ -33,7 +33,7 @@ route = RouteTable("console")
     "GET", LIST_PATH, PUBLIC,
     query=(
         *PAGE_QUERY, text_query("subject", "only those to this subject itself"),
-        integer("unusedDays", 1, UNUSED_DAYS_MAX, "only those that nobody needed for so many days"),
+        form_field(integer("unusedDays", 1, UNUSED_DAYS_MAX, "only those that nobody needed for so many days")),
         text_query("after", "the page behind this id"),
     ),
 )  # fmt: skip

@@ -24,7 +24,7 @@ from basalt.console.views.avro_view import SCHEMA_CHARS_MAX, AvroError
 from basalt.console.views.message_view import VIEWS, Filter, RecordPage, Seen, ShownRecord
 from basalt.http.asgi.requests import Headers
 from basalt.http.asgi.responses import Response
-from basalt.http.routes.route_table import Query, Request, RouteTable, choice, flag, integer, query
+from basalt.http.routes.route_table import Query, Request, RouteTable, choice, flag, form_field, integer, query
 
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 500
@@ -44,7 +44,7 @@ _SCHEMA: Query = query(
     "schema", {"type": "string", "maxLength": SCHEMA_CHARS_MAX}, "an Avro schema, in JSON",
     lambda value: len(value) <= SCHEMA_CHARS_MAX, f"have up to {SCHEMA_CHARS_MAX} characters",
 )  # fmt: skip
-_VIEW = choice("view", VIEWS, "how payloads are shown")
+_VIEW = form_field(choice("view", VIEWS, "how payloads are shown"))
 _FILTERS = {
     "contains": "only messages whose payload has this text in it",
     "pointer": "only those whose JSON has at this pointer",
@@ -54,8 +54,9 @@ _FILTERS = {
 }
 _LIST_QUERY = (
     *PAGE_QUERY, text_query("from", "where to begin: start, end, now, an id, a time, or a time from now"),
-    integer("back", 1, PAGE_ROWS_MAX, "so many messages before that"), integer("limit", 1, PAGE_ROWS_MAX, "most messages on the page"),
-    choice("isolation", READS, "which messages there are"), _VIEW, _SCHEMA, *(text_query(*each) for each in _FILTERS.items()),
+    form_field(integer("back", 1, PAGE_ROWS_MAX, "so many messages before that")),
+    form_field(integer("limit", 1, PAGE_ROWS_MAX, "most messages on the page")),
+    form_field(choice("isolation", READS, "which messages there are")), _VIEW, _SCHEMA, *(text_query(*each) for each in _FILTERS.items()),
     flag("scan", f"search up to {SCANNED_MAX:,} messages, and not only those of the page"), flag("follow", "new ones as they come"),
 )  # fmt: skip
 
