@@ -62,7 +62,7 @@ def test_a_page_of_a_server_that_stops_says_so_and_goes_on_when_it_is_back(visit
     server.stop()
     visitor.page.wait_for_selector("#stale:visible")
     assert "the server does not answer" in visitor.page.inner_text("#stale")
-    assert visitor.page.is_visible("#panel-jobs table"), "what was there is there still"
+    assert visitor.page.is_visible("#panel-readiness table"), "what was there is there still"
     server.launch(*QUIET, *OPTIONS, port=server.port)
     server.wait_until_ready()
     visitor.page.wait_for_selector("#stale", state="hidden", timeout=BACK_MS_MAX)

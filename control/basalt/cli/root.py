@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "pipelines": Lazy(
             "diagnosis",
             "pipelines",
-            "Show event time in topics, jobs that commit by name, and who reads and writes what.",
+            "Show pipelines as the server knows them: event time, jobs that commit by name, and who reads and writes what.",
         ),
         "series": Lazy(
             "top", "series", "Show how a server's figures went: rates, latencies, transactions, lag, memory."
@@ -62,8 +62,14 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         "init": Lazy("server", "init", "Write a settings file with every key commented."),
         "config": Lazy("server", "config", "Show, check and change settings."),
         "doctor": Lazy("diagnosis", "doctor", "Check a server and a data directory."),
-        "alerts": Lazy("operations", "alerts", "Tell which alerts of a server would fire now, and why."),
-        "process": Lazy("operations", "process", "Show a server's process: event loop, queues, caches, threads."),
+        "alerts": Lazy(
+            "operations", "alerts", "Tell which alerts of a server would fire now, and which will if it stays so."
+        ),
+        "process": Lazy(
+            "operations",
+            "process",
+            "Show a server's process from within: its event loop, queues, caches, connections and threads.",
+        ),
         "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
         "cluster": Lazy("operations", "cluster", "Show which server leads, and under which lease."),

@@ -124,8 +124,12 @@ async def save_stats(
 
 async def save_series(days: SeriesDays, call: StoreCalls, now_ms: int) -> int:
     """Save the minutes of figures that no row has yet; how many bytes were written."""
+    taken = days.taken(now_ms)
     try:
-        return await call.write(days.write, days.taken(now_ms))
+        try:
+            return await call.write(days.write, taken)
+        except RuntimeError:  # the interpreter is about to end and starts no thread any more; nothing was tried
+            return days.write(taken)
     except BaseException:
         days.forget_saved()
         raise

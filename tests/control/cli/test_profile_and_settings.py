@@ -79,7 +79,7 @@ def test_completion_prints_a_script_for_the_shell(run, shell):
 
 def test_completion_answers_the_shell_without_loading_a_command(run, monkeypatch):
     monkeypatch.setenv("_BASALT_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "basalt pro")
+    monkeypatch.setenv("COMP_WORDS", "basalt prof")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert run().out == "plain,profile\n"
 
