@@ -20,7 +20,7 @@ PAGES_MAX = 400  # of one walk: each kind has a few, so more means that the walk
 # What a visitor writes into empty fields: of a page that offers more then, and of forms that need it.
 FILLED_IN = {
     "since": "@1700000000000", "before": "now", "namespace": "shop", "topic": "new-ones", "name": "night", "subject": "token:etl",
-    "verbs": "read", "resource": "topic:shop:orders",
+    "verbs": "read", "resource": "topic:shop:orders", "members": "token:etl",
 }  # fmt: skip
 OFFERS_MORE = "since"
 NOT_LEFT = ("/console/assets/", "/console/live/", "/console/logout")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 from click.testing import CliRunner
 
 from basalt.cli.root import root as command_line
-from tests.console_pages import Place, walk
+from tests.console_pages import FILLED_IN, Place, walk
 from tests.operator_data import fill, fill_access
 from tests.system.command_line import CommandLine
 from tests.system.server_process import ServerProcess
 
 BOOTSTRAP = "b" * 40
+LINE = re.compile(r"<code class=\"line\" data-copy[^>]*>(.*?)</code>", re.DOTALL)
 OF_A_KIND = 2
 # Members of answers that say which thing it is: a command's answer has them, in whatever form.
 NAMES = frozenset(
@@ -32,7 +35,7 @@ class Caller:
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
         self.session = ""  # one with a hostile name
-        self._login = self.ask("POST", "/v1/auth/logins", {"ttlMs": 3_600_000})["token"]
+        self.login = self.ask("POST", "/v1/auth/logins", {"ttlMs": 3_600_000})["token"]
 
     def ask(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
         headers = {"Authorization": f"Bearer {BOOTSTRAP}", "Content-Type": "application/json"}
@@ -42,18 +45,24 @@ class Caller:
 
     def page(self, place: Place) -> str | None:
         reply = self._get(place.target) if place.form_on is None else None
-        if reply is None or not reply.headers["content-type"].startswith("text/html"):
+        if reply is None or not reply.headers.get("content-type", "").startswith("text/html"):
             return None
         return reply.body.decode()
+
+    def plan(self, place: Place) -> tuple[int, list[str]]:
+        """The first step of an act: its status, and the lines of the page that make the same plan."""
+        headers = {"Cookie": f"basalt={self.login}", "Content-Type": "application/x-www-form-urlencoded"}
+        reply = self.server.ask("POST", place.target, urlencode(FILLED_IN).encode(), headers)
+        return reply.status, [unescape(each) for each in LINE.findall(reply.body.decode())]
 
     def panels(self, place: Place) -> dict[str, Any]:
         """The calls of a page, with their answers and the lines that make them, by the name of the panel."""
         glue = "&" if urlsplit(place.target).query else "?"
         reply = self._get(f"{place.target}{glue}json=true")
-        return dict(reply.json()) if reply.headers["content-type"] == "application/json" else {}
+        return dict(reply.json()) if reply.headers.get("content-type") == "application/json" else {}
 
     def _get(self, target: str) -> Any:
-        return self.server.ask("GET", target, headers={"Cookie": f"basalt={self._login}"})
+        return self.server.ask("GET", target, headers={"Cookie": f"basalt={self.login}"})
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +105,7 @@ def shell(line: str, **environment: str) -> str:
 
 def test_every_line_for_curl_answers_what_the_page_shows(caller: Caller, panels: list[tuple[str, dict[str, Any]]]):
     for place, panel in panels:
-        answered = json.loads(shell(panel["curl"], BASALT_TOKEN=BOOTSTRAP))
+        answered = json.loads(shell(panel["curl"], BASALT_TOKEN=caller.login))
         later = caller.panels(Place(place))
         again = next(each for each in later.values() if each["call"] == panel["call"])["answer"]
         assert without_moving(answered, panel["answer"], again) == without_moving(
@@ -106,6 +115,8 @@ def test_every_line_for_curl_answers_what_the_page_shows(caller: Caller, panels:
 
 def without_moving(value: Any, before: Any, after: Any) -> Any:
     """The value without what moved between two looks at it, such as ages, and what only one of them has, such as an id of the request."""
+    if isinstance(value, dict) and "pid" in value:
+        return value["pid"]  # the rest is how the process is at that moment
     if isinstance(before, dict) and isinstance(after, dict) and isinstance(value, dict):
         return {
             name: without_moving(each, before.get(name), after.get(name))
@@ -141,6 +152,28 @@ def test_every_line_for_the_command_line_answers_what_the_page_shows(
         assert missing == [], (place, words)
         ran += 1
     assert ran > 10
+
+
+def test_every_line_of_a_plan_makes_the_same_plan(caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BASALT_URL", caller.server.url)
+    monkeypatch.setenv("BASALT_TOKEN", BOOTSTRAP)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ran = 0
+    for place in walk(caller.page, OF_A_KIND):
+        if place.form_on is None:
+            continue
+        status, lines = caller.plan(place)
+        for line in lines:
+            assert "dryRun=true" in line or "--dry-run" in line, (place, line)
+            if line.startswith("curl"):
+                answered = json.loads(shell(line, BASALT_TOKEN=BOOTSTRAP))
+                assert ("code" not in answered) == (status == 200), (place, line, answered)
+            else:
+                words = [each for each in shell(line.replace("basalt", r"printf '%s\0'", 1)).split("\0") if each]
+                told = CliRunner().invoke(command_line, words)
+                assert (told.exit_code == 0) == (status == 200), (place, words, told.output[-500:])
+            ran += 1
+    assert ran > 30
 
 
 def names_in(answer: Any) -> Iterator[str]:
