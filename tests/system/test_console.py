@@ -23,6 +23,8 @@ from tests.system.server_process import ServerProcess
 BOOTSTRAP = "b" * 40
 LINE = re.compile(r"<code class=\"line\" data-copy[^>]*>(.*?)</code>", re.DOTALL)
 OF_A_KIND = 2
+# What each answer has of its own: the number of the request, and times that are counted back from a clock of another kind.
+MOVING = frozenset(("requestId", "seenMs", "expiresMs"))
 # Members of answers that say which thing it is: a command's answer has them, in whatever form.
 NAMES = frozenset(
     ("id", "name", "namespace", "topic", "table", "group", "session", "event", "act", "what", "state", "job")
@@ -121,7 +123,7 @@ def without_moving(value: Any, before: Any, after: Any) -> Any:
         return {
             name: without_moving(each, before.get(name), after.get(name))
             for name, each in value.items()
-            if name != "requestId"
+            if name not in MOVING
         }
     if (
         isinstance(before, list)
