@@ -277,8 +277,8 @@ async def _wire(
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
-    reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer, NotedWriters())
-    look, known_transactions = _look(settings.messaging), KnownTransactions(manager)
+    reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
+    look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
@@ -294,12 +294,9 @@ async def _wire(
     )  # fmt: skip
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
-    statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    activity, table_catalog, audit = CellActivity(), TableCatalog(store, clock, facts.buckets), Audit(store, clock)
-    days, pruner = (
-        await _series_days(system, store, clock),
-        _pruner(settings, store, clock, transactions, cluster, roll_backs.noted),
-    )
+    activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
+    days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets)
+    pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
     truncation = Truncation(
         store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
         lambda pointer: ids.text(transaction_manager.id_of(pointer)),

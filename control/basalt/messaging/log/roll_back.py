@@ -43,13 +43,13 @@ class _WriterRows(NamedTuple):
 class RollBacks:
     """Rolls back rows in the logs of one store."""
 
-    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit, noted: NotedWriters) -> None:
+    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
         self._messages = MessageTable.of(store)
         self._call = StoreCalls(store)
         self._store_drops = store.applies_retention
         self._logs = logs
         self._writer = writer
-        self.noted = noted
+        self.noted = NotedWriters()  # of this store
 
     async def roll_back(self, log: TopicLog, write_pointers: list[int], start: bytes, stop: bytes | None) -> None:
         """Roll back these writers' rows with start <= position < stop; they take part in nothing that is in progress."""
