@@ -66,3 +66,11 @@ def test_every_page_that_source_mentions_exists(root: Path, files: list[Path]):
         if not (root / mention).exists()
     }
     assert sorted(missing) == []
+
+
+def test_every_decision_is_in_the_list_once_and_in_order(root: Path):
+    listed = re.findall(
+        r"^(\d+)\. \[.+\]\(decisions/(\d{4}-.+\.md)\)$", (root / "docs" / "README.md").read_text(), re.M
+    )
+    assert [name for _, name in listed] == sorted(path.name for path in (root / "docs" / "decisions").glob("*.md"))
+    assert [int(number) for number, _ in listed] == [int(name[:4]) for _, name in listed]

@@ -593,7 +593,7 @@ class TopicParticipant:
     def invalidate(self, group: Group, transaction: Transaction) -> None:
         """In a stage: leave notes, so that retention finds the rows of a writer that went to the invalid list."""
         if not self._store_drops:
-            garbage_cells.note(group, transaction)
+            garbage_cells.note(group, self._roll_backs.noted, transaction)
         for join in transaction.topics:
             # Also where it has no rows: its stored payloads are found by the note, too.
             from_position = position(join.from_ms, 0)

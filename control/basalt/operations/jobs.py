@@ -182,6 +182,7 @@ def build_jobs(
         transactions,
         activity,
         truncation,
+        pruner.noted,
     )
     jobs = [
         Job("expiry", "end transactions past their deadline; move dead letters", expiry, partial(end_late, transactions, clock)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import ConflictError, CorruptionError, UnavailableError
 from basalt.messaging.log.garbage_notes import GARBAGE
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.pruning import state as kept
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.rule import (
@@ -75,7 +76,7 @@ class Pruner:
     """Pruning of one store. `cluster` and `publisher` are None where there are no region servers."""
 
     def __init__(
-        self, store: Store, clock: Clock, transactions: Coordinator, *, lifetime_ms_max: int,
+        self, store: Store, clock: Clock, transactions: Coordinator, noted: NotedWriters, *, lifetime_ms_max: int,
         cluster: HBaseCluster | None = None, publisher: SnapshotPublisher | None = None,
         compactions_max: int = 0, window: DayWindow | None = None, forget_external_writers: bool = False,
     ) -> None:  # fmt: skip
@@ -84,6 +85,7 @@ class Pruner:
         self._clock = clock
         self._transactions = transactions
         self._cluster = cluster
+        self.noted = noted
         self.publisher = publisher
         self._compactions_max = compactions_max
         self.window = window  # of compactions; it may change while the server runs
@@ -96,15 +98,21 @@ class Pruner:
         self.region_servers: Mapping[str, RegionServer] = {}  # by host and port, as the last survey found them
 
     async def survey(self) -> Survey:
-        """Survey the writers in the present invalid list."""
+        """Survey the writers in the present invalid list, for who wants to know: notes are those that are remembered."""
+        return await self._survey(lambda: self.noted.notes(self._read_notes))
+
+    async def _survey(self, notes: Callable[[], Awaitable[Notes]]) -> Survey:
         moment = await self._transactions.manager_snapshot()
         if self._cluster is None:
-            return await self._call.long(self._survey_notes, moment)
+            return await self._call.long(self._survey_notes, moment, await notes())
         return await self._call.long(self._survey_cluster, moment, self._cluster)
 
-    def _survey_notes(self, moment: ManagerSnapshot) -> Survey:
+    async def _read_notes(self) -> Notes:
+        return await self._call.long(read_notes, self._system)
+
+    def _survey_notes(self, moment: ManagerSnapshot, notes: Notes) -> Survey:
         state = STATE.get(self._system) or PruneState()
-        return Survey(moment, state, EmbeddedCertificate(read_notes(self._system), self._terms(state)), None)
+        return Survey(moment, state, EmbeddedCertificate(notes, self._terms(state)), None)
 
     def _survey_cluster(self, moment: ManagerSnapshot, cluster: HBaseCluster) -> Survey:
         before = cluster.regions()
@@ -133,7 +141,9 @@ class Pruner:
     async def run(self, *, dry_run: bool = False) -> PruneResult:
         """Forget what may be forgotten. `UnavailableError` when the list of regions has a hole or an overlap."""
         async with self._running:
-            survey = await self.survey()
+            survey = await self._survey(
+                self._read_notes
+            )  # what is forgotten on the word of a note that is gone stays forgotten
             if survey.certificate.fault is not None:
                 raise UnavailableError(
                     f"nothing is pruned: {survey.certificate.fault}",

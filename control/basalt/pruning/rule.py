@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -286,10 +286,12 @@ class EmbeddedCertificate:
     def due_obstacles(self, pointers: Sequence[int]) -> list[Obstacle]:
         """Tell of these writers, whose lifetime is over, what `cause` does, but for writes elsewhere."""
         found: list[Obstacle] = []
+        noted = bytes(map(self._notes.__contains__, pointers))  # 1 or 0 for each
         start = 0
-        for is_noted, group in groupby(map(self._notes.__contains__, pointers)):
-            stop = start + sum(1 for _ in group)
-            found.append((range(start, stop), Cause.NOTE if is_noted else None))
+        while start < len(noted):
+            stop = noted.find(1 - noted[start], start)
+            stop = len(noted) if stop < 0 else stop
+            found.append((range(start, stop), Cause.NOTE if noted[start] else None))
             start = stop
         return found
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log import stored_log
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.retention.expired import SWEPT, Swept
 from basalt.runtime.group_commit import Group, GroupCommit, Phase
 from basalt.runtime.store_calls import StoreCalls
@@ -76,8 +77,9 @@ class CellVersions:
     """Looks through the tables, a bounded number of versions in each run."""
 
     def __init__(
-        self, store: Store, buckets: int, transactions: Coordinator, writer: GroupCommit, activity: CellActivity
-    ) -> None:
+        self, store: Store, buckets: int, transactions: Coordinator, writer: GroupCommit, activity: CellActivity,
+        noted: NotedWriters,
+    ) -> None:  # fmt: skip
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._cells = store.table(CellTable.name)
@@ -86,6 +88,7 @@ class CellVersions:
         self._transactions = transactions
         self._writer = writer
         self._activity = activity
+        self._noted = noted
         self._swept: dict[bytes, int] = {}
         self._pass: Pass | None = None
         self._next = b""  # the prefix of the table with which the next run begins
@@ -142,7 +145,7 @@ class CellVersions:
     async def _remove_notes(self, notes: Sequence[GarbageCells]) -> None:
         for first in range(0, len(notes), GROUP_NOTES):
             done = notes[first : first + GROUP_NOTES]
-            await self._writer.run(partial(_stage_notes, done=done))
+            await self._writer.run(partial(_stage_notes, noted=self._noted, done=done))
 
     # The present generation.
 
@@ -235,9 +238,9 @@ def _stage(group: Group, judged: JudgedRows) -> None:
     group.add(CellTable.name, *map(Delete, judged.tombstones), phase=Phase.AFTER)
 
 
-def _stage_notes(group: Group, done: Sequence[GarbageCells]) -> None:
+def _stage_notes(group: Group, noted: NotedWriters, done: Sequence[GarbageCells]) -> None:
     for note in done:
-        garbage_cells.remove(group, note)
+        garbage_cells.remove(group, noted, note)
 
 
 def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool, start: bytes, stop: bytes) -> None:

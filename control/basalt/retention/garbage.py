@@ -19,6 +19,7 @@ from basalt.errors import TopicNotFoundError
 from basalt.messaging.index import RowCount
 from basalt.messaging.log import garbage_notes, stored_log
 from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.messaging.log.stored_log import counted, read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -58,7 +59,7 @@ class GarbageRows:
 
     def __init__(
         self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, known_transactions: KnownTransactions,
-        lifetime_ms_max: int,
+        lifetime_ms_max: int, noted: NotedWriters,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._metadata = MetadataTable(store.table(MetadataTable.name))
@@ -68,6 +69,7 @@ class GarbageRows:
         self._logs = logs
         self._statistics = statistics
         self._writer = writer
+        self._noted = noted
         self._known_transactions = known_transactions
         self._lifetime_ms = lifetime_ms_max
         self._next = ""  # the name of the note with which the next run begins
@@ -91,7 +93,7 @@ class GarbageRows:
         if metadata is None:  # whatever is unknown is kept
             return notes[-1].name + "\0", 0
         if is_old_generation(notes[0].generation, metadata.generation):
-            await self._writer.run(lambda group: _remove_all(group, notes))
+            await self._writer.run(lambda group: _remove_all(group, self._noted, notes))
             return notes[-1].name + "\0", 0
         try:
             log = await self._logs.open(title)
@@ -194,7 +196,7 @@ class GarbageRows:
         self, group: Group, topic: Topic, note: GarbageRange, left: bytes | None, snapshot: TransactionSnapshot | None
     ) -> None:
         """Keep of the note what is left to do, or remove it."""
-        garbage_notes.remove(group, note, left)
+        garbage_notes.remove(group, self._noted, note, left)
         if left is not None:
             return
         rule = topic.metadata.rule
@@ -204,9 +206,9 @@ class GarbageRows:
                 group.add(PayloadTable.name, PayloadTable.remove(topic.keys, pointer))
 
 
-def _remove_all(group: Group, notes: list[GarbageRange]) -> None:
+def _remove_all(group: Group, noted: NotedWriters, notes: list[GarbageRange]) -> None:
     for note in notes:
-        garbage_notes.remove(group, note)
+        garbage_notes.remove(group, noted, note)
 
 
 def _of_one_generation(notes: list[GarbageRange]) -> list[GarbageRange]:

@@ -11,6 +11,7 @@ from itertools import islice
 
 from basalt.catalog.topics import title_of
 from basalt.commits.coordinator import Coordinator
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.producers import Producers
 from basalt.messaging.read.first_unstable import KnownTransactions
@@ -37,15 +38,15 @@ class RetentionJob:
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, producers: Producers,
         writer: GroupCommit, known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator,
-        activity: CellActivity, truncation: Truncation,
+        activity: CellActivity, truncation: Truncation, noted: NotedWriters,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
         self._oversized = OversizedTopics(logs, statistics, truncation)
         self._expired = ExpiredRows(store, clock, logs, producers, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
-        self._garbage = GarbageRows(store, logs, statistics, writer, known_transactions, lifetime_ms_max)
-        self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity)
+        self._garbage = GarbageRows(store, logs, statistics, writer, known_transactions, lifetime_ms_max, noted)
+        self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity, noted)
 
     async def run(self) -> dict[str, int]:
         """Go through all topics, notes and tables. The report counts what was done by reason: ranges by topic, single rows by row."""

@@ -24,6 +24,7 @@ from basalt.http.asgi.front import Forwarders
 from basalt.http.collectors import HBaseMetrics, StoreMetrics
 from basalt.http.routes.route_table import Operation
 from basalt.messaging.log.merged_rows import merge_small_rows
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -277,7 +278,7 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look, known_transactions = _look(settings.messaging), KnownTransactions(manager)
+    look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
@@ -293,9 +294,9 @@ async def _wire(
     )  # fmt: skip
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
-    statistics = TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    activity, table_catalog, audit = CellActivity(), TableCatalog(store, clock, facts.buckets), Audit(store, clock)
-    days, pruner = await _series_days(system, store, clock), _pruner(settings, store, clock, transactions, cluster)
+    activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
+    days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets)
+    pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
     truncation = Truncation(
         store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
         lambda pointer: ids.text(transaction_manager.id_of(pointer)),
@@ -371,7 +372,12 @@ async def _recovered(transactions: Coordinator, transaction_log: TransactionLog,
 
 
 def _pruner(
-    settings: Settings, store: Store, clock: Clock, transactions: Coordinator, cluster: HBaseCluster | None
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    transactions: Coordinator,
+    cluster: HBaseCluster | None,
+    noted: NotedWriters,
 ) -> Pruner:
     """Pruning by regions where the store has some; by retention's notes elsewhere."""
     lifetime_ms_max = settings.transactions.lifetime_ms_max
@@ -379,7 +385,7 @@ def _pruner(
         cluster = _hbase_cluster(settings.store.hbase)
     publisher = None if cluster is None else SnapshotPublisher(store, clock, transactions, lifetime_ms_max)
     return Pruner(
-        store, clock, transactions, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
+        store, clock, transactions, noted, lifetime_ms_max=lifetime_ms_max, cluster=cluster, publisher=publisher,
         compactions_max=settings.store.hbase.prune_compactions, window=settings.jobs.prune.window,
         forget_external_writers=settings.transactions.prune_external_writers,
     )  # fmt: skip

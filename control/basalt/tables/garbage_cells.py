@@ -13,6 +13,7 @@ from itertools import count
 
 import msgspec
 
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.runtime.group_commit import Group, Phase
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.system import SystemRecord, SystemTable, number_name
@@ -38,11 +39,12 @@ class GarbageCells(msgspec.Struct, frozen=True):
 GARBAGE = SystemRecord("hidden-cells", "", GarbageCells)
 
 
-def note(group: Group, transaction: Transaction) -> None:
+def note(group: Group, noted: NotedWriters, transaction: Transaction) -> None:
     """In a stage that puts the transaction on the invalid list."""
     for table, generation in transaction.tables:
         garbage = GarbageCells(table.decode("ascii"), generation, list(transaction.pointers))
         group.add(SystemTable.name, GARBAGE.put(garbage, garbage.name))
+        noted.added(group, garbage.name, garbage.write_pointers)
 
 
 def notes(system: SystemTable) -> Iterator[GarbageCells]:
@@ -50,9 +52,10 @@ def notes(system: SystemTable) -> Iterator[GarbageCells]:
     return (garbage for _, garbage in GARBAGE.scan(system))
 
 
-def remove(group: Group, done: GarbageCells) -> None:
+def remove(group: Group, noted: NotedWriters, done: GarbageCells) -> None:
     """Remove a note with the group, after what was done about it."""
     group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.AFTER)
+    noted.removed(group, done.name, done.write_pointers)
 
 
 class CellActivity:

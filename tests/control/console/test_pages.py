@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from basalt.console.app import PAGES
 from basalt.console.page import HEADERS, TERMS_PATH
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
@@ -171,6 +174,14 @@ def test_every_page_can_be_read_by_who_does_not_see_it(everything: Browser, sign
 )
 def test_a_page_that_cannot_be_read_so_is_found(html: str, fault: str):
     assert fault in Outline(html).faults
+
+
+def test_every_page_is_named_in_the_documentation():
+    text = (Path(__file__).parents[3] / "docs" / "operations" / "console.md").read_text()
+    named = set(re.findall(r"`(/console[^` ]*)`", text))
+    paths = {re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), each.path) for each in PAGES if each.method == "GET"}
+    pages = {each for each in paths if not each.startswith(("/console/assets/", "/console/NAME0"))}
+    assert pages - named == set()
 
 
 def test_the_title_is_the_heading(everything: Browser):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basalt.catalog.topics import TopicName
+from basalt.pruning.prune import read_notes
 from basalt.pruning.rule import Cause
 from basalt.transactions.manager import external_writers
 from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
@@ -137,3 +138,28 @@ async def test_an_operator_may_let_such_writers_go(embedded: Wired):
     embedded.services.pruner._forget_external_writers = True
     assert await prune(embedded) == (tx.id,)
     assert await noted(embedded) == []
+
+
+async def test_who_looks_again_reads_no_note_again_and_finds_what_is_stored(embedded: Wired):
+    pruner, reports = embedded.services.pruner, embedded.services.prune_reports
+    for number in range(20):
+        await failed_writer(embedded, None if number % 2 else A)
+        shown = await reports.invalid(0, 100, None)
+        assert (shown.invalid, (await reports.status()).invalid) == (number + 1, number + 1)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    assert {each.cause for each in (await reports.invalid(0, 100, None)).writers} == {Cause.NOTE.value}
+    await embedded.services.scheduler.run_now("retention")
+    assert (await reports.status()).free == 20
+    assert read_notes(embedded.services.system) == {}
+    assert pruner.noted.reads == 1
+
+
+async def test_a_run_goes_by_the_notes_as_they_are_stored(embedded: Wired):
+    writer = await failed_writer(embedded)
+    embedded.clock.advance(AFTER_ITS_LIFE_MS)
+    await embedded.services.prune_reports.status()
+    pruner = embedded.services.pruner
+    pruner.noted._names = {}  # as if it had been told that the note is gone
+    assert (await embedded.services.prune_reports.status()).free == 1
+    assert await prune(embedded) == ()
+    assert writer in embedded.transactions.manager.current().invalid.pointers

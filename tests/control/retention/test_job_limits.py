@@ -102,7 +102,9 @@ async def test_notes_about_cells_are_removed_some_at_a_time(shop: Wired, monkeyp
     removed: list[int] = []
     stage = cells._stage_notes
     monkeypatch.setattr(cells, "GROUP_NOTES", 3)
-    monkeypatch.setattr(cells, "_stage_notes", lambda group, done: removed.append(len(done)) or stage(group, done))
+    monkeypatch.setattr(
+        cells, "_stage_notes", lambda group, noted, done: removed.append(len(done)) or stage(group, noted, done)
+    )
     await fill(shop)
     await run(shop)
     assert set(removed) <= {1, 3}

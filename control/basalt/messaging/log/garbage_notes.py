@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from basalt.catalog.topics import TopicName
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.runtime.group_commit import Group, Phase
 from basalt_engine.system import SystemRecord, SystemTable
 
@@ -40,9 +41,13 @@ class GarbageRange(msgspec.Struct, frozen=True):
 GARBAGE = SystemRecord("hidden", "", GarbageRange)
 
 
-def note(group: Group, title: TopicName, generation: int, write_pointers: list[int], start: bytes, last: bytes) -> None:
+def note(
+    group: Group, noted: NotedWriters, title: TopicName, generation: int, write_pointers: list[int], start: bytes, last: bytes
+) -> None:  # fmt: skip
+    """In a stage: write a note of these writers' rows."""
     garbage = GarbageRange(title.namespace, title.name, generation, write_pointers, start.hex(), last.hex())
     group.add(SystemTable.name, GARBAGE.put(garbage, garbage.name))
+    noted.added(group, garbage.name, write_pointers)
 
 
 def read(system: SystemTable, notes_max: int, start: str = "") -> list[GarbageRange]:
@@ -50,9 +55,11 @@ def read(system: SystemTable, notes_max: int, start: str = "") -> list[GarbageRa
     return [garbage for _, garbage in GARBAGE.scan(system, start, rows_max=notes_max)]
 
 
-def remove(group: Group, done: GarbageRange, start: bytes | None = None) -> None:
+def remove(group: Group, noted: NotedWriters, done: GarbageRange, start: bytes | None = None) -> None:
     """Remove a note with the group, after what was done about it; one about its rows from `start` on takes its place."""
     if start is not None:
         rest = done.left(start)
         group.add(SystemTable.name, GARBAGE.put(rest, rest.name))
+        noted.added(group, rest.name, rest.write_pointers)
     group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.AFTER)
+    noted.removed(group, done.name, done.write_pointers)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from basalt.catalog.topics import title_of
 from basalt.messaging.log import garbage_notes, stored_log
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.messaging.log.stored_log import read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -48,6 +49,7 @@ class RollBacks:
         self._store_drops = store.applies_retention
         self._logs = logs
         self._writer = writer
+        self.noted = NotedWriters()  # of this store
 
     async def roll_back(self, log: TopicLog, write_pointers: list[int], start: bytes, stop: bytes | None) -> None:
         """Roll back these writers' rows with start <= position < stop; they take part in nothing that is in progress."""
@@ -84,7 +86,7 @@ class RollBacks:
         A store that drops rows itself may drop the newest one with them; its place must not be given out again. `in_log`: the
         stage is one of the log's.
         """
-        garbage_notes.note(group, title_of(join.topic), join.generation, write_pointers, start, last)
+        garbage_notes.note(group, self.noted, title_of(join.topic), join.generation, write_pointers, start, last)
         if self._store_drops and log is not None:
             record = stored_log.NEWEST_OF_FAILED if in_log else stored_log.NEWEST
             stored_log.note_newest(group, log.topic, log.newest, record)

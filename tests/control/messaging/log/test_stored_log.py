@@ -7,6 +7,7 @@ import pytest
 from basalt.messaging.index import RowCount
 from basalt.messaging.log import garbage_notes, stored_log
 from basalt.messaging.log.garbage_notes import GarbageRange
+from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.messaging.log.stored_log import counted, pages
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
@@ -70,14 +71,15 @@ async def test_a_reference_counts_what_it_refers_to(
 
 
 async def test_a_note_about_the_rest_takes_the_place_of_one_about_more(shop: Wired):
+    noted = NotedWriters()
     whole = GarbageRange("shop", "orders", 1, [7], position(1, 0).hex(), position(9, 0).hex())
 
     def note(group: Group) -> None:
-        garbage_notes.note(group, A, 1, [7], position(1, 0), position(9, 0))
+        garbage_notes.note(group, noted, A, 1, [7], position(1, 0), position(9, 0))
 
     await shop.services.writer.run(note)
     assert garbage_notes.read(shop.services.system, 9) == [whole]
-    await shop.services.writer.run(lambda group: garbage_notes.remove(group, whole, position(5, 0)))
+    await shop.services.writer.run(lambda group: garbage_notes.remove(group, noted, whole, position(5, 0)))
     assert garbage_notes.read(shop.services.system, 9) == [whole.left(position(5, 0))]
-    await shop.services.writer.run(lambda group: garbage_notes.remove(group, whole.left(position(5, 0))))
+    await shop.services.writer.run(lambda group: garbage_notes.remove(group, noted, whole.left(position(5, 0))))
     assert garbage_notes.read(shop.services.system, 9) == []
