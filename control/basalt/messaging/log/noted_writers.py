@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from basalt.runtime.group_commit import Group
 
-NOTED_WRITERS_MAX = 1_000_000  # some 200 MiB; of more they are read anew for each answer
+NOTED_WRITERS_MAX = 1_000_000  # some 300 MiB; of more they are read anew for each answer
 
 Names = Mapping[int, Sequence[str]]  # of retention's notes, by the writers that they are about
 
