@@ -131,6 +131,23 @@ async def test_what_a_failed_writer_wrote_goes_and_then_the_note_and_then_the_wr
     assert (await shop.services.pruner.run()).pruned == (failed.id, checkpointed.write_pointer)
 
 
+async def test_operators_are_told_of_notes_about_cells_as_they_come_and_go(shop: Wired):
+    async def held() -> list[int]:
+        certificate = (await shop.services.pruner.survey()).certificate
+        return [pointer for pointer in shop.transactions.state.invalid.pointers if certificate.holds(pointer)]
+
+    assert await held() == []
+    failed = await shop.transactions.begin()
+    await write(shop, failed.id, b"9")
+    await shop.transactions.abort(failed.id)
+    shop.clock.advance(3 * LIFETIME_MS)
+    assert await held() == [failed.id]
+    await run(shop)
+    assert await held() == []
+    assert shop.services.pruner.noted.reads == 1
+    assert shop.transactions.state.invalid.pointers == (failed.id,)
+
+
 async def test_a_transaction_that_times_out_is_noted_too(shop: Wired):
     await write(shop, (await shop.transactions.begin()).id, b"1")
     shop.clock.advance(60_000)
