@@ -141,9 +141,8 @@ class Pruner:
     async def run(self, *, dry_run: bool = False) -> PruneResult:
         """Forget what may be forgotten. `UnavailableError` when the list of regions has a hole or an overlap."""
         async with self._running:
-            survey = await self._survey(
-                self._read_notes
-            )  # what is forgotten on the word of a note that is gone stays forgotten
+            # By the notes as they are stored: a writer that is forgotten in error stays forgotten.
+            survey = await self._survey(self._read_notes)
             if survey.certificate.fault is not None:
                 raise UnavailableError(
                     f"nothing is pruned: {survey.certificate.fault}",
