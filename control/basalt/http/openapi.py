@@ -40,7 +40,6 @@ EVERYWHERE: tuple[type[errors.BasaltError], ...] = (
     errors.ThrottledError,
     errors.AuthenticationUnavailableError,
     errors.InternalError,
-    errors.CoordinatorUnavailableError,
     errors.UnavailableError,
 )
 WITH_A_BODY: tuple[type[errors.BasaltError], ...] = (
