@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -63,6 +64,16 @@ class Caller:
         reply = self._get(f"{place.target}{glue}json=true")
         return dict(reply.json()) if reply.headers.get("content-type") == "application/json" else {}
 
+    def wait_for_history(self) -> None:
+        """Return once the history has a place for each group: the server looks once a second, and what a page shows would change by it."""
+        groups = len(self.ask("GET", "/v1/admin/groups")["groups"])
+        for _ in range(300):
+            figures = [each["name"] for each in self.ask("GET", "/v1/admin/series")["figures"]]
+            if sum(name.startswith("lag_seconds:") for name in figures) >= groups:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"the history knows {figures}, and there are {groups} groups")
+
     def _get(self, target: str) -> Any:
         return self.server.ask("GET", target, headers={"Cookie": f"basalt={self.login}"})
 
@@ -80,6 +91,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
     found = Caller(server)
     found.session = fill(found.ask).session
     fill_access(found.ask)
+    found.wait_for_history()
     yield found
     server.kill()
 

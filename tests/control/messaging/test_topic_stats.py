@@ -286,7 +286,7 @@ async def test_the_newest_message_is_looked_for_a_page_at_a_time(monkeypatch: py
 
 
 async def test_topics_beyond_the_limit_are_forgotten_and_counted_again(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shop.topics.memory, "_limits", LogLimits(detailed=1))
+    monkeypatch.setattr(shop.topics.memory, "limits", LogLimits(detailed=1))
     for number in range(5):
         await shop.publish(A, "a" * number)
         await shop.publish(B, "b")
