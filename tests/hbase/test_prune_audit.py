@@ -12,7 +12,6 @@ from basalt.pruning import state
 from basalt.settings import Settings, TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, REPORT_KIND, RegionReport, RegionSnapshot
-from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import DeleteRange
 from basalt_spark.jobs.audits import TABLES
@@ -107,7 +106,7 @@ def test_the_audit_passes_after_a_prune_and_names_a_writer_that_was_forgotten_to
     (line,) = json.loads(checked.out)["writers_checked"]
     assert (line["writer"], line["message_rows"]) == (left, 1)
 
-    store = HBaseStore.open(hbase_tables.address, hbase_tables.prefix)
+    store = hbase_tables.open()
     try:
         system = SystemTable(store.table(SystemTable.name))
         state.archive(system, 1, [left])
