@@ -265,7 +265,7 @@ def environment() -> jinja2.Environment:
     found.filters.update(
         shown=text.shown, number=text.number, size=text.size, duration=text.duration, moment=text.moment, age=text.age, left=text.left,
         block=text.block, content=text.content, words=text.words, advice=text.advice, json=lambda value: json.encode(value).decode(),
-        anchor=lambda word: "".join(each if each.isalnum() else "-" for each in word.lower()), spark=spark,
+        anchor=text.anchor, spark=spark,
     )  # fmt: skip
     found.globals.update(
         asset={name: asset.path for name, asset in ASSETS.items()},

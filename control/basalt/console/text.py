@@ -116,6 +116,11 @@ def advice(given: str) -> Markup:
     )
 
 
+def anchor(name: str) -> str:
+    """The part of a link that leads to what has this name on a page."""
+    return "".join(each if each.isalnum() else "-" for each in name.lower())
+
+
 def words(name: str) -> str:
     """The name of a member of an answer, as people read it: externalWrites is external writes."""
     return shown(_HUMP.sub(lambda hump: f" {hump[0].lower()}", name.removesuffix("Ms").replace("_", " ")))

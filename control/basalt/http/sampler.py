@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from basalt.catalog.topics import TopicName, title_of
 from basalt.errors import BasaltError
 from basalt.groups.figures import Lag
 from basalt.http.metrics import Metrics
+from basalt.http.process_status import resident_bytes
 from basalt.http.services import Services
 from basalt.operations.inspection import why_hanging
 from basalt.operations.series.series import GROUPS_SHOWN_MAX, Observation
@@ -49,7 +48,6 @@ _KINDS = {("POST", _TOPIC + name): "publish" for name in _PUBLISHES} | {
     ("POST", _TOPIC + "groups/{group}/fetch"): "fetch",
 }
 _OK = 2  # the hundreds of a status
-_STATM = Path("/proc/self/statm")
 
 log = logging.getLogger("basalt.series")
 
@@ -215,8 +213,8 @@ class Sampler:
             "log_bytes": services.transactions.manager.log_length[1],
             "prune_held": 0 if pruned is None else pruned.held,
         }
-        with suppress(OSError, ValueError, IndexError):  # only Linux has it
-            found["memory_bytes"] = int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
+        if (memory_bytes := resident_bytes()) is not None:
+            found["memory_bytes"] = memory_bytes
         with suppress(BasaltError):  # while the manager reads its log
             found |= self._transactions(now_ms)
         return found | self._store_sizes(now_ms)
@@ -336,12 +334,4 @@ def _sum(durations: list[Durations]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*(each.counts for each in durations), strict=True))) or _NONE
 
 
-def _page_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 4_096
-
-
-_PAGE_BYTES = _page_bytes()
 _NONE = (0,) * (len(DURATION_BOUNDS_S) + 1)

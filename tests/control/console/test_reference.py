@@ -6,6 +6,7 @@ import click
 import pytest
 
 from basalt.cli.root import root as root_command
+from basalt.console.copy_lines import COMMANDS
 from basalt.console.pages.reference import FURTHER_COMMANDS, described
 from basalt.http.app import OPERATIONS
 from tests.control.console.conftest import BOOTSTRAP
@@ -57,6 +58,10 @@ def test_a_setting_is_found_with_its_value_origin_meaning_and_default(signed_in)
 def test_no_secret_is_on_it_and_who_may_not_inspect_sees_none(signed_in):
     assert BOOTSTRAP not in signed_in("ada", ("inspect", "cluster")).get(SETTINGS).body.decode()
     assert "token:eve may not inspect cluster" in signed_in("eve").page(SETTINGS).text
+
+
+def test_a_call_that_a_page_makes_has_its_command_in_one_place():
+    assert {key for key, template in COMMANDS.items() if template} & FURTHER_COMMANDS.keys() == set()
 
 
 @pytest.mark.parametrize(("method", "path"), FURTHER_COMMANDS)

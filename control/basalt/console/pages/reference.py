@@ -11,6 +11,7 @@ from typing import Any
 
 from basalt.access.needs import PUBLIC
 from basalt.api.bodies.operations import SettingInfo
+from basalt.console import text
 from basalt.console.call import Call
 from basalt.console.copy_lines import form_of
 from basalt.console.page import CONSOLE_PATH, PAGE_QUERY, Panel, Visit, text_query
@@ -30,32 +31,12 @@ FURTHER_COMMANDS: Mapping[tuple[str, str], str] = {
     ("POST", f"{_TOPIC}/store"): "publish {topic} --namespace {namespace} --tx {transaction}",
     ("POST", f"{_TOPIC}/poll"): "consume {topic} --namespace {namespace}",
     ("GET", _TOPIC): "topic show {topic} --namespace {namespace}",
-    ("GET", f"{_TOPIC}/stats"): "topic show {topic} --namespace {namespace}",
-    ("PUT", _TOPIC): "topic create {topic} --namespace {namespace}",
-    ("PATCH", f"{_TOPIC}/properties"): "topic update {topic} --namespace {namespace}",
-    ("DELETE", _TOPIC): "topic delete {topic} --namespace {namespace}",
-    ("POST", f"{_TOPIC}/truncate"): "topic truncate {topic} --namespace {namespace}",
     ("GET", f"{_TOPIC}/stable-end"): "topic range {topic} --namespace {namespace}",
-    ("GET", f"{_TOPIC}/markers"): "topic markers {topic} --namespace {namespace}",
     ("POST", f"{_TOPIC}/markers"): "topic watermark {topic} --namespace {namespace}",
-    ("GET", f"{_TOPIC}/holder"): "explain poll {topic} --namespace {namespace}",
     ("GET", f"{_TOPIC}/producers"): "topic producers list {topic} --namespace {namespace}",
     ("DELETE", f"{_TOPIC}/producers/{{producer}}"): "topic producers delete {topic} {producer} --namespace {namespace}",
-    ("GET", f"{_TOPIC}/messages"): "message peek {topic} --namespace {namespace}",
-    ("GET", f"{_TOPIC}/messages/{{message}}"): "message show {topic} {message} --namespace {namespace}",
-    ("GET", f"{_TOPIC}/groups"): "group list {topic} --namespace {namespace}",
     ("PUT", _GROUP): "group create {topic} {group} --namespace {namespace}",
-    ("PUT", f"{_GROUP}/options"): "group change {topic} {group} --namespace {namespace}",
-    ("GET", _GROUP): "group show {topic} {group} --namespace {namespace}",
-    ("DELETE", _GROUP): "group delete {topic} {group} --namespace {namespace}",
-    ("GET", f"{_GROUP}/members"): "group members {topic} {group} --namespace {namespace}",
-    ("GET", f"{_GROUP}/claims"): "group claims {topic} {group} --namespace {namespace}",
     ("POST", f"{_GROUP}/release"): "group release {topic} {group} --namespace {namespace}",
-    ("GET", f"{_GROUP}/messages"): "group messages {topic} {group} --namespace {namespace}",
-    ("POST", f"{_GROUP}/seek"): "group seek {topic} {group} --namespace {namespace}",
-    ("POST", f"{_GROUP}/pause"): "group pause {topic} {group} --namespace {namespace}",
-    ("POST", f"{_GROUP}/resume"): "group resume {topic} {group} --namespace {namespace}",
-    ("POST", f"{_GROUP}/unpark"): "group unpark {topic} {group} --namespace {namespace}",
     ("POST", "/v1/transactions"): "tx begin",
     ("GET", "/v1/transactions/{transaction}"): "tx show {transaction}",
     ("POST", "/v1/transactions/{transaction}/commit"): "tx commit {transaction}",
@@ -99,12 +80,12 @@ class Described:
     @property
     def anchor(self) -> str:
         """The part of a link that leads to it."""
-        return "".join(each if each.isalnum() else "-" for each in f"{self.method} {self.path}".lower())
+        return text.anchor(f"{self.method} {self.path}")
 
     def has(self, words: list[str]) -> bool:
         """Tell whether all of these words are somewhere in it."""
         names = " ".join(str(each["name"]) for each in self.parameters)
-        text = " ".join(
+        told = " ".join(
             (
                 self.method,
                 self.path,
@@ -117,7 +98,7 @@ class Described:
                 self.command,
             )
         )
-        return all(word in text.lower() for word in words)
+        return all(word in told.lower() for word in words)
 
 
 @route("GET", API_PATH, PUBLIC, query=(*PAGE_QUERY, text_query("q", "only calls with these words")))
