@@ -27,11 +27,11 @@ from basalt.console.views.charts import spark
 from basalt.http.asgi.inside import InsideCall
 from basalt.http.asgi.requests import JSON, Headers
 from basalt.http.asgi.responses import HTML, Response
+from basalt.http.asgi.responses import PAGES_PATH as CONSOLE_PATH
 from basalt.http.routes.route_table import Query, Request, flag, query, text_query
 from basalt.settings import Settings
 
 PANEL_NAMES_CHARS_MAX = 400  # of those that are asked for: a page has some ten
-CONSOLE_PATH = "/console"
 LOGIN_PATH = f"{CONSOLE_PATH}/login"
 TERMS_PATH = f"{CONSOLE_PATH}/terms"
 

@@ -35,13 +35,12 @@ from basalt.http.asgi.responses import (
     Response,
     encoded,
     internal_error,
+    is_page,
     json_response,
     log_access,
     log_slow,
-    problem_page,
-    problem_response,
     send_response,
-    wants_page,
+    told,
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import (
@@ -66,7 +65,7 @@ from basalt.transactions.codec import SnapshotBytes
 from basalt_engine.clock import STAGES
 
 # A browser whose login is over is sent to sign in again, and comes back. It forgets the login, or it would send it along there, too.
-PAGES_PATH, LOGIN_PAGE = "/console", "/console/login"
+LOGIN_PAGE = "/console/login"
 FORGET_LOGIN = {
     PLAIN_COOKIE: b"basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict",
     SECURE_COOKIE: b"__Host-basalt=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict; Secure",
@@ -251,7 +250,7 @@ class Frame:
 
     def _problem(self, request: Request, error: BasaltError) -> Response:
         self.metrics.refused(error)
-        if isinstance(error, UnauthenticatedError) and request.head.path.startswith(PAGES_PATH):
+        if isinstance(error, UnauthenticatedError) and is_page(request):
             return _sign_in_again(request)
         request.name_as_asked(error)
         return _told(request, error)
@@ -318,11 +317,7 @@ class _StageAnswer:
 
 
 def _told(request: Request, error: BasaltError) -> Response:
-    """The answer that tells the error: to a browser that asked for a page of the console, as one."""
-    has_pages = request.services.settings.console.enabled
-    if has_pages and request.head.path.startswith(PAGES_PATH) and wants_page(request):
-        return problem_page(error, request)
-    return problem_response(error, request.id)
+    return told(error, request, has_pages=request.services.settings.console.enabled)
 
 
 def _sign_in_again(request: Request) -> Response:

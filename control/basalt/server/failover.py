@@ -51,7 +51,6 @@ REST_S_MAX = 60.0
 
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
-CONSOLE_PATH = "/console"
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers takes one
 
@@ -106,7 +105,7 @@ class StandbyFrame:
             request.check()
             self._front.admit(request)
             answer = self._answers.get(request.head.path)
-            if self._is_page(request):
+            if self._settings.console.enabled and responses.is_page(request):
                 return self._page(request)
             if answer is None:
                 raise self._not_leader()
@@ -121,9 +120,7 @@ class StandbyFrame:
             return self._told(request, responses.internal_error())
 
     def _told(self, request: RequestHead, error: BasaltError) -> responses.Response:
-        if self._is_page(request) and responses.wants_page(request):
-            return responses.problem_page(error, request)
-        return responses.problem_response(error, request.id)
+        return responses.told(error, request, has_pages=self._settings.console.enabled)
 
     def _not_leader(self) -> NotLeaderError:
         url = self._leadership.leader_url
@@ -136,15 +133,11 @@ class StandbyFrame:
         error.leader_url = url
         return error
 
-    def _is_page(self, request: RequestHead) -> bool:
-        path = request.head.path
-        return self._settings.console.enabled and (path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/"))
-
     def _page(self, request: RequestHead) -> responses.Response:
         """A page of the console: this server's health, and the way to the leader."""
         from basalt.console.standby import StandbyHealth, standby_answer  # its templates take time to load, and memory
 
-        request.route = CONSOLE_PATH
+        request.route = responses.PAGES_PATH
         if request.head.method not in PAGE_METHODS:
             raise responses.method_not_allowed(request, PAGE_METHODS)
         leadership = self._leadership

@@ -28,6 +28,7 @@ CODED_AT_ONCE_BYTES_MAX = 1024 * 1024  # a larger answer is coded while it is se
 DETAIL_CHARS_MAX = 2_000  # a detail quotes input; it is for people, and no input is worth more of their screen
 ERROR_STATUS_MIN = 400
 TARGET_BYTES_MAX = 2_000  # of a request's target in the log
+PAGES_PATH = "/console"  # and what is below it
 WAITING = "?waitMs"  # behind the route of a call that waits for messages
 
 # A class without a line of its own has its parent's status.
@@ -222,9 +223,17 @@ def problem_page(error: errors.BasaltError, request: RequestHead) -> Response:
     return Response(told.status, body.encode(), HTML, [*headers, (b"content-security-policy", PROBLEM_POLICY.encode())])
 
 
-def wants_page(request: RequestHead) -> bool:
-    """Tell whether a browser asks for a page, rather than a program for an answer."""
-    return b"text/html" in request.headers.get(b"accept", b"")
+def is_page(request: RequestHead) -> bool:
+    """Tell whether it is a page of the console that is asked for, where the server has one."""
+    path = request.head.path
+    return path == PAGES_PATH or path.startswith(f"{PAGES_PATH}/")
+
+
+def told(error: errors.BasaltError, request: RequestHead, *, has_pages: bool) -> Response:
+    """The answer that tells the error: as a page to a browser that asks for one of the console, rather than to a program."""
+    if has_pages and is_page(request) and b"text/html" in request.headers.get(b"accept", b""):
+        return problem_page(error, request)
+    return problem_response(error, request.id)
 
 
 def internal_error() -> errors.InternalError:
