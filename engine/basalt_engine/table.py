@@ -11,7 +11,8 @@ Atomicity    A reader sees a row's columns as one write left them, never half of
 Durability   When a write returns, a crash of the process or of the machine loses nothing of it (where the store was
              opened to sync). When it raises `StoreError`, nothing was written; when it raises
              `UnknownOutcomeError`, it was written as a whole, in part (only where not atomic) or not at all.
-Leaders      Several processes may have the same HBase tables open, and one of them leads: see `Store.lead`.
+Owners       Several processes may have the same HBase tables open. One of them leads, and each shard has one owner: see `Store.lead`
+             and `Store.take`.
 Scans        A scan sees each row that was there when it began and was not deleted since; rows written after it began
              may or may not be seen. It never yields a row twice, nor out of order.
 Bytes        Keys are 1 to `KEY_BYTES_MAX` bytes; a row holds up to `COLUMNS_MAX` columns, whose names are 1 to 255 bytes.
@@ -180,10 +181,19 @@ class Store(Protocol):
         ...
 
     def lead(self, epoch: int) -> None:
-        """Write as the leader of this epoch, which is higher than any before, from now on.
+        """Write rows of no shard as the leader of this epoch, which is higher than any before, from now on.
 
-        Once it returns, no write of a lower epoch can take effect, not even one that was under way: it fails with
+        Once it returns, no leader's write of a lower epoch can take effect, not even one that was under way: it fails with
         `FencedError`. A store that only one process can have open has nobody to refuse.
+        """
+        ...
+
+    def take(self, epochs: Mapping[int, int]) -> None:
+        """Write rows of these shards under these epochs, each higher than any before of its shard, from now on.
+
+        Once it returns, no write under a lower epoch of its shard can take effect, as with `lead`; other shards notice
+        nothing. The key says which shard a row is of (`basalt_engine.shards`). A process that leads, or has taken a shard, gets
+        `FencedError` for a row of a shard that it has not taken; one that has done neither (a tool) may write any row.
         """
         ...
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from basalt.cluster import owners
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.retention import OnInvalid
+from basalt_engine.shards import SHARDS, Epochs
 from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.hbase.regions import RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.stamps import encode_fence
 from basalt_engine.stores.hbase.tables import REFRESH_INTERVAL, REPORT_INTERVAL, SALTED, CoprocessorJar
 from basalt_engine.system import VALUE, entry_key, seal, unseal
 from tests.hbase.mini_cluster import MiniCluster, NewTable, Region, wait_until
@@ -117,6 +120,12 @@ class BareInstallation:
         body = b'{"holder":"a","url":"http://a","epoch":%d,"expire_ms":0,"instance":""}' % epoch
         self.put_system("lease", "leader", seal(body))
 
+    def deal(self, shards: Epochs) -> None:
+        """Write the map of owners: these shards have these epochs, all others epoch 1."""
+        epochs = tuple(shards.get(shard, 1) for shard in range(SHARDS))
+        dealt = owners.OwnersMap(1, 1, ("a",), (0,) * SHARDS, epochs)
+        self.put_system(owners.KIND, owners.NAME, seal(dealt.encode()))
+
     @staticmethod
     def snapshot(
         *,
@@ -184,16 +193,27 @@ class BareInstallation:
 
     # Rows
 
-    def write(self, rows: Mapping[bytes, Mapping[bytes, bytes | None]], table: str = "message", epoch: int = 0) -> None:
-        """Write rows, as the leader of an epoch when one is named."""
-        attribute = ("basalt.epoch", epoch.to_bytes(8, "big")) if epoch else ("", b"")
+    def write(
+        self,
+        rows: Mapping[bytes, Mapping[bytes, bytes | None]],
+        table: str = "message",
+        epoch: int = 0,
+        shard: int | None = None,
+    ) -> None:
+        """Write rows under an epoch when one is named: of the leader, or of this shard's owner."""
+        attribute = ("", b"")
+        if shard is not None:
+            attribute = ("basalt.shard", shard.to_bytes(2, "big") + epoch.to_bytes(6, "big"))
+        elif epoch:
+            attribute = ("basalt.epoch", epoch.to_bytes(8, "big"))
         self.cluster.write(self.table(table), rows, *attribute)
 
-    def fence(self, epoch: int, table: str = "message") -> None:
-        """Fence each region off from lower epochs, as a new leader does."""
+    def fence(self, epoch: int, table: str = "message", shards: Epochs | None = None) -> None:
+        """Fence each region off from lower epochs, as a new leader does, or an owner that takes shards."""
+        fence = encode_fence(epoch, shards or {})
         for region in self.cluster.regions(self.table(table)):
             key = region.start or b"\0"
-            self.cluster.write(self.table(table), {key: {b"f": None}}, "basalt.fence", epoch.to_bytes(8, "big"))
+            self.cluster.write(self.table(table), {key: {b"f": None}}, "basalt.fence", fence)
 
     def regions(self, table: str = "message") -> list[Region]:
         """In key order."""

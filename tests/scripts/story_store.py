@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,9 @@ class StoryStore:
 
     def lead(self, epoch: int) -> None:
         self._inner.lead(epoch)
+
+    def take(self, epochs: Mapping[int, int]) -> None:
+        self._inner.take(epochs)
 
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)

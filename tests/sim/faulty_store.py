@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -82,6 +82,9 @@ class FaultyStore:
 
     def lead(self, epoch: int) -> None:
         self._inner.lead(epoch)
+
+    def take(self, epochs: Mapping[int, int]) -> None:
+        self._inner.take(epochs)
 
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)

@@ -7,11 +7,12 @@ has begun; and it wakes and takes calls. Nothing of either may ever be seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from basalt.server.wiring import open_services
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
+from basalt_engine.shards import every_shard
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
 from tests.sim.faulty_store import FaultyStore
@@ -35,7 +36,7 @@ class UnfencedStore(MemoryStore):
             table._store = made
         return made
 
-    def check_leader(self) -> None:
+    def check_owner(self, table: str, keys: Iterable[bytes]) -> None:
         """Whoever asks may write."""
 
 
@@ -100,6 +101,7 @@ class SharedWorld(World):
         self.epoch += 1
         handle = self.inner.another()
         handle.lead(self.epoch)
+        handle.take(every_shard(self.epoch))
         return StallingStore(handle, self.chances, fault_rate)
 
     async def _wire(self) -> Wired:

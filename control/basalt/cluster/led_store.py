@@ -13,7 +13,7 @@ nothing of this one's readers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -164,6 +164,9 @@ class LedStore:
 
     def lead(self, epoch: int) -> None:
         _within(self._term, lambda: self._inner.lead(epoch))
+
+    def take(self, epochs: Mapping[int, int]) -> None:
+        _within(self._term, lambda: self._inner.take(epochs))
 
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)

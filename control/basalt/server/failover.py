@@ -24,6 +24,7 @@ from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
+from basalt.cluster.owners import take_all
 from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.app import Frame, build_app
 from basalt.http.asgi import responses
@@ -291,6 +292,7 @@ class FailoverServer:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
             await StoreCalls(store).write(store.lead, term.epoch)
+            await StoreCalls(store).write(take_all, store, self.leadership.candidate.instance, term.epoch)
         except BaseException:
             store.close()
             raise

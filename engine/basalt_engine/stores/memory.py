@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from sortedcontainers import SortedDict
 
 from basalt_engine.errors import FencedError, InputError, RowExistsError, StoreError
+from basalt_engine.shards import check_epochs, row_shard
 from basalt_engine.table import (
     TABLE_NAMES,
     Columns,
@@ -82,7 +83,7 @@ class MemoryTable:
         check_key(key)
         check_columns(columns)
         with self._store.locked():
-            self._store.check_leader()
+            self._store.check_owner(self.name, [key])
             row = self._rows.get(key, {})
             if row.get(column) != expected:
                 return False
@@ -121,7 +122,9 @@ class MemoryTable:
     def _stage_range(self, rows: dict[bytes, Columns | None], mutation: DeleteRange) -> None:
         start, stop = mutation
         if start < stop:
-            rows.update(dict.fromkeys(self._rows.irange(start, stop, (True, False))))
+            found = list(self._rows.irange(start, stop, (True, False)))
+            self._store.check_owner(self.name, found)
+            rows.update(dict.fromkeys(found))
             rows.update({key: None for key in rows if start <= key < stop})
 
     def replace(self, rows: Mapping[bytes, Columns | None]) -> None:
@@ -141,12 +144,13 @@ def _narrowed(rows: Iterator[Row], columns: Sequence[bytes]) -> Iterator[Row]:
 
 
 class _Shared:
-    """The rows and the leader's epoch, shared by all handles of the same tables."""
+    """The rows, and the epochs of leader and shards, shared by all handles of the same tables."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.rows = {name: SortedDict() for name in TABLE_NAMES}
         self.epoch = 0  # of the newest leader
+        self.shards: dict[int, int] = {}  # epoch of the newest owner, by shard
 
 
 class MemoryStore:
@@ -164,6 +168,7 @@ class MemoryStore:
     def _open(self, shared: _Shared) -> None:
         self._shared = shared
         self._epoch = 0
+        self._shards: dict[int, int] = {}
         self._lock = shared.lock
         self._tables = {name: MemoryTable(name, self, rows) for name, rows in shared.rows.items()}
         self._closed = False
@@ -182,13 +187,35 @@ class MemoryStore:
                 raise FencedError(f"epoch {epoch} is over: the store's leader has epoch {self._shared.epoch}")
             self._epoch = self._shared.epoch = epoch
 
-    def check_leader(self) -> None:
-        """`FencedError` when another handle leads with a higher epoch; the caller has the lock.
+    def take(self, epochs: Mapping[int, int]) -> None:
+        """Write rows of these shards under these epochs; writes of other handles under lower ones are refused."""
+        check_epochs(epochs)
+        with self.locked():
+            for shard, epoch in epochs.items():
+                if epoch < self._shared.shards.get(shard, 0):
+                    raise FencedError(self._over(shard, epoch))
+            self._shards.update(epochs)
+            self._shared.shards.update(epochs)
 
-        A handle that never led is no leader's, and writes: else nobody could take the lease record over.
+    def _over(self, shard: int, epoch: int) -> str:
+        return f"epoch {epoch} of shard {shard} is over: its owner has epoch {self._shared.shards[shard]}"
+
+    def check_owner(self, table: str, keys: Iterable[bytes]) -> None:
+        """`FencedError` when another handle leads, or owns one of these rows, with a higher epoch; the caller has the lock.
+
+        A handle that never led and took no shard is no owner's, and writes: else nobody could take the lease record over.
         """
-        if 0 < self._epoch < self._shared.epoch:
-            raise FencedError(f"epoch {self._epoch} is over: the store's leader has epoch {self._shared.epoch}")
+        if not self._epoch and not self._shards:
+            return
+        for key in keys:
+            shard = row_shard(table, key)
+            if shard is None:
+                if 0 < self._epoch < self._shared.epoch:
+                    raise FencedError(f"epoch {self._epoch} is over: the store's leader has epoch {self._shared.epoch}")
+            elif shard not in self._shards:
+                raise FencedError(f"row {key.hex()} is of shard {shard}, which this server has not taken")
+            elif self._shards[shard] < self._shared.shards[shard]:
+                raise FencedError(self._over(shard, self._shards[shard]))
 
     def locked(self) -> threading.Lock:
         """The lock to hold while rows are read or changed; `StoreError` when the store is closed."""
@@ -213,8 +240,8 @@ class MemoryStore:
     def _apply(self, writes: Sequence[TableWrite]) -> None:
         staged: dict[MemoryTable, dict[bytes, Columns | None]] = {}
         with self.locked():
-            self.check_leader()
             for name, mutations in writes:
+                self.check_owner(name, (each.key for each in mutations if not isinstance(each, DeleteRange)))
                 table = self.table(name)
                 staged[table] = table.staged(mutations, staged.get(table, {}))
             for table, rows in staged.items():

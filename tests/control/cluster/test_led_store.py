@@ -18,6 +18,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "check_and_write": lambda store: store.table("message").check_and_write(b"k", b"c", b"v", {b"c": b"late"}),
     "delete_range": lambda store: store.table("message").write([DeleteRange(b"a", b"z")]),
     "lead": lambda store: store.lead(7),
+    "take": lambda store: store.take({5: 7}),
 }
 
 

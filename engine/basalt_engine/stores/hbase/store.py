@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError, StoreError
+from basalt_engine.shards import SHARDED_TABLES, Epochs
 from basalt_engine.stores.hbase.gateway import (
     CONNECT_TIMEOUT_MS,
     ConnectionPool,
@@ -21,15 +23,17 @@ from basalt_engine.stores.hbase.gateway import (
 from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import WRITER_TABLES, Region
 from basalt_engine.stores.hbase.scan import Prefetcher
-from basalt_engine.stores.hbase.table import HBaseTable, Timestamps, WriteProgress
+from basalt_engine.stores.hbase.stamps import Stamps, encode_fence
+from basalt_engine.stores.hbase.table import HBaseTable, WriteProgress
 from basalt_engine.stores.hbase.tables import own_coprocessor, table_name
 from basalt_engine.stores.hbase.thrift2 import Thrift2, read_regions
 from basalt_engine.table import TABLE_NAMES, TableWrite, check_table
 
-EPOCH = b"basalt.epoch"
-FENCE = b"basalt.fence"
 FIRST_KEY = b"\0"  # in the region that has no start key
 FENCE_ROUNDS_MAX = 20  # regions that split while they are fenced turn up in the next round
+# Regions are fenced so many at a time: a table of 256 takes a tenth of a second. Fewer than the connections for writes, so that other
+# shards' writes go on.
+FENCES_MAX = 8
 DESCRIBE_TIMEOUT_MS = 10_000  # of the master, which has a table's descriptor in memory
 PREFETCH_THREADS_MAX = 8  # the salt buckets of a topic are read side by side by as many
 READ_CONNECTIONS_MAX = 32  # a server has 24 threads that read, and the store 8 that fetch ahead
@@ -61,13 +65,10 @@ class HBaseStore:
         self.applies_retention = applies_retention  # as Basalt's coprocessor does
         self._reads = reads
         self._writes = writes
-        self._epoch = 0
-        self._timestamps = Timestamps((clock or SystemClock()).now_ms)
+        self._stamps = Stamps((clock or SystemClock()).now_ms)
         self._prefetcher = Prefetcher(PREFETCH_THREADS_MAX)
         self._tables = {
-            name: HBaseTable(
-                name, table_name(prefix, name), reads, writes, self._timestamps, self._prefetcher, self._attributes
-            )
+            name: HBaseTable(name, table_name(prefix, name), reads, writes, self._stamps, self._prefetcher)
             for name in TABLE_NAMES
         }
 
@@ -116,25 +117,30 @@ class HBaseStore:
         for name, mutations in writes:
             self.table(name).apply(mutations, progress)
 
-    def _attributes(self) -> dict[bytes, bytes]:
-        return {EPOCH: self._epoch.to_bytes(8, "big")} if self._epoch else {}
-
     def lead(self, epoch: int) -> None:
         """Write as the leader of this epoch; each region refuses lower ones from when it has this one's fence."""
-        self._timestamps.lead(epoch)
-        self._epoch = epoch
-        for table in self._tables.values():
-            self._fence(table, epoch)
+        self._fence(TABLE_NAMES, encode_fence(epoch, {}))
+        self._stamps.lead(epoch)
 
-    def _fence(self, table: HBaseTable, epoch: int) -> None:
+    def take(self, shards: Epochs) -> None:
+        """Write to these shards under these epochs; each region refuses lower ones from when it has this fence."""
+        self._fence(SHARDED_TABLES, encode_fence(0, shards))
+        self._stamps.take(shards)
+
+    def _fence(self, tables: Sequence[str], fence: bytes) -> None:
+        with ThreadPoolExecutor(FENCES_MAX, thread_name_prefix="basalt-fence") as threads:
+            for name in tables:
+                self._fence_table(threads, self.table(name), fence)
+
+    def _fence_table(self, threads: ThreadPoolExecutor, table: HBaseTable, fence: bytes) -> None:
         fenced: set[bytes] = set()
         for _ in range(FENCE_ROUNDS_MAX):
             regions = [region for region in self.regions(table.name) if region.name not in fenced]
             if not regions:
                 return
-            for region in regions:
-                table.fence(region.start or FIRST_KEY, {FENCE: epoch.to_bytes(8, "big")})
-                fenced.add(region.name)
+            for _ in threads.map(lambda region: table.fence(region.start or FIRST_KEY, fence), regions):
+                pass  # one that fails raises
+            fenced.update(region.name for region in regions)
         raise InputError(f"the regions of table {table.hbase_name} change faster than they can be fenced")
 
     def regions(self, name: str) -> list[Region]:

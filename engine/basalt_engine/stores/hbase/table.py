@@ -3,22 +3,15 @@
 Neighbouring puts are one call, and so are neighbouring deletes; all other mutations are a call each. HBase may write the
 rows of one call in any order, so a call holds a row's puts as one, and never a put and a delete.
 
-HBase orders the versions of a cell, and what a delete hides, by timestamps. Were these left to the region servers, a put
-in the same millisecond as a delete would vanish behind it. So would a put over a cell that another server wrote with its
-clock ahead, as happens when a region moves. So the store gives each write its own timestamp: the epoch of the leader in
-the upper bits, a number that grows with every write in the lower ones. A later leader writes above all earlier ones,
-whatever the clocks say. Within an epoch the number starts at the time in milliseconds, so that a process that never led
-(a tool, or a server that is about to take the lease) follows the one before it too.
-
-A timestamp is taken before its write is sent, and a conditional put is judged when it arrives. If a plain write of the
-same row were under way meanwhile, with a higher or lower timestamp, the outcome could be one that no order of the two
-explains. So a conditional put runs alone.
+Each mutation has a stamp (see `stamps`). Its timestamp is taken before the write is sent, and a conditional put is judged when it
+arrives. If a plain write of the same row were under way meanwhile, with a higher or lower timestamp, the outcome could be one
+that no order of the two explains. So a conditional put runs alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +19,7 @@ from typing import Any
 from basalt_engine.errors import FencedError, InputError, RowExistsError, StoreError, UnknownOutcomeError
 from basalt_engine.stores.hbase.gateway import Gateway, types
 from basalt_engine.stores.hbase.scan import Prefetcher, RowSize, Scan, Span, columns_of, estimated_bytes
+from basalt_engine.stores.hbase.stamps import FENCE, Stamp, Stamps
 from basalt_engine.table import (
     KEY_BYTES_MAX,
     Columns,
@@ -43,8 +37,6 @@ from basalt_engine.table import (
 
 DELETE_ROWS = 1_000  # of a range: keys of one scan, deletes of one call
 KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"
-TIME_BITS = 42  # milliseconds until the year 2109
-EPOCH_MAX = (1 << (63 - TIME_BITS)) - 2  # a timestamp is a signed 64-bit number, and HBase keeps the highest for itself
 FAMILY = b"m"
 SYNC_WAL = types.TDurability.SYNC_WAL  # whatever the table's default is
 
@@ -53,8 +45,6 @@ CELL_OVERHEAD_BYTES = 64  # HBase counts a cell's key, its family, its timestamp
 ROW_BYTES_MAX = 32 << 20  # a gateway takes calls of 100 MiB, but holds each several times in a heap of 1 GiB
 CALL_BYTES_MAX = 4 << 20  # a larger row goes alone; more at once is no faster, and the gateway holds it all
 CALL_ROWS_MAX = 1_000
-
-Attributes = Mapping[bytes, bytes]
 
 
 class HBaseTable:
@@ -66,18 +56,16 @@ class HBaseTable:
         hbase_name: str,
         reads: Gateway,
         writes: Gateway,
-        timestamps: Timestamps,
+        stamps: Stamps,
         prefetcher: Prefetcher,
-        attributes: Callable[[], Attributes],
     ) -> None:
         self.name = name
         self.hbase_name = hbase_name
         self._table = hbase_name.encode()
         self._reads = reads
         self._writes = writes  # a write reads through it too, so that readers who hold all their connections do not hold up writers
-        self._timestamps = timestamps
+        self._stamps = stamps
         self._prefetcher = prefetcher
-        self._attributes = attributes  # that each mutation carries
         self._write_lock = SharedWriteLock()
         self._row_size = RowSize()
         self._part_size = RowSize()  # of rows that come with some of their columns
@@ -131,19 +119,21 @@ class HBaseTable:
         """The row's cells. Timestamps given from now on are above theirs."""
         found: list[Any] = self._writes.read("get", self._table, _gateway_get(key, names)).columnValues
         for cell in found:
-            self._timestamps.saw(cell.timestamp)
+            self._stamps.saw(self.name, key, cell.timestamp)
         return found
 
     def _put_if(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
         """Put the columns if the column has the expected value. HBase takes an empty value for an absent one."""
-        timestamp = self._timestamps.next()
-        put = gateway_put(key, columns, timestamp, self._attributes())
+        stamp = self._stamps.one(self.name, key)
+        put = gateway_put(key, columns, stamp)
         condition = (self._table, key, FAMILY, column, expected, put)
         try:
             # The gateway tries again by itself when a region server's answer gets lost, and then finds what it put.
-            return bool(self._writes.write_once("checkAndPut", *condition)) or self._is_put(key, columns, timestamp)
+            return bool(self._writes.write_once("checkAndPut", *condition)) or self._is_put(
+                key, columns, stamp.timestamp
+            )
         except UnknownOutcomeError:
-            if self._is_put(key, columns, timestamp):
+            if self._is_put(key, columns, stamp.timestamp):
                 return True
             raise
 
@@ -181,8 +171,8 @@ class HBaseTable:
 
     def _put_rows(self, puts: Sequence[Put]) -> None:
         with self._write_lock.plain():
-            timestamp, attributes = self._timestamps.next(), self._attributes()
-            sent = [gateway_put(key, columns, timestamp, attributes) for key, columns in puts]
+            stamps = self._stamps.of(self.name, [put.key for put in puts])
+            sent = [gateway_put(*put, stamp) for put, stamp in zip(puts, stamps, strict=True)]
             if len(sent) == 1:
                 self._writes.write("put", self._table, sent[0], rows=1)
             else:
@@ -190,8 +180,8 @@ class HBaseTable:
 
     def _delete(self, step: Deletes) -> None:
         with self._write_lock.plain():
-            timestamp, attributes = self._timestamps.next(), self._attributes()
-            sent = [gateway_delete(mutation, timestamp, attributes) for mutation in step.deletes]
+            stamps = self._stamps.of(self.name, [mutation.key for mutation in step.deletes])
+            sent = [gateway_delete(*each) for each in zip(step.deletes, stamps, strict=True)]
             self._writes.write("deleteMultiple", self._table, sent, rows=len(sent))
 
     def _delete_rows(self, span: DeleteRange, progress: WriteProgress) -> None:
@@ -207,15 +197,15 @@ class HBaseTable:
                 return
             left = left.after(keys[-1])
 
-    def fence(self, key: bytes, attributes: Attributes) -> None:
-        """Delete a column that no row has, with attributes for the region that the key lies in."""
-        fence = types.TDelete(
+    def fence(self, key: bytes, fence: bytes) -> None:
+        """Delete a column that no row has, with a fence for the region that the key lies in."""
+        delete = types.TDelete(
             row=key,
             columns=[types.TColumn(family=FAMILY, qualifier=b"f")],
             deleteType=types.TDeleteType.DELETE_COLUMNS,
-            attributes=attributes,
+            attributes={FENCE: fence},
         )
-        self._writes.write("deleteSingle", self._table, fence, rows=1)
+        self._writes.write("deleteSingle", self._table, delete, rows=1)
 
 
 def _gateway_get(key: bytes, names: Iterable[bytes] | None = None) -> Any:
@@ -335,55 +325,27 @@ def _row_bytes(key: bytes, columns: Columns) -> int:
     return sum(len(key) + len(name) + len(value) + CELL_OVERHEAD_BYTES for name, value in columns.items())
 
 
-def gateway_put(key: bytes, columns: Columns, timestamp: int, attributes: Attributes) -> Any:
+def gateway_put(key: bytes, columns: Columns, stamp: Stamp) -> Any:
     """The gateway's put of these columns."""
     cells = [types.TColumnValue(family=FAMILY, qualifier=name, value=value) for name, value in columns.items()]
     return types.TPut(
-        row=key, columnValues=cells, timestamp=timestamp, attributes=attributes or None, durability=SYNC_WAL
+        row=key, columnValues=cells, timestamp=stamp.timestamp, attributes=stamp.attributes or None, durability=SYNC_WAL
     )
 
 
-def gateway_delete(mutation: Delete, timestamp: int, attributes: Attributes) -> Any:
+def gateway_delete(mutation: Delete, stamp: Stamp) -> Any:
     """The gateway's delete of the row, or of its named columns: of all versions up to the timestamp."""
     columns = None
     if mutation.columns is not None:
-        columns = [types.TColumn(family=FAMILY, qualifier=name, timestamp=timestamp) for name in mutation.columns]
+        columns = [types.TColumn(family=FAMILY, qualifier=name, timestamp=stamp.timestamp) for name in mutation.columns]
     return types.TDelete(
         row=mutation.key,
         columns=columns,
-        timestamp=timestamp,
+        timestamp=stamp.timestamp,
         deleteType=types.TDeleteType.DELETE_COLUMNS,
-        attributes=attributes or None,
+        attributes=stamp.attributes or None,
         durability=SYNC_WAL,
     )
-
-
-class Timestamps:
-    """Gives each write of this process a timestamp above all that it gave or saw before."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._lock = threading.Lock()
-        self._last = 0
-        self._base = 0
-
-    def lead(self, epoch: int) -> None:
-        """From now on give timestamps above all that leaders of lower epochs can have given."""
-        if not 0 <= epoch <= EPOCH_MAX:
-            raise InputError(f"epoch {epoch} is out of range; the highest is {EPOCH_MAX}")
-        with self._lock:
-            self._base = epoch << TIME_BITS
-
-    def next(self) -> int:
-        """The next write's timestamp."""
-        with self._lock:
-            self._last = max(self._last + 1, self._base + self._now_ms())
-            return self._last
-
-    def saw(self, timestamp: int) -> None:
-        """Stay above a timestamp that another process wrote."""
-        with self._lock:
-            self._last = max(self._last, timestamp)
 
 
 class SharedWriteLock:

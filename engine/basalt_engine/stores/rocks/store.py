@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -147,6 +147,9 @@ class RocksStore:
 
     def lead(self, epoch: int) -> None:
         """The lock on the data directory keeps every other process out, so there is nobody to refuse."""
+
+    def take(self, epochs: Mapping[int, int]) -> None:
+        """Nor is there anybody else who could have had these shards."""
 
     def checkpoint(self, directory: Path) -> None:
         """Write a copy of all tables into a new directory, which can be opened as a data directory.

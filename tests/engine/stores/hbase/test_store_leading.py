@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import basalt_engine.stores.hbase.gateway as gateway_module
 import basalt_engine.stores.hbase.store as store_module
 from basalt_engine.errors import CorruptionError, FencedError, InputError, StoreError, UnknownOutcomeError
+from basalt_engine.shards import SHARDED_TABLES, every_shard, shard_of
 from basalt_engine.stores.hbase.gateway import NoTableError, refused_read, refused_write
 from basalt_engine.stores.hbase.regions import Region, find_hole
+from basalt_engine.stores.hbase.stamps import FENCE, SHARD, encode_fence
+from basalt_engine.stores.hbase.store import FENCES_MAX
 from basalt_engine.stores.hbase.table import CELL_BYTES_MAX
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put, TableWrite
 from tests.engine.stores.hbase.fake_gateway import nothing
@@ -17,6 +22,8 @@ FENCED = (
     "org.apache.hadoop.hbase.DoNotRetryIOException: FencedException: basalt fenced: region epoch 7 is above 6\n"
     "\tat io.basalt.hbase.fence.Fence.check(Fence.java:1)"
 )
+ORDERS = b"\0shop:orders:"  # a row of this topic
+ORDERS_SHARD = shard_of(ORDERS[1:])
 # As HBase 2.6.1 wrote it for the region of keys from 01 to 02.
 REGION_INFO = bytes.fromhex(
     "50425546 08d2f8af8aa034 1216 0a07 64656661756c74 120b 68316d2e6d657373616765 1a0101 220102 2800 3000 3800"
@@ -52,11 +59,7 @@ def regions(fake):
 
 
 def fences(fake):
-    return [
-        (table, int.from_bytes(found[b"basalt.fence"]))
-        for _, table, found in fake.handler.attributes
-        if b"basalt.fence" in found
-    ]
+    return [(table, found[FENCE]) for _, table, found in fake.handler.attributes if FENCE in found]
 
 
 def test_regions_are_read_from_meta_without_those_that_were_split(fake, store, regions):
@@ -110,11 +113,51 @@ def test_a_hole_between_regions_is_found():
 
 def test_whoever_leads_sends_a_fence_to_each_region(fake, store, regions):
     store.lead(7)
+    fence = encode_fence(7, {})
     assert sorted(fences(fake)) == sorted(
-        [(f"t.{name}".encode(), 7) for name in TABLE_NAMES[1:]] + [(b"t.message", 7)] * 3
+        [(f"t.{name}".encode(), fence) for name in TABLE_NAMES[1:]] + [(b"t.message", fence)] * 3
     )
     fenced_rows = {key for key, _ in fake.handler.tables[b"t.message"].deleted}
     assert fenced_rows == {b"\0", b"\x01", b"\x01,"}
+
+
+def test_whoever_takes_shards_sends_a_fence_to_each_region_that_may_hold_their_rows(fake, store, regions):
+    store.take({3: 5, 4: 5, 9: 2})
+    fence = encode_fence(0, {3: 5, 4: 5, 9: 2})
+    assert sorted(fences(fake)) == sorted(
+        [(f"t.{name}".encode(), fence) for name in SHARDED_TABLES[1:]] + [(b"t.message", fence)] * 3
+    )
+
+
+def test_so_many_fences_are_under_way_at_a_time(fake, store, monkeypatch):
+    """The others wait, and the fake answers them all."""
+    for number in range(3 * FENCES_MAX):
+        start = b"%02d" % number if number else b""
+        add_region(fake, "message", start, b"%02d" % (number + 1), number)
+    under_way, most, lock, fence = set(), [0], threading.Lock(), store.table("message").fence
+
+    def counted(start, value):
+        with lock:
+            under_way.add(start)
+            most.append(len(under_way))
+        fence(start, value)
+        with lock:
+            under_way.discard(start)
+
+    monkeypatch.setattr(store.table("message"), "fence", counted)
+    store.take(every_shard(1))
+    assert len(fences(fake)) == 3 * FENCES_MAX
+    assert max(most) <= FENCES_MAX
+
+
+def test_a_fence_that_one_region_refuses_takes_no_shard(fake, store, regions):
+    store.take({ORDERS_SHARD: 5})
+    fake.fail("deleteSingle", f"refuse:{FENCED}")
+    with pytest.raises(FencedError):
+        store.take({ORDERS_SHARD: 6})
+    del fake.handler.attributes[:]
+    store.table("message").write([Put(ORDERS, {b"v": b"1"})])
+    assert fake.handler.attributes[-1][2] == {SHARD: ORDERS_SHARD.to_bytes(2) + (5).to_bytes(6)}
 
 
 def test_a_region_that_splits_while_it_is_fenced_is_fenced_in_its_daughters(fake, store):
@@ -175,6 +218,21 @@ def test_each_mutation_carries_the_epoch_once_the_store_leads(fake, store, regio
     table.write([DeleteRange(b"b", b"c")])
     table.check_and_write(b"i", b"v", b"1", {b"v": b"2"})
     assert [found for _, _, found in fake.handler.attributes] == [{b"basalt.epoch": (7).to_bytes(8, "big")}] * 6
+
+
+def test_each_mutation_of_a_topic_carries_its_shard_and_the_epoch_under_which_that_was_taken(fake, store, regions):
+    store.lead(7)
+    store.take({ORDERS_SHARD: 3})
+    del fake.handler.attributes[:]
+    table = store.table("message")
+    table.write([Put(ORDERS, {b"v": b"1"}), Delete(ORDERS), Insert(ORDERS, {b"v": b"1"})])
+    table.check_and_write(ORDERS, b"v", b"1", {b"v": b"2"})
+    table.write([DeleteRange(ORDERS, ORDERS + b"\xff")])
+    own = {b"basalt.shard": ORDERS_SHARD.to_bytes(2, "big") + (3).to_bytes(6, "big")}
+    assert [found for _, _, found in fake.handler.attributes] == [own] * 5
+    with pytest.raises(FencedError, match="has not taken"):
+        table.write([Put(b"\0shop:bills:", {b"v": b"1"})])
+    assert len(fake.handler.attributes) == 5
 
 
 @pytest.mark.parametrize("mutation", [Put(b"a", {b"v": b"1"}), Delete(b"a"), Insert(b"a", {b"v": b"1"})])

@@ -1,4 +1,4 @@
-"""What is written over what: timestamps, whatever the clocks say, and conditional puts among plain ones."""
+"""What is written over what, whatever the clocks say, and conditional puts among plain ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from basalt_engine.stores.hbase.gateway import ConnectionPool
 from basalt_engine.stores.hbase.table import (
     CALL_BYTES_MAX,
     CALL_ROWS_MAX,
-    EPOCH_MAX,
-    TIME_BITS,
     Deletes,
     Puts,
     SharedWriteLock,
-    Timestamps,
     steps,
 )
 from basalt_engine.table import Delete, DeleteRange, Insert, Put
 from tests.engine.stores.hbase.conftest import open_store
 from tests.engine.stores.hbase.fake_gateway import HANG_S, Held
-from tests.vector_lines import cases
 
 
 @pytest.fixture
@@ -33,39 +29,6 @@ def second(fake, clock):
     store = open_store(fake, pool, clock)
     yield store
     store.close()
-
-
-def test_each_write_has_a_timestamp_above_the_last_one_even_when_the_clock_stands_or_goes_back(clock):
-    timestamps = Timestamps(clock.now_ms)
-    found = [timestamps.next(), timestamps.next()]
-    clock.step(1_000)
-    found += [timestamps.next(), timestamps.next()]
-    assert found == sorted(set(found))
-
-
-def test_a_later_leader_writes_above_every_earlier_one(clock):
-    former, later = Timestamps(clock.now_ms), Timestamps(lambda: 0)
-    former.lead(4)
-    clock.step((1 << TIME_BITS) - 1_000)  # as far ahead as a clock can be
-    last = former.next()
-    later.lead(5)
-    assert later.next() > last
-
-
-@pytest.mark.parametrize(("data", "meaning"), cases("hbase-timestamps"))
-def test_a_timestamp_is_made_of_the_epoch_and_a_number(data, meaning):
-    timestamps = Timestamps(lambda: meaning["number"])
-    timestamps.lead(meaning["epoch"])
-    assert timestamps.next().to_bytes(8) == data
-
-
-def test_timestamps_stay_what_hbase_can_hold(clock):
-    timestamps = Timestamps(clock.now_ms)
-    timestamps.lead(EPOCH_MAX)
-    assert 0 < timestamps.next() < (1 << 63) - 1
-    for epoch in (-1, EPOCH_MAX + 1):
-        with pytest.raises(InputError):
-            timestamps.lead(epoch)
 
 
 @pytest.mark.parametrize("key", [b"k", b"k2"])

@@ -1,6 +1,8 @@
 package io.basalt.hbase.fence;
 
 import io.basalt.hbase.format.BigEndian;
+import io.basalt.hbase.format.CorruptionException;
+import io.basalt.hbase.format.Floors;
 import io.basalt.hbase.knowledge.Refresher;
 import java.io.IOException;
 import java.io.InterruptedIOException;
@@ -16,25 +18,26 @@ import org.apache.hadoop.hbase.client.Mutation;
 import org.apache.hadoop.hbase.regionserver.MiniBatchOperationInProgress;
 
 /**
- * The lowest epoch that may still write to one region. A leader's mutations carry its epoch; a new leader sends each
- * region a fence before it writes anything.
+ * The lowest epochs that may still write to one region: of each shard's owner, and of the leader for rows of no shard.
+ * Each mutation carries its shard and the epoch under which its owner has it, or the leader's epoch; a new owner or
+ * leader sends each region a fence before it writes anything.
  *
- * <p><b>Promise.</b> Once a fence of epoch e has returned to its caller, no mutation with a lower epoch takes effect in
- * the region's key range any more, wherever the region is served from then on.
+ * <p><b>Promise.</b> Once a fence of epoch e has returned to its caller, no mutation of the fenced shards (or leader)
+ * with a lower epoch takes effect in the region's key range any more, wherever the region is served from then on.
+ * Mutations of other shards notice nothing: they are neither refused nor waited for.
  *
  * <p><b>Within this server.</b> HBase calls {@code preBatchMutate} with the row locks and the updates lock held,
- * before anything is written to the log or to memory. There {@link #enter} compares the epoch and notes the batch as
+ * before anything is written to the log or to memory. There {@link #enter} compares the epochs and notes the batch as
  * in flight, both under one lock; {@link #leave} removes the note in {@code postBatchMutateIndispensably}, which
  * follows once the batch is applied and visible, and also when it failed, in {@code preBatchMutate} itself too. It
  * comes once per mini-batch, with the object that {@code preBatchMutate} got, however many a large batch is split
- * into; a conditional write is a mini-batch like any other. A fence raises the epoch under the same lock, then waits.
- * A batch of a lower epoch has either taken that lock before it, and is waited for, or takes it after it, and is
- * refused.
+ * into; a conditional write is a mini-batch like any other. A fence raises the floors under the same lock, then waits.
+ * A batch below it has either taken that lock before it, and is waited for, or takes it after it, and is refused.
  *
  * <p><b>No deadlock.</b> The fence waits in {@code preDelete}, where its handler holds neither a row lock nor the
  * updates lock, so that flushes go on. A batch is noted only when it has all its locks, so no batch that is waited
  * for waits itself for a lock of this handler; this is true even of a fence in a conditional write, which holds a row
- * lock. The wait is bounded; the caller tries again, and the epoch stays raised.
+ * lock. The wait is bounded; the caller tries again, and the floors stay raised.
  *
  * <p><b>A server that has lost the region</b> without knowing it, while it was paused, would promise for a region
  * that is served elsewhere. Therefore the fence's delete is not bypassed: it goes through the log, whose sync fails
@@ -42,10 +45,10 @@ import org.apache.hadoop.hbase.regionserver.MiniBatchOperationInProgress;
  * opening.
  *
  * <p><b>A region that was just opened</b> (moved, split, merged, recovered) lets in no mutation with an epoch before
- * it has learnt the epoch of the leader's lease, from a read that began after its opening. The lease is written
- * before the first fence is sent, so whoever opens after a fence of e reads e or more. What the former server had
+ * it has learnt the epochs of the leader's lease and of the map of owners, from reads that began after its opening.
+ * Both are written before their fences are sent, so whoever opens after a fence of e reads e or more. What the former server had
  * logged is replayed before the opening, and so before any fence that reaches this region. A fence is honoured at
- * once, but it does not replace that read: it may be the late fence of a leader whose term is over, too.
+ * once, but it does not replace that read: it may be the late fence of an owner whose time is over, too.
  *
  * <p>Mutations without an epoch pass: nobody who writes without one can be told apart.
  */
@@ -55,17 +58,18 @@ public final class Fence {
 
   static final String FENCE = "basalt.fence";
   static final String EPOCH = "basalt.epoch";
+  static final String SHARD = "basalt.shard";
 
   /** Well below HBase's 60 s for a remote call; a batch takes milliseconds, or as long as a log sync hangs. */
   static final long FENCE_WAIT_MS = 10_000;
 
-  /** The lease is read as soon as a region opens; it takes longer only when the system table is not served. */
-  static final long LEASE_WAIT_MS = 5_000;
+  /** The rows are read as soon as a region opens; it takes longer only when the system table is not served. */
+  static final long LEARN_WAIT_MS = 5_000;
 
-  /** Handlers of a server that may wait for the lease at a time: fewer than it has, so that reads go on. */
-  private static final int LEASE_WAITERS_MAX = 8;
+  /** Handlers of a server that may wait for these rows at a time: fewer than it has, so that reads go on. */
+  private static final int LEARNERS_MAX = 8;
 
-  private static final Semaphore LEASE_WAITERS = new Semaphore(LEASE_WAITERS_MAX);
+  private static final Semaphore LEARNERS = new Semaphore(LEARNERS_MAX);
 
   /** A batch that took longer keeps the time at which it was let in: the hour that covers clocks has room for this. */
   public static final long SLOW_BATCH_MS = 600_000;
@@ -75,7 +79,7 @@ public final class Fence {
   private final long openedNanos = System.nanoTime();
   private final InFlightBatches inFlight = new InFlightBatches();
   // Both guarded by inFlight's lock where they change; read without it only to find out early.
-  private volatile long epoch;
+  private volatile Floors floors = Floors.NONE;
   private volatile boolean learnt;
   private volatile SlowBatch slow;
 
@@ -100,33 +104,34 @@ public final class Fence {
   }
 
   /**
-   * The hook before a single mutation, outside all locks: carries out a fence, and learns the epoch where one is asked.
+   * The hook before a single mutation, outside all locks: carries out a fence, and learns the epochs where one is asked.
    *
-   * @param refresher who reads the leader's lease; null when the coprocessor could not start
+   * @param refresher who reads the lease and the map of owners; null when the coprocessor could not start
    */
   public void before(Mutation mutation, Refresher refresher) throws IOException {
     byte[] fence = mutation.getAttribute(FENCE);
     if (fence != null) {
-      raise(epochOf(FENCE, fence));
+      raise(floorsOf(fence));
     }
-    if (!learnt && mutation.getAttribute(EPOCH) != null) {
+    if (!learnt && (mutation.getAttribute(SHARD) != null || mutation.getAttribute(EPOCH) != null)) {
       learn(refresher);
     }
   }
 
   /** The hook before a mini-batch, within its locks: refuses it, or notes it as in flight. */
   public void enter(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
-    long lowest = lowestEpoch(batch);
+    Claims claims = claims(batch);
     synchronized (inFlight) {
-      if (lowest != InFlightBatches.NO_EPOCH) {
-        if (lowest < epoch) {
-          throw fenced("epoch " + lowest + " is over here since epoch " + epoch);
+      if (claims.any()) {
+        String over = claims.whyOver(floors);
+        if (over != null) {
+          throw fenced(over);
         }
         if (!learnt) {
-          throw new IOException("basalt: the region does not know the leader's epoch yet; try again");
+          throw new IOException("basalt: the region does not know yet who may write; try again");
         }
       }
-      inFlight.begin(batch, lowest, clockMs.getAsLong());
+      inFlight.begin(batch, claims, clockMs.getAsLong());
     }
   }
 
@@ -160,17 +165,18 @@ public final class Fence {
     }
   }
 
-  private void raise(long fence) throws IOException {
+  private void raise(Floors fence) throws IOException {
     synchronized (inFlight) {
-      if (fence < epoch) {
-        throw fenced("a fence of epoch " + fence + ", but epoch " + epoch + " leads here");
+      String tooLow = floors.whyTooLow(fence);
+      if (tooLow != null) {
+        throw fenced(tooLow);
       }
-      epoch = fence;
+      floors = floors.raisedTo(fence);
     }
     try {
       if (!inFlight.awaitNoneBelow(fence, fenceWaitMs)) {
         throw new IOException(
-            "basalt: writes below epoch " + fence + " are still under way after " + fenceWaitMs + " ms; try again");
+            "basalt: writes below a fence are still under way after " + fenceWaitMs + " ms; try again");
       }
     } catch (InterruptedException interrupted) {
       throw interruption(interrupted);
@@ -181,37 +187,54 @@ public final class Fence {
     if (refresher == null) {
       throw new IOException("basalt: the region's coprocessor did not start; see the region server's log");
     }
-    if (!LEASE_WAITERS.tryAcquire()) {
-      throw new IOException("basalt: too many regions wait for the leader's epoch; try again");
+    if (!LEARNERS.tryAcquire()) {
+      throw new IOException("basalt: too many regions wait to know who may write; try again");
     }
     try {
-      long leased = refresher.readAfter(openedNanos, LEASE_WAIT_MS);
+      Floors read = refresher.readAfter(openedNanos, LEARN_WAIT_MS);
       synchronized (inFlight) {
-        epoch = Math.max(epoch, leased);
+        floors = floors.raisedTo(read);
         learnt = true;
       }
     } finally {
-      LEASE_WAITERS.release();
+      LEARNERS.release();
     }
   }
 
-  private static long lowestEpoch(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
-    long lowest = InFlightBatches.NO_EPOCH;
+  private static Claims claims(MiniBatchOperationInProgress<Mutation> batch) throws IOException {
+    Claims claims = new Claims();
     for (int index = 0; index < batch.size(); index++) {
-      byte[] epoch = batch.getOperation(index).getAttribute(EPOCH);
+      Mutation mutation = batch.getOperation(index);
+      byte[] shard = mutation.getAttribute(SHARD);
+      if (shard != null) {
+        long claim = number(SHARD, shard);
+        if (Floors.shardOf(claim) >= Floors.SHARDS) {
+          throw new DoNotRetryIOException("basalt: there is no shard " + Floors.shardOf(claim));
+        }
+        claims.addShard(claim);
+      }
+      byte[] epoch = shard == null ? mutation.getAttribute(EPOCH) : null;
       if (epoch != null) {
-        lowest = Math.min(lowest, epochOf(EPOCH, epoch));
+        claims.addLeader(number(EPOCH, epoch));
       }
     }
-    return lowest;
+    return claims;
   }
 
-  private static long epochOf(String attribute, byte[] value) throws IOException {
+  private static long number(String attribute, byte[] value) throws IOException {
     if (value.length != BigEndian.LONG_BYTES || value[0] < 0) {
       throw new DoNotRetryIOException(
-          "basalt: attribute " + attribute + " is not an epoch: " + value.length + " bytes, expected 8 and no sign");
+          "basalt: attribute " + attribute + " is no epoch: " + value.length + " bytes, expected 8 and no sign");
     }
     return BigEndian.readLong(value, 0);
+  }
+
+  private static Floors floorsOf(byte[] fence) throws IOException {
+    try {
+      return Floors.ofFence(fence);
+    } catch (CorruptionException error) {
+      throw new DoNotRetryIOException("basalt: attribute " + FENCE + ": " + error.getMessage());
+    }
   }
 
   private static DoNotRetryIOException fenced(String why) {
@@ -234,9 +257,6 @@ public final class Fence {
    * may write from within a hook) are two objects.
    */
   static final class InFlightBatches {
-    /** The epoch of a batch in which no mutation carries one. */
-    static final long NO_EPOCH = Long.MAX_VALUE;
-
     static final long NONE = -1;
 
     /** A wait looks this often for entries that have become garbage, of which nobody tells it. */
@@ -246,18 +266,18 @@ public final class Fence {
 
     private static final class Entry {
       final WeakReference<Object> batch;
-      final long epoch;
+      final Claims claims;
       final long admittedMs;
 
-      Entry(Object batch, long epoch, long admittedMs) {
+      Entry(Object batch, Claims claims, long admittedMs) {
         this.batch = new WeakReference<>(batch);
-        this.epoch = epoch;
+        this.claims = claims;
         this.admittedMs = admittedMs;
       }
     }
 
-    synchronized void begin(Object batch, long epoch, long admittedMs) {
-      entries.add(new Entry(batch, epoch, admittedMs));
+    synchronized void begin(Object batch, Claims claims, long admittedMs) {
+      entries.add(new Entry(batch, claims, admittedMs));
     }
 
     /** When the batch that ends here was let in, or {@link #NONE} when it never was. */
@@ -285,10 +305,10 @@ public final class Fence {
       return oldest;
     }
 
-    /** Waits until no batch of a lower epoch is in flight; false when some still are after the time. */
-    synchronized boolean awaitNoneBelow(long epoch, long timeoutMs) throws InterruptedException {
+    /** Waits until no batch below these is in flight; false when some still are after the time. */
+    synchronized boolean awaitNoneBelow(Floors fence, long timeoutMs) throws InterruptedException {
       long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-      while (isAnyBelow(epoch)) {
+      while (isAnyBelow(fence)) {
         long remainingMs = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
         if (remainingMs <= 0) {
           return false;
@@ -302,9 +322,9 @@ public final class Fence {
       return live().size();
     }
 
-    private boolean isAnyBelow(long epoch) {
+    private boolean isAnyBelow(Floors fence) {
       for (Entry entry : live()) {
-        if (entry.epoch < epoch) {
+        if (entry.claims.isBelow(fence)) {
           return true;
         }
       }

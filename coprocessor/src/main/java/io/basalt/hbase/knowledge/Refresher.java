@@ -1,7 +1,9 @@
 package io.basalt.hbase.knowledge;
 
 import io.basalt.hbase.format.CorruptionException;
+import io.basalt.hbase.format.Floors;
 import io.basalt.hbase.format.LeaseRecord;
+import io.basalt.hbase.format.OwnersMap;
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.format.SystemRow;
 import io.basalt.hbase.format.TopicPrefix;
@@ -23,11 +25,12 @@ import org.slf4j.LoggerFactory;
  * Keeps a region server's {@link Knowledge} of one installation fresh, on a thread of its own.
  *
  * <p>All regions of the installation on this server share it. A failure is counted and leaves what was known: hooks
- * only ever read {@link #knowledge} and do not wait, but for a region that must learn who leads.
+ * only ever read {@link #knowledge} and do not wait, but for a region that must learn who may write.
  */
 public class Refresher implements Runnable {
   static final byte[] SNAPSHOT_KEY = SystemRow.key("snapshot", "latest");
   static final byte[] LEASE_KEY = SystemRow.key(LeaseRecord.KIND, LeaseRecord.NAME);
+  static final byte[] OWNERS_KEY = SystemRow.key(OwnersMap.KIND, OwnersMap.NAME);
 
   /** Between two refreshes of many servers, so that they do not all read at the same time: a tenth either way. */
   private static final int JITTER_PARTS = 10;
@@ -65,10 +68,9 @@ public class Refresher implements Runnable {
   private boolean started;
   private boolean stopped;
   private boolean requested;
-  private boolean leaseRequested;
-  private boolean leaseRead;
-  private long leaseEpoch;
-  private long leaseReadNanos;
+  private boolean floorsRequested;
+  private Floors floors;
+  private long floorsReadNanos;
 
   // Of the refreshing thread alone.
   private Map<String, TopicRule> rules = new HashMap<>();
@@ -95,36 +97,37 @@ public class Refresher implements Runnable {
   }
 
   /**
-   * The epoch in the row of the leader's lease, or 0 when there is no such row, as a read found it that began after the
-   * given {@link System#nanoTime}.
+   * The epochs in the rows of the leader's lease and of the map of owners, each 0 when there is no such row, as reads found
+   * them that began after the given {@link System#nanoTime}.
    *
-   * <p>The read must be proved: a server that has lost the system table's region without knowing it yet answers with an
-   * epoch that is over. A conditional write to the same row that goes through the log shows that it still has it.
+   * <p>The reads must be proved: a server that has lost the system table's region without knowing it yet answers with
+   * epochs that are over. A conditional write to the same row that goes through the log shows that it still has it.
    *
    * @throws IOException when no such read succeeded within the time
    */
-  public synchronized long readAfter(long openedNanos, long timeoutMs) throws IOException {
+  public synchronized Floors readAfter(long openedNanos, long timeoutMs) throws IOException {
     long deadlineNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-    while (!leaseRead || leaseReadNanos - openedNanos <= 0) {
+    while (floors == null || floorsReadNanos - openedNanos <= 0) {
       long restNanos = deadlineNanos - System.nanoTime();
       if (restNanos <= 0 || stopped) {
-        throw new IOException("basalt: the leader's lease could not be read within " + timeoutMs + " ms; try again");
+        throw new IOException(
+            "basalt: the leader's lease and the map of owners could not be read within " + timeoutMs + " ms; try again");
       }
-      requestLease();
+      requestFloors();
       try {
         wait(1 + TimeUnit.NANOSECONDS.toMillis(restNanos));
       } catch (InterruptedException error) {
         Thread.currentThread().interrupt();
-        throw new InterruptedIOException("basalt: interrupted while the leader's lease was read");
+        throw new InterruptedIOException("basalt: interrupted while the map of owners was read");
       }
     }
-    return leaseEpoch;
+    return floors;
   }
 
-  /** Refresh soon, the leader's lease too: a region has opened and will ask for it. */
-  public synchronized void requestLease() {
+  /** Refresh soon, the epochs of leader and owners too: a region has opened and will ask for them. */
+  public synchronized void requestFloors() {
     requested = true;
-    leaseRequested = true;
+    floorsRequested = true;
     notifyAll();
   }
 
@@ -172,34 +175,35 @@ public class Refresher implements Runnable {
   void refresh() {
     long startNanos = System.nanoTime();
     long failuresBefore = counters.value(Count.REFRESH_FAILURES);
-    if (takeLeaseRequest()) {
-      readLease(startNanos);
+    if (takeFloorsRequest()) {
+      readFloors(startNanos);
     }
     knowledge = readSnapshot(knowledge);
     knowledge = readTopics(knowledge, startNanos);
     show(System.nanoTime() - startNanos, counters.value(Count.REFRESH_FAILURES) - failuresBefore);
   }
 
-  private synchronized boolean takeLeaseRequest() {
-    boolean wanted = leaseRequested;
-    leaseRequested = false;
+  private synchronized boolean takeFloorsRequest() {
+    boolean wanted = floorsRequested;
+    floorsRequested = false;
     return wanted;
   }
 
-  private void readLease(long startNanos) {
+  private void readFloors(long startNanos) {
     try {
-      byte[] row = tables.systemRow(LEASE_KEY);
-      long epoch = row == null ? 0 : LeaseRecord.epoch(SystemRow.open(row));
-      if (!tables.isStill(LEASE_KEY, row)) {
-        return; // renewed meanwhile; whoever waits asks again
+      byte[] lease = tables.systemRow(LEASE_KEY);
+      byte[] owners = tables.systemRow(OWNERS_KEY);
+      long leader = lease == null ? 0 : LeaseRecord.epoch(SystemRow.open(lease));
+      Floors read = owners == null ? OwnersMap.floors(leader) : OwnersMap.floors(SystemRow.open(owners), leader);
+      if (!tables.isStill(LEASE_KEY, lease) || !tables.isStill(OWNERS_KEY, owners)) {
+        return; // written anew meanwhile; whoever waits asks again
       }
       synchronized (this) {
-        leaseRead = true;
-        leaseEpoch = epoch;
-        leaseReadNanos = startNanos;
+        floors = read;
+        floorsReadNanos = startNanos;
       }
     } catch (IOException | CorruptionException | RuntimeException error) {
-      failed("the leader's lease", error);
+      failed("the leader's lease and the map of owners", error);
     } finally {
       synchronized (this) {
         notifyAll();

@@ -21,7 +21,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One region of a Basalt table: keeps former leaders from writing to it ({@link Fence}).
+ * One region of a Basalt table: keeps former leaders and owners from writing to it ({@link Fence}).
  *
  * <p>No hook lets anything but an {@link IOException} out: HBase would end the region server, or go on without the
  * coprocessor. A write that cannot be checked fails; anything else goes on as if there were no coprocessor.
@@ -86,7 +86,7 @@ public class FencedTableObserver implements RegionCoprocessor, RegionObserver {
     contain(() -> {
       if (installation != null) {
         opened();
-        installation.refresher.requestLease();
+        installation.refresher.requestFloors();
       }
     });
   }
@@ -130,7 +130,7 @@ public class FencedTableObserver implements RegionCoprocessor, RegionObserver {
   /** The region is closed, and its observer about to go. */
   void closed() {}
 
-  /** True when the batch may be written, by other rules than the leader's epoch. */
+  /** True when the batch may be written, by other rules than the epochs. */
   void guard(MiniBatchOperationInProgress<Mutation> batch) throws IOException {}
 
   final RegionCoprocessorEnvironment environment() {

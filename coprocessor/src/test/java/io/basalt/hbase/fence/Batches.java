@@ -1,5 +1,6 @@
 package io.basalt.hbase.fence;
 
+import java.nio.ByteBuffer;
 import java.util.Arrays;
 import org.apache.hadoop.hbase.client.Delete;
 import org.apache.hadoop.hbase.client.Mutation;
@@ -37,9 +38,25 @@ public final class Batches {
     return put;
   }
 
+  static Put putOf(int shard, long epoch) {
+    Put put = put("row");
+    put.setAttribute(Fence.SHARD, Bytes.toBytes((long) shard << 48 | epoch));
+    return put;
+  }
+
   static Delete fenceOf(long epoch) {
+    return fence(ByteBuffer.allocate(11).put((byte) 2).putLong(epoch).putShort((short) 0));
+  }
+
+  /** A fence of these shards, from first to last, which says nothing of the leader. */
+  static Delete fenceOf(int first, int last, long epoch) {
+    ByteBuffer value = ByteBuffer.allocate(21).put((byte) 2).putLong(0).putShort((short) 1);
+    return fence(value.putShort((short) first).putLong((long) last << 48 | epoch));
+  }
+
+  private static Delete fence(ByteBuffer value) {
     Delete delete = new Delete(new byte[] {0}).addColumns(FAMILY, Bytes.toBytes("f"));
-    delete.setAttribute(Fence.FENCE, Bytes.toBytes(epoch));
+    delete.setAttribute(Fence.FENCE, value.array());
     return delete;
   }
 }

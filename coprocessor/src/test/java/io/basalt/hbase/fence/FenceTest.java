@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.basalt.hbase.format.CorruptionException;
+import io.basalt.hbase.format.Floors;
 import io.basalt.hbase.knowledge.InstallationTables;
 import io.basalt.hbase.knowledge.Refresher;
 import io.basalt.hbase.rule.Counters;
@@ -34,18 +36,28 @@ class FenceTest {
 
   private final AtomicLong clock = new AtomicLong(1_700_000_000_000L);
 
-  /** What reads the leader's lease finds: this epoch. */
+  /** What reads the leader's lease and the map of owners finds: this epoch, and this one of each shard. */
   private static class Leases extends Refresher {
-    final long epoch;
+    final Floors floors;
 
-    Leases(long epoch) {
+    Leases(long leader) {
+      this(leader, 0);
+    }
+
+    Leases(long leader, long shards) {
       super("basalt", new InstallationTables(null, "basalt"), 60_000, new Counters());
-      this.epoch = epoch;
+      try {
+        Floors ofAll = Floors.ofFence(Batches.fenceOf(0, Floors.SHARDS - 1, Math.max(1, shards)).getAttribute(Fence.FENCE));
+        floors = (shards == 0 ? Floors.NONE : ofAll).raisedTo(
+            Floors.ofFence(Batches.fenceOf(leader).getAttribute(Fence.FENCE)));
+      } catch (CorruptionException error) {
+        throw new AssertionError(error);
+      }
     }
 
     @Override
-    public synchronized long readAfter(long openedNanos, long timeoutMs) throws IOException {
-      return epoch;
+    public synchronized Floors readAfter(long openedNanos, long timeoutMs) throws IOException {
+      return floors;
     }
   }
 
@@ -208,9 +220,9 @@ class FenceTest {
     AtomicLong askedFor = new AtomicLong();
     Leases leases = new Leases(5) {
       @Override
-      public synchronized long readAfter(long openedNanos, long timeoutMs) {
+      public synchronized Floors readAfter(long openedNanos, long timeoutMs) {
         askedFor.set(openedNanos);
-        return epoch;
+        return floors;
       }
     };
     Fenced fence = new Fenced(new Fence(clock::get, FENCE_WAIT_MS), leases);
@@ -224,11 +236,11 @@ class FenceTest {
     AtomicInteger reads = new AtomicInteger();
     Leases leases = new Leases(5) {
       @Override
-      public synchronized long readAfter(long openedNanos, long timeoutMs) throws IOException {
+      public synchronized Floors readAfter(long openedNanos, long timeoutMs) throws IOException {
         if (reads.incrementAndGet() == 1) {
           throw new IOException("the system table is not there");
         }
-        return epoch;
+        return floors;
       }
     };
     Fenced fence = new Fenced(new Fence(clock::get, FENCE_WAIT_MS), leases);
@@ -280,6 +292,106 @@ class FenceTest {
     Mutation emptyFence = Batches.put("row");
     emptyFence.setAttribute(Fence.FENCE, new byte[0]);
     assertThrows(DoNotRetryIOException.class, () -> fence.before(emptyFence));
+  }
+
+  // Shards.
+
+  private Fenced fenceWithShards(long epoch) {
+    return new Fenced(new Fence(clock::get, FENCE_WAIT_MS), new Leases(9, epoch));
+  }
+
+  @Test
+  void aFenceOfOneShardRefusesItsFormerOwnerAndNobodyElse() throws IOException {
+    Fenced fence = fenceWithShards(3);
+    fence.before(Batches.fenceOf(5, 6, 4));
+    for (int shard : new int[] {5, 6}) {
+      DoNotRetryIOException refused =
+          assertThrows(DoNotRetryIOException.class, () -> letIn(fence, Batches.putOf(shard, 3)));
+      assertTrue(refused.getMessage().contains("basalt fenced: epoch 3 of shard " + shard), refused.getMessage());
+      fence.leave(letIn(fence, Batches.putOf(shard, 4)));
+    }
+    fence.leave(letIn(fence, Batches.putOf(4, 3)));
+    fence.leave(letIn(fence, Batches.putOf(7, 3)));
+    fence.leave(letIn(fence, Batches.putOf(9)));
+    fence.leave(letIn(fence, Batches.put("row")));
+  }
+
+  @Test
+  void aFenceOfTheLeaderSaysNothingOfShardsNorTheOtherWayRound() throws IOException {
+    Fenced fence = fenceWithShards(3);
+    fence.before(Batches.fenceOf(20));
+    fence.leave(letIn(fence, Batches.putOf(5, 3)));
+    fence.before(Batches.fenceOf(0, 1023, 30));
+    fence.leave(letIn(fence, Batches.putOf(20)));
+  }
+
+  @Test
+  void oneMutationOfAShardThatWasTakenRefusesItsMiniBatch() throws IOException {
+    Fenced fence = fenceWithShards(3);
+    fence.before(Batches.fenceOf(5, 5, 4));
+    Mutation[] many = new Mutation[20];
+    for (int index = 0; index < many.length; index++) {
+      many[index] = Batches.putOf(index, 4);
+    }
+    fence.leave(letIn(fence, many));
+    many[5] = Batches.putOf(5, 3);
+    assertThrows(DoNotRetryIOException.class, () -> letIn(fence, many));
+  }
+
+  @Test
+  void aFenceWaitsForABatchInFlightThatHoldsItsShards() throws Exception {
+    Fenced fence = new Fenced(new Fence(clock::get, 10_000), new Leases(1, 3));
+    MiniBatchOperationInProgress<Mutation> old = letIn(fence, Batches.putOf(4, 3), Batches.putOf(5, 3), Batches.putOf(6, 3));
+    ExecutorService threads = Executors.newSingleThreadExecutor();
+    try {
+      Future<?> fencing = threads.submit(() -> {
+        fence.before(Batches.fenceOf(5, 5, 4));
+        return null;
+      });
+      assertThrows(TimeoutException.class, () -> fencing.get(100, TimeUnit.MILLISECONDS));
+      fence.leave(old);
+      fencing.get(5, TimeUnit.SECONDS);
+    } finally {
+      threads.shutdownNow();
+    }
+  }
+
+  @Test
+  void aFenceWaitsForNoBatchOfOtherShards() throws IOException {
+    Fenced fence = fenceWithShards(3);
+    letIn(fence, Batches.putOf(4, 3), Batches.putOf(6, 3));
+    letIn(fence, Batches.putOf(9));
+    letIn(fence, Batches.put("row"));
+    fence.before(Batches.fenceOf(5, 5, 4));
+    letIn(fence, Batches.putOf(5, 4));
+    fence.before(Batches.fenceOf(5, 5, 4)); // sent again
+  }
+
+  @Test
+  void aFenceOfShardsThatComesTooLateRaisesNothing() throws IOException {
+    Fenced fence = fenceWithShards(3);
+    fence.before(Batches.fenceOf(5, 5, 8));
+    assertThrows(DoNotRetryIOException.class, () -> fence.before(Batches.fenceOf(0, 1023, 7)));
+    fence.leave(letIn(fence, Batches.putOf(4, 3)));
+    assertThrows(DoNotRetryIOException.class, () -> letIn(fence, Batches.putOf(5, 7)));
+  }
+
+  @Test
+  void aRegionJustOpenedLearnsTheEpochsOfShardsBeforeItLetsOneIn() throws IOException {
+    Fenced fence = fenceWithShards(4);
+    assertThrows(IOException.class, () -> fence.enter(Batches.of(Batches.putOf(5, 4))));
+    assertThrows(DoNotRetryIOException.class, () -> letIn(fence, Batches.putOf(5, 3)));
+    fence.leave(letIn(fence, Batches.putOf(5, 4)));
+  }
+
+  @Test
+  void anAttributeThatIsNoShardIsRefused() {
+    Fenced fence = fenceWithShards(1);
+    assertThrows(DoNotRetryIOException.class, () -> letIn(fence, Batches.putOf(Floors.SHARDS, 1)));
+    assertThrows(DoNotRetryIOException.class, () -> letIn(fence, Batches.putOf(0x8000, 1)));
+    Mutation shortShard = Batches.put("row");
+    shortShard.setAttribute(Fence.SHARD, new byte[] {1, 2});
+    assertThrows(DoNotRetryIOException.class, () -> letIn(fence, shortShard));
   }
 
   @Test

@@ -3,6 +3,7 @@ package io.basalt.hbase.format;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -10,6 +11,7 @@ import io.basalt.hbase.format.Snapshot.Visibility;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
+import org.apache.hbase.thirdparty.com.google.gson.JsonElement;
 import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -32,6 +34,22 @@ class FormatsTest {
 
   static List<Vectors.Vector> snapshots() {
     return Vectors.read("region-snapshot");
+  }
+
+  static List<Vectors.Vector> owners() {
+    return Vectors.read("owners-map");
+  }
+
+  static List<Vectors.Vector> corruptOwners() {
+    return Vectors.read("owners-map-corrupt");
+  }
+
+  static List<Vectors.Vector> fences() {
+    return Vectors.read("hbase-fences");
+  }
+
+  static List<Vectors.Vector> corruptFences() {
+    return Vectors.read("hbase-fences-corrupt");
   }
 
   static List<Vectors.Vector> corruptSnapshots() {
@@ -226,6 +244,67 @@ class FormatsTest {
   void aLeaseWithoutAnEpochIsRefused(String lease) {
     byte[] body = lease.getBytes(StandardCharsets.UTF_8);
     assertThrows(CorruptionException.class, () -> LeaseRecord.epoch(body));
+  }
+
+  @ParameterizedTest
+  @MethodSource("owners")
+  void aMapOfOwnersIsReadAsInPython(Vectors.Vector vector) throws CorruptionException {
+    Floors floors = OwnersMap.floors(vector.data, 17);
+    assertEquals(17, floors.leader);
+    for (JsonElement run : vector.object().get("shards").getAsJsonArray()) {
+      long[] numbers = Vectors.longs(run);
+      for (int shard = (int) numbers[0]; shard <= numbers[1]; shard++) {
+        assertEquals(numbers[3], floors.shard(shard));
+      }
+    }
+    for (int length = 0; length < vector.data.length; length++) {
+      byte[] cut = Arrays.copyOf(vector.data, length);
+      assertThrows(CorruptionException.class, () -> OwnersMap.floors(cut, 17));
+    }
+  }
+
+  @ParameterizedTest
+  @MethodSource("corruptOwners")
+  void whatIsNoMapOfOwnersIsRefused(Vectors.Vector vector) {
+    assertThrows(CorruptionException.class, () -> OwnersMap.floors(vector.data, 17));
+  }
+
+  @ParameterizedTest
+  @MethodSource("fences")
+  void aFenceIsReadAsInPython(Vectors.Vector vector) throws CorruptionException {
+    Floors fence = Floors.ofFence(vector.data);
+    assertEquals(vector.object().get("leader_epoch").getAsLong(), fence.leader);
+    long[] expected = new long[Floors.SHARDS];
+    for (JsonElement range : vector.object().get("ranges").getAsJsonArray()) {
+      long[] numbers = Vectors.longs(range);
+      Arrays.fill(expected, (int) numbers[0], (int) numbers[1] + 1, numbers[2]);
+    }
+    for (int shard = 0; shard < Floors.SHARDS; shard++) {
+      assertEquals(expected[shard], fence.shard(shard));
+    }
+    for (int length = 0; length < vector.data.length; length++) {
+      byte[] cut = Arrays.copyOf(vector.data, length);
+      assertThrows(CorruptionException.class, () -> Floors.ofFence(cut));
+    }
+  }
+
+  @ParameterizedTest
+  @MethodSource("corruptFences")
+  void whatIsNoFenceIsRefused(Vectors.Vector vector) {
+    assertThrows(CorruptionException.class, () -> Floors.ofFence(vector.data));
+  }
+
+  @Test
+  void theHigherOfTwoFloorsCountsInEachPlace() throws CorruptionException {
+    Floors all = Floors.ofFence(Vectors.unhex("0200000000000000000001000003ff000000000007"));
+    Floors one = Floors.ofFence(Vectors.unhex("020000000000000009000100050005000000000008"));
+    Floors both = all.raisedTo(one);
+    assertEquals(9, both.leader);
+    assertEquals(8, both.shard(5));
+    assertEquals(7, both.shard(4));
+    assertSame(both, both.raisedTo(all)); // regions share what a read found
+    assertSame(both, one.raisedTo(both));
+    assertSame(all, Floors.NONE.raisedTo(all));
   }
 
   private static void eachCutAndBit(byte[] good, Decoder decoder) {

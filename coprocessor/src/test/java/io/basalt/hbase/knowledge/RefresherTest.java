@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.basalt.hbase.format.Floors;
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.format.SnapshotBytes;
 import io.basalt.hbase.format.SystemRow;
@@ -178,7 +179,7 @@ class RefresherTest {
     assertTrue(Knowledge.RULES_AGE_MS_MAX + Refresher.ALL_TOPICS_INTERVAL_MS < Retention.CLOCK_SLACK_MS);
   }
 
-  // The leader's lease.
+  // The leader's lease, and the map of owners.
 
   private void start() {
     Thread thread = new Thread(refresher);
@@ -189,13 +190,38 @@ class RefresherTest {
   @Test
   void whoAsksForTheLeaderGetsWhatWasReadAfterwards() throws IOException {
     start();
-    assertEquals(0, refresher.readAfter(System.nanoTime(), 10_000)); // nobody ever led
+    assertEquals(0, refresher.readAfter(System.nanoTime(), 10_000).leader); // nobody ever led
     source.put(Refresher.LEASE_KEY, lease(7));
-    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000));
+    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000).leader);
     source.put(Refresher.LEASE_KEY, lease(8));
     long beforeNanos = System.nanoTime() - TimeUnit.HOURS.toNanos(1);
-    assertEquals(7, refresher.readAfter(beforeNanos, 10_000)); // late enough: no need to read again
-    assertEquals(8, refresher.readAfter(System.nanoTime(), 10_000));
+    assertEquals(7, refresher.readAfter(beforeNanos, 10_000).leader); // late enough: no need to read again
+    assertEquals(8, refresher.readAfter(System.nanoTime(), 10_000).leader);
+  }
+
+  @Test
+  void whoAsksForTheOwnersGetsWhatWasReadAfterwards() throws IOException {
+    start();
+    assertEquals(0, refresher.readAfter(System.nanoTime(), 10_000).shard(403)); // nobody ever owned one
+    source.put(Refresher.OWNERS_KEY, owners(0));
+    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000).shard(403));
+    source.put(Refresher.OWNERS_KEY, owners(1));
+    source.put(Refresher.LEASE_KEY, lease(9));
+    Floors floors = refresher.readAfter(System.nanoTime(), 10_000);
+    assertEquals(8, floors.shard(403));
+    assertEquals(9, floors.leader);
+  }
+
+  @Test
+  void aMapThatCannotBeProvedOrReadIsNotBelieved() throws IOException {
+    source.put(Refresher.OWNERS_KEY, owners(0));
+    source.unproved = Refresher.OWNERS_KEY;
+    start();
+    assertThrows(IOException.class, () -> refresher.readAfter(System.nanoTime(), 100));
+    source.unproved = null;
+    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000).shard(0));
+    source.put(Refresher.OWNERS_KEY, SystemRow.seal(new byte[] {1, 2, 3}));
+    assertThrows(IOException.class, () -> refresher.readAfter(System.nanoTime(), 100));
   }
 
   @Test
@@ -205,7 +231,7 @@ class RefresherTest {
     start();
     assertThrows(IOException.class, () -> refresher.readAfter(System.nanoTime(), 100));
     source.proves = true;
-    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000));
+    assertEquals(7, refresher.readAfter(System.nanoTime(), 10_000).leader);
   }
 
   @Test
@@ -218,6 +244,10 @@ class RefresherTest {
 
   private static byte[] lease(int epoch) {
     return SystemRow.seal(("{\"holder\":\"a\",\"epoch\":" + epoch + "}").getBytes(StandardCharsets.UTF_8));
+  }
+
+  private static byte[] owners(int vector) {
+    return SystemRow.seal(Vectors.read("owners-map").get(vector).data);
   }
 
   // The thread.
@@ -272,6 +302,7 @@ class RefresherTest {
     final AtomicInteger read = new AtomicInteger();
     volatile boolean fails;
     volatile boolean proves = true;
+    volatile byte[] unproved;
 
     Fake() {
       super(null, "basalt");
@@ -298,7 +329,7 @@ class RefresherTest {
 
     @Override
     public synchronized boolean isStill(byte[] key, byte[] value) {
-      return proves && java.util.Arrays.equals(system.get(text(key)), value);
+      return proves && key != unproved && java.util.Arrays.equals(system.get(text(key)), value);
     }
 
     @Override

@@ -1,0 +1,129 @@
+"""The map of owners: which member has which shard, and under which epoch. One record in the system table, and its rules.
+
+Only the leader replaces it, by check-and-write, so no two grants of a shard have one epoch. A grant raises the shard's epoch by
+one, also when it goes to the member that has the shard already. The record is written before the fences of its owner are sent, so
+that a region which opens after a fence finds that epoch, or a higher one, in the record. Format: docs/formats/system-table.md, "owners".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from basalt_engine.errors import CorruptionError, FencedError, StoreError
+from basalt_engine.shards import EPOCH_MAX, SHARDS
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+KIND, NAME = "owners", "map"
+FORMAT = 1
+GRANT_TRIES_MAX = 5  # only a former leader can write beside this one, once for each call that it has under way
+_HEAD = struct.Struct(">BQQH")
+_SHARD_BYTES = 8  # member, 2 and epoch, 6
+_EPOCH_BYTES = 6
+
+
+class OwnersMap(NamedTuple):
+    """One version of the map. `owners` has the place of each shard's owner in `members`, and `epochs` its epoch."""
+
+    version: int
+    leader_epoch: int
+    members: tuple[str, ...]  # as each run of a server names itself
+    owners: tuple[int, ...]
+    epochs: tuple[int, ...]
+
+    def shards_of(self, member: str) -> dict[int, int]:
+        """The epochs of the shards that this member owns."""
+        owned = enumerate(zip(self.owners, self.epochs, strict=True))
+        return {shard: epoch for shard, (owner, epoch) in owned if self.members[owner] == member}
+
+    def encode(self) -> bytes:
+        """The body of the record; `ValueError` for what is no map."""
+        fault = _fault(self)
+        if fault is not None:
+            raise ValueError(fault)
+        names = (name.encode() for name in self.members)
+        shards = zip(self.owners, self.epochs, strict=True)
+        return b"".join(
+            (
+                _HEAD.pack(FORMAT, self.version, self.leader_epoch, len(self.members)),
+                *(len(name).to_bytes(2, "big") + name for name in names),
+                *(owner.to_bytes(2, "big") + epoch.to_bytes(_EPOCH_BYTES, "big") for owner, epoch in shards),
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> OwnersMap:
+        """The map that a body holds; `CorruptionError` for anything else."""
+        try:
+            form, version, leader_epoch, count = _HEAD.unpack_from(data)
+            at, members = _HEAD.size, []
+            for _ in range(count):
+                end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+                members.append(data[at + 2 : end].decode())
+                at = end
+        except (struct.error, UnicodeDecodeError) as error:
+            raise CorruptionError(f"the map of owners has no whole head: {error}") from None
+        if form != FORMAT or len(data) != at + SHARDS * _SHARD_BYTES:
+            raise CorruptionError(f"the map of owners has format {form} and {len(data)} bytes, which do not fit")
+        parts = [data[start : start + _SHARD_BYTES] for start in range(at, len(data), _SHARD_BYTES)]
+        owners = tuple(int.from_bytes(part[:2], "big") for part in parts)
+        epochs = tuple(int.from_bytes(part[2:], "big") for part in parts)
+        found = cls(version, leader_epoch, tuple(members), owners, epochs)
+        fault = _fault(found)
+        if fault is not None:
+            raise CorruptionError(f"the map of owners is damaged: {fault}")
+        return found
+
+
+def _fault(found: OwnersMap) -> str | None:
+    """The reason why these values are no map; None when they are one."""
+    if not 0 < found.version < 1 << 63 or not 0 < found.leader_epoch <= EPOCH_MAX:
+        return f"it has version {found.version} of leader {found.leader_epoch}"
+    if len(set(found.members)) != len(found.members) or not all(0 < len(m.encode()) < 1 << 16 for m in found.members):
+        return "a member is there twice, or has no name"
+    if not len(found.owners) == len(found.epochs) == SHARDS or len(found.members) > SHARDS:
+        return f"it has {len(found.members)} members for {len(found.owners)} shards"
+    if not all(0 <= owner < len(found.members) for owner in found.owners):
+        return "a shard's owner is no member"
+    if not all(0 < epoch <= EPOCH_MAX for epoch in found.epochs):
+        return "a shard's epoch is out of range"
+    return None
+
+
+def granted(before: OwnersMap | None, member: str, shards: Iterable[int], leader_epoch: int) -> OwnersMap:
+    """The map after the leader of this epoch has granted these shards to a member: to own them all where there is no map yet.
+
+    Then each shard begins with the leader's epoch, and so above all that leaders before the map wrote to its rows.
+    """
+    if before is None:
+        return OwnersMap(1, leader_epoch, (member,), (0,) * SHARDS, (leader_epoch,) * SHARDS)
+    names = [before.members[owner] for owner in before.owners]
+    epochs = list(before.epochs)
+    for shard in shards:
+        names[shard] = member
+        epochs[shard] += 1
+    members = tuple(sorted(set(names)))
+    places = {name: place for place, name in enumerate(members)}
+    return OwnersMap(before.version + 1, leader_epoch, members, tuple(places[name] for name in names), tuple(epochs))
+
+
+def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
+    """Grant every shard to this member, which leads under this epoch, and take them: written first, fenced after.
+
+    Raises `FencedError` when a later leader has written the map.
+    """
+    system = SystemTable(store.table(SystemTable.name))
+    for _ in range(GRANT_TRIES_MAX):
+        stored = system.get(KIND, NAME)
+        before = None if stored is None else OwnersMap.decode(stored)
+        if before is not None and before.leader_epoch > leader_epoch:
+            raise FencedError(
+                f"epoch {leader_epoch} is over: the leader of epoch {before.leader_epoch} dealt the shards"
+            )
+        now = granted(before, member, range(SHARDS), leader_epoch)
+        if system.replace(KIND, NAME, stored, now.encode()):
+            store.take(now.shards_of(member))
+            return now
+    raise StoreError("the map of owners changed at each try to replace it")
