@@ -192,7 +192,7 @@ class Store(Protocol):
         """Write rows of these shards under these epochs, each higher than any before of its shard, from now on.
 
         Once it returns, no write under a lower epoch of its shard can take effect, as with `lead`; other shards notice
-        nothing. The key says which shard a row is of (`basalt_engine.shards`). A process that leads, or has taken a shard, gets
+        nothing. The key says which shard a row is of (`basalt_engine.stores.shards`). A process that leads, or has taken a shard, gets
         `FencedError` for a row of a shard that it has not taken; one that has done neither (a tool) may write any row.
         """
         ...

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from basalt_engine.errors import FencedError
-from basalt_engine.shards import SHARDED_TABLES, every_shard, shard_of
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.stores.shards import SHARDED_TABLES, every_shard, shard_of
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put, TableWrite
 
 ORDERS, BILLS = b"shop:orders:", b"shop:bills:"

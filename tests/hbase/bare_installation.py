@@ -13,11 +13,11 @@ from basalt_engine.cells.keys import TableKeys
 from basalt_engine.keys import TopicKeys, table_prefix
 from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.retention import OnInvalid
-from basalt_engine.shards import SHARDS, Epochs
 from basalt_engine.snapshot import POINTERS_PER_MS
 from basalt_engine.stores.hbase.regions import RegionReport, RegionSnapshot
 from basalt_engine.stores.hbase.stamps import encode_fence
 from basalt_engine.stores.hbase.tables import REFRESH_INTERVAL, REPORT_INTERVAL, SALTED, CoprocessorJar
+from basalt_engine.stores.shards import SHARDS, Epochs
 from basalt_engine.system import VALUE, entry_key, seal, unseal
 from tests.hbase.mini_cluster import MiniCluster, NewTable, Region, wait_until
 

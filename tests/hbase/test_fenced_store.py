@@ -10,8 +10,8 @@ import time
 import pytest
 
 from basalt_engine.errors import BasaltError, FencedError
-from basalt_engine.shards import shard_of
 from basalt_engine.stores.hbase.tables import CoprocessorJar
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put
 from tests.hbase.holding_proxy import HoldingProxy
 from tests.hbase.tables import Tables

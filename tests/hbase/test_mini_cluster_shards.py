@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 from py4j.protocol import Py4JJavaError
 
-from basalt_engine.shards import SHARDED_TABLES
+from basalt_engine.stores.shards import SHARDED_TABLES
 from tests.budgets import FENCE_RACES as ROUNDS
 from tests.hbase.bare_installation import BareInstallation
 from tests.hbase.mini_cluster import MiniCluster

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from basalt.server.wiring import open_services
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
-from basalt_engine.shards import every_shard
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.shards import every_shard
 from basalt_engine.table import TableWrite
 from tests.sim.faulty_store import FaultyStore
 from tests.sim.history import Told

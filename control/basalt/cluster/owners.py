@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
-from basalt_engine.shards import EPOCH_MAX, SHARDS
+from basalt_engine.stores.shards import EPOCH_MAX, SHARDS
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from sortedcontainers import SortedDict
 
 from basalt_engine.errors import FencedError, InputError, RowExistsError, StoreError
-from basalt_engine.shards import check_epochs, row_shard
+from basalt_engine.stores.shards import check_epochs, row_shard
 from basalt_engine.table import (
     TABLE_NAMES,
     Columns,

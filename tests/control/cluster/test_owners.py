@@ -10,8 +10,8 @@ import pytest
 from basalt.cluster import owners as owners_module
 from basalt.cluster.owners import KIND, NAME, OwnersMap, granted, take_all
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
-from basalt_engine.shards import EPOCH_MAX, SHARDS, Epochs, every_shard, shard_of
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.shards import EPOCH_MAX, SHARDS, Epochs, every_shard, shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Columns, Put, Store
 from tests.vector_lines import cases

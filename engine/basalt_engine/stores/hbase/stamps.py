@@ -1,4 +1,4 @@
-"""What a mutation carries beside its columns: its timestamp, and the attribute by which regions refuse former owners.
+"""The timestamp that each mutation carries, and the attribute by which regions refuse former owners.
 
 Formats: docs/formats/hbase-store.md, "Timestamps" and "Attributes".
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from basalt_engine.errors import FencedError
-from basalt_engine.shards import EPOCH_MAX, SHARDS, Epochs, check_epoch, check_epochs, row_shard
+from basalt_engine.stores.shards import EPOCH_MAX, SHARDS, Epochs, check_epoch, check_epochs, row_shard
 
 TIME_BITS = 42  # milliseconds until the year 2109
 assert (

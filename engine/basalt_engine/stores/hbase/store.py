@@ -9,7 +9,6 @@ from typing import Any
 
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import InputError, StoreError
-from basalt_engine.shards import SHARDED_TABLES, Epochs
 from basalt_engine.stores.hbase.gateway import (
     CONNECT_TIMEOUT_MS,
     ConnectionPool,
@@ -27,6 +26,7 @@ from basalt_engine.stores.hbase.stamps import Stamps, encode_fence
 from basalt_engine.stores.hbase.table import HBaseTable, WriteProgress
 from basalt_engine.stores.hbase.tables import own_coprocessor, table_name
 from basalt_engine.stores.hbase.thrift2 import Thrift2, read_regions
+from basalt_engine.stores.shards import SHARDED_TABLES, Epochs
 from basalt_engine.table import TABLE_NAMES, TableWrite, check_table
 
 FIRST_KEY = b"\0"  # in the region that has no start key

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from basalt_engine.errors import FencedError, InputError
-from basalt_engine.shards import EPOCH_MAX, SHARDS, every_shard, shard_of
 from basalt_engine.stores.hbase.stamps import EPOCH, SHARD, TIME_BITS, Stamps, encode_fence
+from basalt_engine.stores.shards import EPOCH_MAX, SHARDS, every_shard, shard_of
 from tests.vector_lines import cases
 
 ORDERS, BILLS = b"\0shop:orders:", b"\0shop:bills:"  # rows of two topics

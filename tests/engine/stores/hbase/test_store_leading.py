@@ -9,12 +9,12 @@ import pytest
 import basalt_engine.stores.hbase.gateway as gateway_module
 import basalt_engine.stores.hbase.store as store_module
 from basalt_engine.errors import CorruptionError, FencedError, InputError, StoreError, UnknownOutcomeError
-from basalt_engine.shards import SHARDED_TABLES, every_shard, shard_of
 from basalt_engine.stores.hbase.gateway import NoTableError, refused_read, refused_write
 from basalt_engine.stores.hbase.regions import Region, find_hole
 from basalt_engine.stores.hbase.stamps import FENCE, SHARD, encode_fence
 from basalt_engine.stores.hbase.store import FENCES_MAX
 from basalt_engine.stores.hbase.table import CELL_BYTES_MAX
+from basalt_engine.stores.shards import SHARDED_TABLES, every_shard, shard_of
 from basalt_engine.table import TABLE_NAMES, Delete, DeleteRange, Insert, Put, TableWrite
 from tests.engine.stores.hbase.fake_gateway import nothing
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.errors import InputError
 from basalt_engine.keys import TopicKeys, table_prefix, topic_prefix
-from basalt_engine.shards import (
+from basalt_engine.stores.shards import (
     EPOCH_MAX,
     SHARDED_TABLES,
     SHARDS,
@@ -62,7 +62,7 @@ def test_any_key_is_of_a_shard_or_of_none(table: str, key: bytes):
 
 
 def test_each_kind_that_the_page_says_is_about_a_topic_is_of_its_shard():
-    page = (Path(__file__).parents[2] / "docs/formats/system-table.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/formats/system-table.md").read_text()
     named = set(re.findall(r"^\| `([a-z-]+)` \| (?:topic|topic or table) prefix \|", page, re.MULTILINE))
     assert named | {"hidden", "hidden-cells"} == TOPIC_KINDS  # the names of these two go on behind the prefix
 
