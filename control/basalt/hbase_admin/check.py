@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeVar
 
+from basalt.cluster import owners
 from basalt.cluster.lease import LEASE, LeaseRecord
 from basalt.errors import BasaltError, CorruptionError
 from basalt.hbase_admin.gateway import (
@@ -143,6 +144,7 @@ class InstallationView:
     facts: InstallationFacts | None = None
     snapshot: RegionSnapshot | None = None
     lease: LeaseRecord | None = None
+    owners: owners.OwnersMap | None = None
     faults: Mapping[str, str] = field(default_factory=dict)  # system entries that could not be read, by kind
 
 
@@ -194,6 +196,7 @@ def read_installation(gateway: Thrift2, before: InstallationView, clock: Clock) 
         facts=entry(FACTS.kind, FACTS.name, FACTS.decode),
         snapshot=entry(SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot.decode),
         lease=entry(LEASE.kind, LEASE.name, LEASE.decode),
+        owners=entry(owners.KIND, owners.NAME, owners.OwnersMap.decode),
         faults=faults,
     )
 
@@ -209,6 +212,9 @@ def findings(view: InstallationView) -> Iterator[CheckFinding]:
         return
     yield _facts(view)
     yield _leader(view)
+    if owners.KIND in view.faults:
+        told = "restore the row owners:map; until then no server can lead, and regions that open let nobody write"
+        yield error("owners", view.faults[owners.KIND], told)
     yield from region_findings(view)
 
 

@@ -189,6 +189,11 @@ def test_a_damaged_lease_or_snapshot_is_an_error(admin: Admin, healthy: FakeHBas
     assert levels(lines(admin, code=1)) == {"leader": "error", "snapshot": "error"}
 
 
+def test_a_damaged_map_of_owners_is_an_error(admin: Admin, healthy: FakeHBase):
+    write(healthy, "owners", "map", b"\x01\x02")
+    assert levels(lines(admin, code=1)) == {"owners": "error"}
+
+
 def set_coprocessor(cluster: FakeHBase, table: str, value: bytes | None) -> None:
     attributes = cluster.tables[table].descriptor.attributes
     del attributes[b"coprocessor$1"]
