@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from basalt.cluster import owners as owners_module
 from basalt.cluster.owners import KIND, NAME, OwnersMap, granted, take_all
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.stores.shards import EPOCH_MAX, SHARDS, Epochs, every_shard, shard_of
+from basalt_engine.stores.shards import EPOCH_MAX, SHARDS, Epochs, shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Columns, Put, Store
 from tests.vector_lines import cases
@@ -26,10 +27,16 @@ def meant(meaning: dict[str, Any]) -> OwnersMap:
     return OwnersMap(meaning["version"], meaning["leader_epoch"], tuple(meaning["members"]), owners, epochs)
 
 
+def counted(found: OwnersMap, member: str) -> Counter[int]:
+    """How many shards the member has under each epoch: the difference of two whole maps takes pytest minutes to tell."""
+    return Counter(found.shards_of(member).values())
+
+
 @pytest.mark.parametrize(("data", "meaning"), cases("owners-map"))
 def test_a_map_is_written_and_read_as_its_vector_says(data: bytes, meaning: dict[str, Any]):
-    assert meant(meaning).encode() == data
-    assert OwnersMap.decode(data) == meant(meaning)
+    assert meant(meaning).encode().hex() == data.hex()
+    same = OwnersMap.decode(data) == meant(meaning)
+    assert same
 
 
 @pytest.mark.parametrize(("data", "meaning"), cases("owners-map-corrupt"))
@@ -52,7 +59,7 @@ def test_what_is_no_map_is_not_written(change: dict[str, Any]):
 
 def test_where_there_was_no_map_the_first_one_begins_above_all_leaders_before():
     first = granted(None, "a", (), 7)
-    assert first.shards_of("a") == every_shard(7)
+    assert counted(first, "a") == {7: SHARDS}
     assert (first.version, first.leader_epoch) == (1, 7)
 
 
@@ -60,8 +67,7 @@ def test_a_grant_raises_the_epoch_of_its_shards_and_of_no_other():
     first = granted(None, "a", (), 7)
     second = granted(first, "b", [3, 5], 7)
     assert second.shards_of("b") == {3: 8, 5: 8}
-    assert set(second.shards_of("a").values()) == {7}
-    assert len(second.shards_of("a")) == SHARDS - 2
+    assert counted(second, "a") == {7: SHARDS - 2}
     third = granted(second, "a", [3], 8)
     assert (third.shards_of("a")[3], third.shards_of("b"), third.version) == (9, {5: 8}, 3)
     assert granted(third, "a", [3], 8).shards_of("a")[3] == 10  # to the same member, too
@@ -75,7 +81,7 @@ def test_a_leader_takes_every_shard_and_the_former_one_writes_none_any_more():
     former.table("message").write([Put(ORDERS, {b"v": b"1"})])
     later = former.another()
     later.lead(2)
-    assert take_all(later, "b", 2).shards_of("b") == every_shard(2)
+    assert counted(take_all(later, "b", 2), "b") == {2: SHARDS}
     with pytest.raises(FencedError, match=f"epoch 1 of shard {SHARD}"):
         former.table("message").write([Put(ORDERS, {b"v": b"late"})])
     later.table("message").write([Put(ORDERS, {b"v": b"2"})])
@@ -85,7 +91,7 @@ def test_a_term_that_takes_all_again_raises_all_epochs_again():
     store = MemoryStore(atomic=False)
     store.lead(5)
     take_all(store, "a", 5)
-    assert take_all(store, "a", 5).shards_of("a") == every_shard(6)
+    assert counted(take_all(store, "a", 5), "a") == {6: SHARDS}
 
 
 class Beside:
@@ -123,7 +129,7 @@ class Beside:
 def test_a_map_that_a_former_leader_writes_meanwhile_is_read_again():
     left = [1, 1]
     store = Beside(lambda: store.replace_map(left.pop()) if left else None)
-    assert store.take_all(2).shards_of("a") == every_shard(3)
+    assert counted(store.take_all(2), "a") == {3: SHARDS}
 
 
 def test_a_map_of_a_later_leader_ends_the_attempt():
@@ -152,7 +158,7 @@ def test_the_map_is_written_before_the_shards_are_taken():
     class Looking(Beside):
         def take(self, epochs: Epochs) -> None:
             found.append(OwnersMap.decode(SystemTable(self.inner.table("system")).get(KIND, NAME) or b""))
-            assert found[-1].shards_of("a") == epochs
+            assert counted(found[-1], "a") == Counter(epochs.values())
 
     Looking(lambda: None).take_all(1)
     assert len(found) == 1

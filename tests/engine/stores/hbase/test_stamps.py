@@ -61,9 +61,12 @@ def test_a_shard_that_moves_there_and_back_is_written_above_what_the_other_one_w
 
 
 def test_who_read_a_row_writes_above_it(stamps):
+    for key in (ORDERS, BILLS, b"k"):
+        of(stamps, key)
     stamps.saw("message", ORDERS, 7 << TIME_BITS)
     assert of(stamps, ORDERS) == (7 << TIME_BITS) + 1
     assert of(stamps, BILLS) < 7 << TIME_BITS
+    assert of(stamps) < 7 << TIME_BITS
 
 
 @pytest.mark.parametrize(("data", "meaning"), cases("hbase-timestamps"))
