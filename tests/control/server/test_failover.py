@@ -12,8 +12,10 @@ import pytest
 
 from basalt.client.attempts import Send
 from basalt.client.plans import Answer
+from basalt.cluster import owners
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
+from basalt.cluster.owners import OwnersMap
 from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
@@ -21,6 +23,7 @@ from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ConsoleSettings
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 from tests.led_servers import BY_DEFAULT, HANG_S, LEASE_MS, LOOK_MS, LeaseTime, LedServer
 
@@ -358,6 +361,24 @@ def before_the_first_is_ready(server: Server, happens: Callable[[], Awaitable[No
         return services
 
     server.member._open_services = slowly
+
+
+def test_whoever_leads_owns_every_shard_under_an_epoch_of_its_own():
+    def dealt(server: Server) -> tuple[OwnersMap, set[int]]:
+        assert server.member._serving is not None
+        store = server.member._serving.services.store
+        found = OwnersMap.decode(SystemTable(store.table("system")).get(owners.KIND, owners.NAME) or b"")
+        return found, set(found.shards_of(server.member.leadership.candidate.instance).values())
+
+    async def story(leader: Server, standby: Server) -> None:
+        first, epochs = dealt(leader)
+        assert (first.version, first.leader_epoch, len(first.members), epochs) == (1, 1, 1, {1})
+        await leader.die()
+        await standby.until_it_serves()
+        second, epochs = dealt(standby)
+        assert (second.version, second.leader_epoch, len(second.members), epochs) == (2, 2, 1, {2})
+
+    run(story)
 
 
 def test_the_store_of_a_leader_is_guarded():
