@@ -149,6 +149,14 @@ class Exchange(Protocol):
         """True for a call from inside this process, which came over no socket."""
 
     @property
+    def is_admitted(self) -> bool:
+        """True for a call that another server of the same store has let in, by its own names, and passed on."""
+
+    @property
+    def id_is_clients(self) -> bool:
+        """False for a call that was passed on under an id which that server has made: it means no repetition."""
+
+    @property
     def scheme(self) -> str:
         """`http` or `https`, as the client asked."""
 
@@ -210,8 +218,8 @@ class RequestHead:
         self.is_head = head.method == "HEAD"
         self.status = 0
         self.sent_bytes = 0
-        self.client_id = client_id
         self.id = client_id or f"{_ID_PREFIX}-{next(_ID_NUMBERS):x}"
+        self.client_id = client_id if client_id is None or exchange.id_is_clients else None
 
     def check(self) -> None:
         """Refuse what no call could mean: a header that is there twice, an over-long or ambiguous target, a bad request id."""
@@ -236,7 +244,8 @@ class RequestHead:
                 )
         given = self.headers.get(b"basalt-request-id")
         if given is not None:
-            self.client_id = self.id = request_id(given)
+            self.id = request_id(given)
+            self.client_id = self.id if self.exchange.id_is_clients else None
 
     def text(self, name: str) -> str | None:
         """A query parameter that the call declares as text, or None when it was not given."""
