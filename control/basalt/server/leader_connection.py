@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from http import HTTPStatus
+from typing import cast
 
 import httptools
 
@@ -119,8 +120,7 @@ class LeaderConnection(asyncio.Protocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class, not one of asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._write_paused = False

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from basalt.console.assets import ASSETS
 from basalt.http.app import OPERATIONS
@@ -23,7 +24,7 @@ def run(story: Callable[[PortServer, PortServer], Awaitable[None]], *settings: S
             assert (await leader.ask("PUT", TOPIC)).status == 200
             await story(leader, standby)
 
-    asyncio.run(all_of_it())
+    uvloop.run(all_of_it())
 
 
 def headers_of(told: Told) -> dict[str, str]:
@@ -267,7 +268,7 @@ def test_the_leader_judges_who_calls_by_what_the_caller_has_sent():
                 await same(leader, standby, "GET", TOPIC, **given)
             assert (await standby.ask("GET", "/metrics", Authorization=ROOT)).json()["code"] == "not_leader"
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 def test_refusals_by_address_and_the_audit_go_by_the_callers_own_address():
@@ -289,7 +290,7 @@ def test_refusals_by_address_and_the_audit_go_by_the_callers_own_address():
             writer.close()
             assert seen == [("127.0.0.9", "http")]
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 @pytest.mark.parametrize(

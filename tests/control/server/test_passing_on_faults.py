@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from basalt.server import leader_connection, passing_on
 from basalt.settings import Settings
@@ -62,7 +63,7 @@ def run(answer: Answering, story: Callable[[PortServer, Scripted], Awaitable[Non
         async with scripted(answer) as (standby, leader):
             await story(standby, leader)
 
-    asyncio.run(all_of_it())
+    uvloop.run(all_of_it())
 
 
 async def head(reader: asyncio.StreamReader) -> bytes:
@@ -403,7 +404,7 @@ def test_of_a_thousand_calls_while_the_leader_is_killed_none_is_lost_and_none_is
             assert sum(outcome == "outcome_unknown" for outcome in outcomes.values()) <= at_a_time
             assert outcomes[calls - 1] == "ok"
 
-    asyncio.run(story())
+    uvloop.run(story())
 
 
 @pytest.mark.parametrize(
@@ -421,4 +422,4 @@ def test_who_proves_it_by_what_cannot_be_passed_on_is_told_why(settings: Setting
             assert (told.status, told.json()["code"], told.json()["leader"]) == (503, "not_leader", leader.url)
             assert why in told.json()["detail"]
 
-    asyncio.run(story())
+    uvloop.run(story())
