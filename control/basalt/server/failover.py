@@ -99,9 +99,13 @@ class StandbyFrame:
 
     def begin_whole(
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
-    ) -> Coroutine[Any, Any, None]:
-        """The same for a request that is here with all of its body."""
-        return self._respond(self._request(head, exchange, client_id), body)
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same for a request that is here with all of its body; None: it is passed on without a coroutine."""
+        request = self._request(head, exchange, client_id)
+        if self.passing.submit(request, exchange, body, self._note):
+            request.route = PASSED_ON
+            return None
+        return self._respond(request, body)
 
     async def refuse(self, head: Head, exchange: Exchange, client_id: str | None, error: BasaltError) -> None:
         """Answer a request with this error, whoever leads."""
@@ -132,8 +136,11 @@ class StandbyFrame:
             if answer is not None:
                 await responses.send_response(request, answer)
         finally:
-            duration_ms = self._clock.monotonic_ms() - request.started_ms
-            responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
+            self._note(request)
+
+    def _note(self, request: RequestHead) -> None:
+        duration_ms = self._clock.monotonic_ms() - request.started_ms
+        responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
     async def _answer(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
         """This server's own answer; None: that of the leader was given."""

@@ -40,7 +40,7 @@ class LeaderConnection(asyncio.Protocol):
         self._lost: BaseException | None = None
         self._is_head = False
         self._head_bytes = 0
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
         self._held_bytes = 0
         self.idle_since = 0.0
         self.is_sent = True  # all of the call, so that the leader may have done it
@@ -73,8 +73,8 @@ class LeaderConnection(asyncio.Protocol):
         """The body of the answer, as it comes. `LeaderLostError`, or what it was ended with."""
         while True:
             if self._parts:
-                part = self._taken()
-                yield part
+                for part in self._taken():
+                    yield part
             elif self.is_whole:
                 return
             elif self._lost is not None:
@@ -85,7 +85,7 @@ class LeaderConnection(asyncio.Protocol):
 
     def whole(self) -> list[Buffer]:
         """The body of an answer that is whole."""
-        return [self._taken()]
+        return self._taken() or [b""]
 
     @property
     def is_free(self) -> bool:
@@ -97,12 +97,12 @@ class LeaderConnection(asyncio.Protocol):
         self._lose(why)
         self._transport.abort()
 
-    def _taken(self) -> bytes:
+    def _taken(self) -> list[Buffer]:
         parts, self._parts, self._held_bytes = self._parts, [], 0
         if self._read_paused and self._lost is None:
             self._read_paused = False
             self._transport.resume_reading()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return parts
 
     def _lose(self, why: BaseException) -> None:
         if self._lost is None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +24,10 @@ from basalt.access.authentication import NEGOTIATE, SECURE_COOKIE, login_of
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
 from basalt.errors import BasaltError, NotLeaderError, RequestTimeoutError, UnavailableError, UnknownOutcomeError
+from basalt.http.app import CLIENT_GONE
 from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
-from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, RequestHead
+from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
+from basalt.http.asgi.responses import problem_response, send_response
 from basalt.http.collectors import counters, gauge
 from basalt.server.leader_connection import LeaderConnection, LeaderLostError
 from basalt.settings import Settings
@@ -62,6 +64,8 @@ _NOT_GIVEN_BACK = frozenset(
     )
 )
 _NOT_KEPT = (b"cache-control", b"no-store")
+_WITHOUT_BODY = (204, 304)
+Note = Callable[[RequestHead], None]
 
 log = logging.getLogger("basalt.passing")
 
@@ -77,6 +81,7 @@ class _Leader:
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if self.is_secure else 80)
         self.authority = parts.netloc.encode("ascii")
+        self.owner = (b"basalt-owner", lease.url.encode("ascii", "replace"))
         self.prefix = parts.path.rstrip("/").encode("ascii")
         self.is_former = False
         self._tls = tls
@@ -141,7 +146,9 @@ class PassingOn:
         self._takes_certificates = "cert" in settings.auth.kinds
         self._under_way_max = settings.cluster.passed_on_max
         self._leader: _Leader | None = None
+        self._loop = asyncio.get_running_loop()
         self._looking: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ready: tuple[_Leader, float, bool] | None = None  # what the leader said last, and when
         self._asking: asyncio.Task[bool] | None = None
         self.under_way = 0
@@ -150,7 +157,7 @@ class PassingOn:
         self.answered_s = 0.0  # for how long those that were answered took, all together
 
     def refusal(self, request: RequestHead) -> str | None:
-        """Why the call cannot be passed on, as its caller is told; None: it can."""
+        """The reason why the call cannot be passed on, as its caller is told; None: it can."""
         headers = request.headers
         if HEADER in headers:
             return "another server has passed it on already, and calls are passed on once"
@@ -167,12 +174,67 @@ class PassingOn:
             return "who calls proves it by a Kerberos ticket, which is for this server"
         return None
 
+    def submit(self, request: RequestHead, exchange: PromptExchange, body: bytes, note: Note) -> bool:
+        """Pass a call on that is here with all of its body, without a coroutine. False: it is to be judged and passed on by `pass_on`.
+
+        Only one whose like was passed on before: what that one was let through by lies in its head. `note` is called at the end.
+        """
+        made: _Lines | None = request.head.passing
+        leader = self._leader
+        if made is None or leader is None or not made.fit(leader, request) or self.under_way >= self._under_way_max:
+            return False
+        lease = self._leadership.leader
+        if (
+            lease is None
+            or lease.instance != leader.lease.instance
+            or (self._takes_certificates and exchange.certificate is not None)
+        ):
+            return False
+        connection = leader.kept()
+        if connection is None:
+            return False
+        call = _PassedCall(request, leader, body, False)
+        began_ms = self._begin()
+        call.send(connection)
+
+        def answered(_: asyncio.Future[None]) -> None:
+            if call.give_back_now(connection, exchange):
+                self._end("answered", began_ms)
+                note(request)
+            else:
+                task = asyncio.ensure_future(self._go_on(call, connection, exchange, began_ms, note))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+        connection.answered.add_done_callback(answered)
+        return True
+
+    async def _go_on(
+        self, call: _PassedCall, connection: LeaderConnection, exchange: PromptExchange, began_ms: float, note: Note
+    ) -> None:
+        request = call.request
+        try:
+            await self._told(call.run(connection), began_ms)
+        except BasaltError as error:
+            await send_response(request, problem_response(error, request.id))
+        except ClientGoneError:
+            request.status = CLIENT_GONE
+        except LeaderLostError:
+            exchange.break_off()
+        except Exception:
+            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+            exchange.break_off()
+        finally:
+            note(request)
+
     async def pass_on(self, request: RequestHead, lease: LeaseRecord, whole: bytes | None = None) -> None:
         """Have the leader answer the call, and give its answer to the caller. `whole`: the body, where it is here.
 
         `NotLeaderError` where nothing was done, `UnknownOutcomeError` where nobody knows; both before anything is answered. When an answer
         breaks off, so does what the caller gets. `ClientGoneError`.
         """
+        if not lease.secret:
+            raise refused(lease.url, "the leader is of a version that takes none from other servers")
         try:
             leader = self._leader_of(lease)
         except OSError as error:
@@ -185,14 +247,25 @@ class PassingOn:
             raise refused(
                 lease.url, f"{self.under_way} calls are being passed on, as many as cluster.passed_on_max says"
             )
+        await self._told(_PassedCall(request, leader, part, more).run(), self._begin())
+
+    def _begin(self) -> float:
         self.under_way += 1
-        began_ms = self._clock.monotonic_ms()
         if self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-        call = _PassedCall(request, leader, part, more)
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+        return self._clock.monotonic_ms()
+
+    def _end(self, outcome: str, began_ms: float) -> None:
+        self.under_way -= 1
+        self.outcomes[outcome] += 1
+        if outcome == "answered":
+            self.answered_s += (self._clock.monotonic_ms() - began_ms) / 1_000
+
+    async def _told(self, call: Coroutine[Any, Any, None], began_ms: float) -> None:
         outcome = "broken"
         try:
-            outcome = await call.run()
+            await call
+            outcome = "answered"
         except (NotLeaderError, UnavailableError):
             outcome = "not_done"
             raise
@@ -203,17 +276,14 @@ class PassingOn:
             outcome = "gone"
             raise
         finally:
-            self.under_way -= 1
-            self.outcomes[outcome] += 1
-            if outcome == "answered":
-                self.answered_s += (self._clock.monotonic_ms() - began_ms) / 1_000
+            self._end(outcome, began_ms)
 
     async def is_ready(self) -> bool:
         """Tell whether there is a leader that answers, and is ready."""
         lease = self._leadership.leader
         if lease is None:
             return False
-        leader, now_s = self._leader_of(lease), asyncio.get_running_loop().time()
+        leader, now_s = self._leader_of(lease), self._loop.time()
         if self._ready is not None and self._ready[0] is leader and now_s - self._ready[1] < READY_AGAIN_SECONDS:
             return self._ready[2]
         if self._asking is None or self._asking.done():
@@ -246,7 +316,7 @@ class PassingOn:
                     found = connection.status == 200
                 finally:
                     leader.give_back(connection)
-        self._ready = leader, asyncio.get_running_loop().time(), found
+        self._ready = leader, self._loop.time(), found
         return found
 
     def _leader_of(self, lease: LeaseRecord) -> _Leader:
@@ -271,7 +341,7 @@ class PassingOn:
         if leader is not None and not leader.is_former and (lease is None or lease.instance != leader.lease.instance):
             leader.retire()
         if self.under_way:
-            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
 
 class PassingMetrics(Collector):
@@ -291,11 +361,47 @@ class PassingMetrics(Collector):
         yield SummaryMetricFamily("basalt_cluster_passed_on_seconds", text, answered, passing.answered_s)
 
 
+class _Lines:
+    """The first lines of calls that begin alike, as one leader gets them from one caller: all but what differs from call to call."""
+
+    __slots__ = ("_client", "_id_is_clients", "_leader", "_scheme", "text")
+
+    def __init__(self, leader: _Leader, request: RequestHead) -> None:
+        head, exchange = request.head, request.exchange
+        self._leader = leader
+        self._client, self._scheme, self._id_is_clients = (
+            exchange.client,
+            exchange.scheme,
+            request.client_id is not None,
+        )
+        host = head.authority or request.headers.get(b"host") or leader.authority
+        passed = PassedOn(self._client, self._scheme, self._id_is_clients)
+        target = leader.prefix + head.raw_path + (b"?" + head.query_string if head.query_string else b"")
+        first = b"%s %s HTTP/1.1\r\nhost: %s\r\n%s: %s\r\n"
+        self.text = b"".join(
+            (
+                first % (head.method.encode("ascii"), target, host, HEADER, passed.header(leader.secret, head, host)),
+                *(b"%s: %s\r\n" % each for each in request.headers.items() if each[0] not in HOP_BY_HOP),
+            )
+        )
+
+    def fit(self, leader: _Leader, request: RequestHead) -> bool:
+        """Tell whether they are for this leader, and say of this caller what is so."""
+        exchange = request.exchange
+        return (
+            self._leader is leader
+            and not leader.is_former
+            and self._client == exchange.client
+            and self._scheme == exchange.scheme
+            and self._id_is_clients == (request.client_id is not None)
+        )
+
+
 class _PassedCall:
     """One call on its way."""
 
     def __init__(self, request: RequestHead, leader: _Leader, part: bytes, more: bool) -> None:
-        self._request = request
+        self.request = request
         self._exchange = request.exchange
         self._leader = leader
         self._part = part
@@ -304,24 +410,27 @@ class _PassedCall:
         self._watch: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self) -> str:
-        """Pass it on, and give its answer back."""
-        connection = self._leader.kept()
+    async def run(self, asked: LeaderConnection | None = None) -> None:
+        """Pass it on, and give its answer back. `asked`: a kept connection over which it was sent already."""
+        connection = asked or self._leader.kept()
         is_kept = connection is not None
         while True:
             if connection is None:
                 connection = await self._connect()
             try:
                 try:
-                    await self._ask(connection)
+                    if connection is not asked:
+                        self.send(connection)
+                    await connection.answered
                 except LeaderLostError as lost:
-                    if is_kept and not self._more and self._request.head.method in SAFE_METHODS:
+                    if is_kept and not self._more and self.request.head.method in SAFE_METHODS:
                         is_kept = False
                         self._leader.give_back(connection)
                         connection = None
                         continue
                     raise self._without_answer(connection, lost) from lost
-                return await self._give_back(connection)
+                await self._give_back(connection)
+                return
             finally:
                 self._stop_watching()
                 if connection is not None:
@@ -336,58 +445,49 @@ class _PassedCall:
             raise refused(self._leader.lease.url, "the leader cannot be reached from here") from error
 
     def _without_answer(self, connection: LeaderConnection, lost: LeaderLostError) -> BasaltError:
-        log.warning("the leader has not answered %s: %s", self._request.id, lost)
+        log.warning("the leader has not answered %s: %s", self.request.id, lost)
         if not connection.is_sent:  # of which the leader does nothing
             return refused(self._leader.lease.url, "the leader went away before it had all of the call")
-        if self._request.head.method in SAFE_METHODS:
+        if self.request.head.method in SAFE_METHODS:
             return UnavailableError("the leader went away before it answered; nothing was changed")
         return UnknownOutcomeError(
             "the leader went away before it answered, so whether the call took effect is unknown",
             hint="Look whether it did; or send it again under the same Basalt-Request-Id or producer number, where the call takes one.",
         )
 
-    async def _ask(self, connection: LeaderConnection) -> None:
-        """Send the call, and wait for the head of the answer. `LeaderLostError`, `ClientGoneError`"""
-        is_head = self._request.is_head
+    def send(self, connection: LeaderConnection) -> None:
+        """Send the call, or begin to."""
+        request = self.request
         if not self._more:
-            connection.ask(self._head(b"content-length: %d\r\n" % len(self._part)) + self._part, is_head=is_head)
+            connection.ask(
+                self._head(b"content-length: %d\r\n" % len(self._part)) + self._part, is_head=request.is_head
+            )
             connection.is_sent = True
             self._watch = self._loop.call_later(HANG_UP_SECONDS, self._begin_to_watch, connection)
-        else:
-            length = self._request.headers.get(b"content-length")
-            is_chunked = length is None
-            connection.ask(
-                self._head(b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %s\r\n" % length),
-                is_head=is_head,
-            )
-            self._in_background(connection, self._upload(connection, -1 if length is None else int(length), is_chunked))
-        await connection.answered
+            return
+        length = request.headers.get(b"content-length")
+        framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %s\r\n" % length
+        connection.ask(self._head(framing), is_head=request.is_head)
+        self._in_background(connection, self._upload(connection, None if length is None else int(length)))
 
     def _head(self, framing: bytes) -> bytes:
         """The call's line and headers as the leader gets them: those of the caller, but for what is between two servers."""
-        request, head, leader = self._request, self._request.head, self._leader
-        host = head.authority or request.headers.get(b"host") or leader.authority
-        passed = PassedOn(self._exchange.client, self._exchange.scheme, request.client_id is not None)
-        target = leader.prefix + head.raw_path + (b"?" + head.query_string if head.query_string else b"")
+        request, made = self.request, self.request.head.passing
+        if made is None or not made.fit(self._leader, request):
+            made = request.head.passing = _Lines(self._leader, request)
+        text: bytes = made.text + b"basalt-request-id: %s\r\n" % request.id.encode("ascii")
         sequence = self._exchange.sequence or request.headers.get(b"basalt-sequence")
-        lines = [
-            b"%s %s HTTP/1.1\r\nhost: %s\r\n%s: %s\r\n"
-            % (head.method.encode("ascii"), target, host, HEADER, passed.header(leader.secret, head, host)),
-            *(b"%s: %s\r\n" % each for each in request.headers.items() if each[0] not in HOP_BY_HOP),
-            b"basalt-request-id: %s\r\n" % request.id.encode("ascii"),
-        ]
         if sequence is not None:
-            lines.append(b"basalt-sequence: %s\r\n" % sequence)
+            text += b"basalt-sequence: %s\r\n" % sequence
         if self._more or self._part or b"content-length" in request.headers or b"transfer-encoding" in request.headers:
-            lines.append(framing)
-        lines.append(b"\r\n")
-        return b"".join(lines)
+            text += framing
+        return text + b"\r\n"
 
-    async def _upload(self, connection: LeaderConnection, left: int, is_chunked: bool) -> None:
-        """Send the body as it comes, and as fast as the leader takes it."""
-        part, more = self._part, self._more
+    async def _upload(self, connection: LeaderConnection, left: int | None) -> None:
+        """Send the body as it comes, and as fast as the leader takes it. `left`: how long it is; None: in chunks."""
+        part, more, is_chunked = self._part, self._more, left is None
         while True:
-            if not is_chunked:
+            if left is not None:
                 left -= len(part)
                 if left < 0 or (left > 0 and not more):  # what is too much would be taken for another call
                     raise LeaderLostError("the body is not as long as it should be")
@@ -403,17 +503,30 @@ class _PassedCall:
         await self._exchange.until_gone()
         raise ClientGoneError
 
-    async def _give_back(self, connection: LeaderConnection) -> str:
-        request = self._request
-        headers: Headers = [each for each in connection.headers if each[0] not in _NOT_GIVEN_BACK and each != _NOT_KEPT]
-        headers.append((b"basalt-owner", self._leader.lease.url.encode("ascii", "replace")))
-        request.status = connection.status
+    def give_back_now(self, connection: LeaderConnection, exchange: PromptExchange) -> bool:
+        """Give an answer back that is here as a whole. False: it is not, or there is none."""
+        if connection.answered.exception() is not None or not connection.is_whole:
+            return False
+        headers, is_listed = self._headers(connection)
+        if not is_listed:
+            return False
+        self._stop_watching()
+        exchange.send_now(self.request, connection.status, headers, connection.whole())
+        self._leader.give_back(connection)
+        return True
+
+    async def _give_back(self, connection: LeaderConnection) -> None:
+        headers, is_listed = self._headers(connection)
+        parts = connection.whole() if is_listed and connection.is_whole else connection.parts()
+        await self._exchange.send(self.request, connection.status, headers, parts)
+
+    def _headers(self, connection: LeaderConnection) -> tuple[Headers, bool]:
+        """The headers that the caller gets; and whether the body is one of a known length, or there is none."""
+        self.request.status = connection.status
+        headers = [each for each in connection.headers if each[0] not in _NOT_GIVEN_BACK and each != _NOT_KEPT]
         is_sized = any(name == b"content-length" for name, _ in headers)
-        if connection.is_whole and (is_sized or request.is_head or connection.status in (204, 304)):
-            await self._exchange.send(request, connection.status, headers, connection.whole())
-        else:
-            await self._exchange.send(request, connection.status, headers, connection.parts())
-        return "answered"
+        headers.append(self._leader.owner)
+        return headers, is_sized or self.request.is_head or connection.status in _WITHOUT_BODY
 
     def _begin_to_watch(self, connection: LeaderConnection) -> None:
         self._in_background(connection, self._until_gone())
@@ -442,7 +555,7 @@ class _PassedCall:
 
 
 async def _first_part(request: RequestHead) -> tuple[bytes, bool]:
-    """What has come of the body: before that the call takes no place among those that are passed on."""
+    """The body as far as it has come: before that the call takes no place among those that are passed on."""
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             return await request.exchange.receive()

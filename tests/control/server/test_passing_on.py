@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 import uvloop
 
 from basalt.console.assets import ASSETS
 from basalt.http.app import OPERATIONS
+from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ClusterSettings, HttpSettings, LogSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, Told, passing_pair, until
@@ -25,6 +27,12 @@ def run(story: Callable[[PortServer, PortServer], Awaitable[None]], *settings: S
             await story(leader, standby)
 
     uvloop.run(all_of_it())
+
+
+def held(scheme: str) -> RequestHead:
+    """A request that came by this scheme, and whose answer nobody waits for."""
+    exchange = SimpleNamespace(internal=False, client="127.0.0.1", scheme=scheme, id_is_clients=True, certificate=None)
+    return RequestHead(Head("GET", TOPIC, TOPIC.encode(), b"", {b"host": b"localhost"}), exchange, 0.0, BodyBudget(0))  # type: ignore[arg-type]
 
 
 def headers_of(told: Told) -> dict[str, str]:

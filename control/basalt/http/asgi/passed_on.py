@@ -25,7 +25,7 @@ _PARTS = 4
 
 
 class PassedOn(NamedTuple):
-    """What a server says of a request that it passes on. `id_is_clients`: the client has chosen the request id, by which a repetition is known."""
+    """The word of a server about a request that it passes on. `id_is_clients`: the client has chosen the request id, by which a repetition is known."""
 
     client: str | None
     scheme: str
@@ -40,10 +40,13 @@ class PassedOn(NamedTuple):
 
 
 def passed_on(secret: bytes, head: Head) -> PassedOn:
-    """What is said of a request with the header by the server that has passed it on.
+    """The word of the server that has passed on a request with the header.
 
     `UnavailableError` where it proves nothing: a server of another store, or of a former term, or a client has made it.
     """
+    if head.passed is not None and head.passed[0] is secret:
+        known: PassedOn = head.passed[1]
+        return known
     given = head.headers[HEADER]
     code, _, said = given.partition(b" ")
     parts = said.split(b" ")
@@ -60,7 +63,9 @@ def passed_on(secret: bytes, head: Head) -> PassedOn:
             hint="Leave that header out. A server that sends it has yet to see who leads: it is right after Retry-After.",
         )
     client = None if parts[2] == _NOBODY else parts[2].decode("ascii", "replace")
-    return PassedOn(client, parts[0].decode("ascii"), parts[1] == _CLIENTS)
+    found = PassedOn(client, parts[0].decode("ascii"), parts[1] == _CLIENTS)
+    head.passed = secret, found
+    return found
 
 
 def _code(secret: bytes, said: bytes, head: Head, host: bytes) -> bytes:

@@ -112,11 +112,12 @@ class Head:
     """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
 
     `found` and `identified` are for the application: what it found for the target, with its query read, and who calls. `cors` are the headers that its answers
-    have for the origin that it names; `proving` those that prove this server to who has sent a ticket.
+    have for the origin that it names; `proving` those that prove this server to who has sent a ticket. `passed` is what another server has proved of who sends
+    it, `passing` what it is passed on as.
     """
 
     __slots__ = (
-        "authority", "cors", "found", "headers", "identified", "method", "path", "proving", "query_string", "raw_path", "repeated", "version",
+        "authority", "cors", "found", "headers", "identified", "method", "passed", "passing", "path", "proving", "query_string", "raw_path", "repeated", "version",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +136,8 @@ class Head:
         self.proving: Headers = NO_HEADERS
         self.found: Any = None
         self.identified: Any = None
+        self.passed: Any = None
+        self.passing: Any = None
 
 
 class Exchange(Protocol):
