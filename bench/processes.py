@@ -68,6 +68,13 @@ def trivial() -> Iterator[Process]:
 
 
 @contextmanager
+def passing(role: str, place: str) -> Iterator[Process]:
+    """A leader on this data directory, or a standby that passes calls on to the leader at this port."""
+    with _started(["-m", "bench.passing_server", role, place]) as process:
+        yield process
+
+
+@contextmanager
 def _started(arguments: list[str]) -> Iterator[Process]:
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"

@@ -20,6 +20,7 @@ from demo.own_log import access_lines, make_requests
 from demo.pages import print_console, print_next_steps, print_views
 from demo.producer import ABORTED_MARK, LINES_TOPIC, read_lines
 from demo.report import Views, differences
+from demo.server_pair import ServerPair
 from demo.server_process import ServerProcess
 from demo.story import Story
 
@@ -36,11 +37,19 @@ def main(words: Sequence[str] | None = None, first_step: str | None = None) -> i
     parser.add_argument("--folder", type=Path, help="an empty folder to work in; without one, a new temporary folder")
     parser.add_argument("--open", action="store_true", help="leave the server running in the end, for its console")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for the server")
+    parser.add_argument(
+        "--two", action="store_true", help="two servers that share a store, of which the leader is killed"
+    )
     arguments = parser.parse_args(words)
     if arguments.log is not None and not arguments.log.is_file():
         parser.error(f"{arguments.log} is not a file")
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="basalt-demo-"))
-    server = ServerProcess(folder, arguments.set, stays=arguments.open)
+    server: ServerProcess | ServerPair
+    server = (
+        ServerPair(folder, arguments.set)
+        if arguments.two
+        else ServerProcess(folder, arguments.set, stays=arguments.open)
+    )
     stays = False
     try:
         server.start()
@@ -60,10 +69,10 @@ def main(words: Sequence[str] | None = None, first_step: str | None = None) -> i
             server.stop()
 
 
-def run(server: ServerProcess, log: Path | None) -> int:
+def run(server: ServerProcess | ServerPair, log: Path | None) -> int:
     """Publish, kill, read and check on this server; the exit code."""
     if log is None:
-        sent = make_requests(server.url)
+        sent = make_requests(server.url.partition(",")[0])
         print(f"No LOG given: {sent:,} requests to the demo's own server make a log of real lines")
         lines = access_lines(server.log, sent)
     else:
@@ -107,7 +116,7 @@ def run(server: ServerProcess, log: Path | None) -> int:
     return 0
 
 
-def leave_open(server: ServerProcess) -> None:
+def leave_open(server: ServerProcess | ServerPair) -> None:
     """Begin a transaction at which readers wait, and say where all of it is to be seen."""
     with basalt.connect(server.url) as client:
         hanging = client.transactions.begin(timeout_ms=HANGS_MS, owner="demo, on purpose")
@@ -118,7 +127,7 @@ def leave_open(server: ServerProcess) -> None:
     print_console(server.url, server.process_id, hanging.id)
 
 
-def second_act(server: ServerProcess, lines: Sequence[bytes]) -> list[str]:
+def second_act(server: ServerProcess | ServerPair, lines: Sequence[bytes]) -> list[str]:
     """Have workers count the visits of each client, through SIGKILLs of them and of the server; the faults of their counts."""
     visits = visits_of(lines)
     if not visits:

@@ -18,6 +18,7 @@ import basalt
 from basalt.api.positions import START, after_id
 from basalt.client import Client, RecordIn
 from demo.access_log import NotAnAccessLineError, parse
+from demo.server_pair import ServerPair
 from demo.server_process import ServerProcess
 from demo.worker import COUNTS_TOPIC, GROUP, MEMBER_MS, VISITS_TOPIC, Count, key_of
 
@@ -107,7 +108,7 @@ class Workers:
 class Act:
     """The second act, on a server that runs. After `play`, `counts` are what the workers published."""
 
-    def __init__(self, server: ServerProcess, visits: Sequence[Visit], say: Callable[[str], None]) -> None:
+    def __init__(self, server: ServerProcess | ServerPair, visits: Sequence[Visit], say: Callable[[str], None]) -> None:
         self.counts: list[Count] = []
         self.kills = 0
         self._server = server

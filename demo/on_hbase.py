@@ -1,4 +1,6 @@
-"""`make hbase-demo`: starts a standalone HBase, installs Basalt's tables and coprocessor in it, and runs the demo on it."""
+"""`make hbase-demo`: starts a standalone HBase, installs Basalt's tables and coprocessor in it, and runs the demo on it, with two servers:
+each SIGKILL of a server is one of the leader, and the other one takes over.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def main() -> int:
             _install(arguments.jar, settings)
             work.mkdir(parents=True)
             log = [arguments.log] if arguments.log else []
-            words = [*log, "--folder", str(work), *(f"--set={setting}" for setting in settings)]
+            words = [*log, "--two", "--folder", str(work), *(f"--set={setting}" for setting in settings)]
             first_step = None if arguments.gateways else f"python -m deploy.hbase start {folder / 'hbase'}"
             return demo.main(words, first_step)
     except (StandaloneError, RuntimeMissingError, MavenError, subprocess.CalledProcessError) as error:

@@ -55,6 +55,11 @@ class ServerProcess:
         return time.monotonic() - began
 
     @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def process_id(self) -> int:
         """The number of its process, which `start` has started."""
         assert self._process is not None
@@ -76,7 +81,7 @@ class ServerProcess:
                 self.kill()
 
     def _is_ready(self) -> bool:
-        """True when it serves. Of servers that share a store one leads; after a SIGKILL it is not at once clear which."""
+        """True when calls to it are answered: of servers that share a store also by another one, which leads."""
         port = self._port_file.read_text().strip() if self._port_file.exists() else ""
         if not port:
             return False

@@ -13,6 +13,7 @@ import basalt
 from basalt.client import Client, Transaction
 from basalt.errors import RetryError
 from demo.producer import BeforeCommit, Producer, nothing
+from demo.server_pair import ServerPair
 from demo.server_process import ServerProcess
 
 LINES_PER_TRANSACTION_MAX = 250
@@ -55,7 +56,7 @@ def incidents(transactions: int) -> dict[int, Incident]:
 class Story:
     """Publishes `lines` to a server that is killed in between."""
 
-    def __init__(self, server: ServerProcess, lines: Sequence[bytes], say: Callable[[str], None]) -> None:
+    def __init__(self, server: ServerProcess | ServerPair, lines: Sequence[bytes], say: Callable[[str], None]) -> None:
         self.figures = Figures()
         self._server = server
         self._lines = lines

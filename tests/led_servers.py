@@ -79,8 +79,9 @@ class LedServer:
         open_services: Opening,
         start_thrift: ThriftStart = no_thrift,
         settings: Settings = BY_DEFAULT,
+        url: str | None = None,
     ) -> None:  # fmt: skip
-        self.url = f"http://{name}:4780"
+        self.url = url or f"http://{name}:4780"
         self.clock = ServerClock(time)
         self.opened: list[MemoryStore] = []
         self.is_stopped = False  # it does not look at the lease: neither renews it nor takes note of its end
@@ -88,7 +89,7 @@ class LedServer:
         self.time = time
         self.member = FailoverServer(
             self.clock,
-            Candidate(name, self.url, f"{name}-1", LEASE_MS),
+            Candidate(name, self.url, f"{name}-1", LEASE_MS, f"{name}'s secret"),
             open_store=self._open_store,
             open_services=open_services,
             start_thrift=start_thrift,

@@ -16,11 +16,12 @@ from basalt.cluster.lease import Candidate
 from basalt.server.failover import FailoverServer
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
+from basalt.settings.tree import ClusterSettings
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
 from tests.led_servers import LEASE_MS, LeaseTime, ServerClock
 
-SETTINGS = Settings()
+SETTINGS = Settings(cluster=ClusterSettings(pass_on=False))  # whose pages are those of a server that says who leads
 
 
 class OneOfTwo:
@@ -47,7 +48,7 @@ class OneOfTwo:
 
     def _is_ready(self) -> bool:
         try:
-            with urlopen(Request(f"{self.url}/readyz"), timeout=60) as reply:
+            with urlopen(Request(f"{self.url}/readyz?leader=true"), timeout=60) as reply:
                 return bool(reply.status == 200)
         except OSError:
             return False

@@ -34,7 +34,7 @@ def access_log(tmp_path: Path) -> Path:
 
 @pytest.mark.hbase
 @pytest.mark.system
-def test_a_log_is_published_exactly_once_on_hbase_through_two_kills_of_the_server(
+def test_a_log_is_published_and_counted_exactly_once_on_hbase_through_kills_of_the_server_that_leads(
     tmp_path: Path, access_log: Path, hbase_gateways: Gateways, coprocessor_jar: Path
 ):
     command = [sys.executable, "-m", "demo.on_hbase", str(access_log), "--folder", str(tmp_path / "demo")]

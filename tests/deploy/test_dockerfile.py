@@ -115,7 +115,9 @@ def test_compose_builds_stages_that_there_are_and_publishes_to_this_machine_alon
         assert service["build"]["target"] in STAGES, name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
         if service.get("ports"):
-            assert load_settings((), service["environment"]).http.hosts == (name,), name  # as other containers call it
+            settings = load_settings((), service["environment"])
+            assert settings.http.hosts == (name,), name  # as other containers call it
+            assert settings.leader.url == (f"http://{name}:4780" if settings.store.kind == "hbase" else None), name
 
 
 def test_who_runs_the_image_says_that_it_is_open_and_the_image_does_not_say_it_for_them():
@@ -129,7 +131,7 @@ def test_who_runs_the_image_says_that_it_is_open_and_the_image_does_not_say_it_f
 def test_compose_says_that_its_servers_are_open():
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     servers = {name: each for name, each in compose["services"].items() if each.get("ports")}
-    assert set(servers) == {"basalt", "embedded"}
+    assert set(servers) == {"basalt", "basalt-2", "embedded"}
     for name, each in servers.items():
         loaded = load_settings(["server.host=0.0.0.0"], each["environment"])
         assert not listen_address(loaded).is_loopback, name

@@ -86,9 +86,9 @@ def until(is_so: Callable[[], bool], server: ServerProcess, seconds_max: float =
 
 
 def serves(server: ServerProcess) -> bool:
-    return server.ask("GET", "/readyz").status == 200
+    return server.ask("GET", "/readyz?leader=true").status == 200
 
 
 def names(server: ServerProcess, leader: ServerProcess) -> bool:
-    reply = server.ask("GET", "/v1/admin/jobs")
+    reply = server.ask("GET", "/v1/admin/jobs", headers={"Basalt-Direct": "1"})
     return reply.status == 503 and reply.headers.get("basalt-leader") == leader.url

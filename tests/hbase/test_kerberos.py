@@ -93,7 +93,7 @@ def serving(folder: Path, options: list[str], **environment: str) -> Iterator[Se
     )
     try:
         server.wait_until_ready()
-        until(lambda: server.ask("GET", "/readyz").status == 200, server)
+        until(lambda: server.ask("GET", "/readyz?leader=true").status == 200, server)
         yield server
     finally:
         server.kill()

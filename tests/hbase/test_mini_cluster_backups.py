@@ -62,7 +62,7 @@ def start(server: ServerProcess, installation: BareInstallation) -> None:
         "store.hbase.buckets": BUCKETS,
     }
     server.start(*(word for name, value in settings.items() for word in ("--set", f"{name}={value}")))
-    wait_until(lambda: server.ask("GET", "/readyz").status == 200, "the server leads")
+    wait_until(lambda: server.ask("GET", "/readyz?leader=true").status == 200, "the server leads")
 
 
 def test_restored_tables_have_groups_and_producers_as_they_were(

@@ -133,7 +133,7 @@ class Authentication:
             self._callers.clear()
             self._callers_of = self.directory.entries
         given = headers.get(b"authorization")
-        login = None if given is not None else _login_of(headers.get(b"cookie"), self.cookie(secure))
+        login = None if given is not None else login_of(headers.get(b"cookie"), self.cookie(secure))
         if login is not None:
             return self._by_cookie(login, headers, address, now_ms)
         if given is not None or not self.reads_certificates:
@@ -414,7 +414,7 @@ def _parameters(query_string: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     return (each.partition(b"=") for each in query_string.split(b"&"))
 
 
-def _login_of(cookies: bytes | None, wanted: bytes) -> bytes | None:
+def login_of(cookies: bytes | None, wanted: bytes) -> bytes | None:
     """The login in the console's cookie, as a header would have it."""
     if cookies is None:
         return None

@@ -2,6 +2,9 @@
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
 it did nothing. `attempts` judges what else goes wrong, as with one server; what it repeats after a lost answer asks another one first.
+
+A client goes to the leader itself, and says so (`Basalt-Direct`), for passing a call on costs a second hop. Where it cannot, because it may not send what
+it sends to the leader's address or does not reach it, it leaves that header out for a while, and the servers that it was given pass its calls on.
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ from basalt.redaction import address_without_password
 TransportT = TypeVar("TransportT")
 
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
+
+DIRECT_HEADER = "Basalt-Direct"
+DIRECT_AGAIN_MS = (
+    60_000  # after which a client that could not go to the leader itself tries again: ways and leaders change
+)
 
 EMBEDDED_SCHEME = "embedded:"
 _PORTS = {"http": 80, "https": 443}
@@ -126,6 +134,16 @@ class Servers(Generic[TransportT]):
         self.monotonic_ms = monotonic_ms
         self._open_one = open_one
         self._open: dict[ServerUrl, TransportT] = {}
+        self._passed_on_until_ms = float("-inf")
+
+    @property
+    def goes_direct(self) -> bool:
+        """True while the client goes to the leader itself."""
+        return self.monotonic_ms() >= self._passed_on_until_ms
+
+    def have_passed_on(self) -> None:
+        """The leader cannot be gone to: have the servers that were named pass calls on for a while."""
+        self._passed_on_until_ms = self.monotonic_ms() + DIRECT_AGAIN_MS
 
     def transport_to(self, url: ServerUrl) -> TransportT:
         """The transport to a server, which is opened when it is first needed."""
@@ -195,31 +213,54 @@ class Redirects:
         self._servers = servers
         self._deadline_ms = servers.monotonic_ms() + request.timeout_ms
         self._tried: list[ServerUrl] = []
+        self._is_direct = servers.goes_direct
+        # Made by hand, for it is made for each call: `replace` costs four times as much.
         self.request = request
+        if self._is_direct:
+            headers = {**request.headers, DIRECT_HEADER: "1"}
+            self.request = Send(request.method, request.target, headers, request.body, request.timeout_ms)
         self.server = servers.current
 
     def sign(self, header: str) -> bool:
         """Have the request carry this Authorization. False where no time is left to send it."""
         left_ms, request = self._left_ms(), self.request
-        # Made by hand, for it is made for each call: `replace` costs four times as much.
         headers = {**request.headers, "Authorization": header}
         self.request = Send(request.method, request.target, headers, request.body, left_ms)
         return left_ms > 0
 
     def follow(self, reply: Reply) -> Reply | None:
-        """The reply that stands; None: send `request` again, to another `server`."""
+        """The reply that stands; None: send `request` again, to another `server`, or to the same one that passes it on."""
         self._tried.append(self.server)
         if isinstance(reply, AnswerLost):
             self._servers.leave(self.server)
         instead = self._servers.instead(self.server, reply)
-        if instead is None:
-            return self._servers.standing(reply)
-        self._servers.current = instead
+        if instead is not None:
+            self._servers.current = instead
         left_ms = self._left_ms()
-        if instead in self._tried or len(self._tried) > MOVES_MAX or left_ms <= 0:
+        if left_ms <= 0:
             return self._servers.standing(reply)
-        self.server, self.request = instead, replace(self.request, timeout_ms=left_ms)
+        headers = self.request.headers
+        if instead is None or instead in self._tried or len(self._tried) > MOVES_MAX:
+            instead = self._passing_on(reply) if self._is_direct else None
+            if instead is None:
+                return self._servers.standing(reply)
+            self._is_direct = False
+            self._servers.current = instead
+            headers = {name: value for name, value in headers.items() if name != DIRECT_HEADER}
+        self.server, self.request = instead, replace(self.request, headers=headers, timeout_ms=left_ms)
         return None
+
+    def _passing_on(self, reply: Reply) -> ServerUrl | None:
+        """The server that is to pass the request on, for the leader cannot be gone to; None where that is not what is wrong."""
+        named = self._servers.named
+        if isinstance(self._servers.standing(reply), LeaderRefused):
+            found = self.server
+        elif isinstance(reply, NotSent) and self.server not in named:
+            found = named[0]
+        else:
+            return None
+        self._servers.have_passed_on()
+        return found
 
     def _left_ms(self) -> float:
         return self._deadline_ms - self._servers.monotonic_ms()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from basalt.cluster import lease as rules
-from basalt.cluster.lease import LEASE, Candidate, Lease, Role
+from basalt.cluster.lease import LEASE, Candidate, Lease, LeaseRecord, Role
 from basalt.cluster.led_store import Term
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -55,12 +55,18 @@ class Leadership:
         return 0 if record is None else record.epoch
 
     @property
-    def leader_url(self) -> str | None:
-        """The leader's address, as far as this server knows it; None when there is none, or it is this one."""
+    def leader(self) -> LeaseRecord | None:
+        """The lease of the server that leads, as far as this one knows it; None when there is none, or it is this one."""
         record = self._lease.record
         if record is None or record.is_released or record.instance == self.candidate.instance:
             return None
-        return record.url
+        return record
+
+    @property
+    def leader_url(self) -> str | None:
+        """The address of that server."""
+        leader = self.leader
+        return None if leader is None else leader.url
 
     @property
     def unchanged_ms(self) -> float:

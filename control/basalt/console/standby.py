@@ -33,9 +33,9 @@ class StandbyHealth:
 
 
 def standby_answer(
-    request: RequestHead, health: StandbyHealth, settings: Settings, *, is_asked: bool, now_ms: int
+    request: RequestHead, health: StandbyHealth, why: str, settings: Settings, *, is_asked: bool, now_ms: int
 ) -> Response:
-    """The answer to a browser that asks a standby for a page of the console, or sends it a form, or loads a file.
+    """The answer to a browser that asks a standby for a page of the console, or sends it a form, or loads a file, where that is not passed on.
 
     All of them are 503, and name the leader in `Basalt-Leader`, so that an open page of its last term says so and goes on later.
     """
@@ -46,7 +46,7 @@ def standby_answer(
     if health.leader_url is not None:
         headers.append((b"basalt-leader", health.leader_url.encode("ascii", "replace")))
     return rendered(
-        "standby.html", 503, headers, settings, head.path, title="Standby", health=health, now_ms=now_ms,
+        "standby.html", 503, headers, settings, head.path, title="Standby", health=health, why=why, now_ms=now_ms,
         leader_page=_page_there(health.leader_url, request), is_form=head.method == "POST", is_asked=is_asked, principal=str(ANONYMOUS),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
-A standby says that it lives, that it is not ready, its metrics, and to all else who leads: to a browser on a page. Nothing is done for a call that
-gets `not_leader`, so a client may send it to the leader at once.
+A standby says that it lives, whether it is ready and its metrics, and passes all else on to the server that leads. Where it cannot, it says who leads: to
+a browser on a page. Nothing is done for a call that gets `not_leader`, so a client may send it to the leader at once.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
@@ -24,19 +24,28 @@ from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
+<<<<<<< HEAD
 from basalt.cluster.owners import take_all
 from basalt.errors import BasaltError, NotLeaderError
 from basalt.http.app import Frame, build_app
+=======
+from basalt.errors import BasaltError, NotLeaderError, UnavailableError
+from basalt.http.app import CLIENT_GONE, Frame, build_app
+>>>>>>> passing
 from basalt.http.asgi import responses
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
+from basalt.http.asgi.passed_on import HEADER, PassedExchange, PromptPassedExchange, passed_on
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
-from basalt.http.asgi.requests import BodyBudget, Exchange, Head, PromptExchange, RequestHead
+from basalt.http.asgi.requests import BodyBudget, ClientGoneError, Exchange, Head, PromptExchange, RequestHead
 from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, process_collectors
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
+from basalt.server import passing_on
 from basalt.server.authentication import is_asked
+from basalt.server.leader_connection import LeaderLostError
+from basalt.server.passing_on import PassingMetrics, PassingOn
 from basalt.server.wiring import RunningServices, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
@@ -53,7 +62,8 @@ REST_S_MAX = 60.0
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
-NO_BODIES = BodyBudget(0)  # nothing that a standby answers takes one
+NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
+PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
 
 Opening = Callable[[Store, int], Awaitable[RunningServices]]
 ThriftStart = Callable[[RunningServices], Awaitable[ThriftFace]]
@@ -73,69 +83,101 @@ class StandbyFrame:
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(ConnectionMetrics(connections))
-        self._answers: dict[str, Callable[[RequestHead], responses.Response]] = {
-            "/livez": lambda _: responses.json_response(Alive(True)),
+        self.passing = PassingOn(leadership, clock, settings)
+        self._registry.register(PassingMetrics(self.passing))
+        self._answers: dict[str, Callable[[RequestHead], Awaitable[responses.Response]]] = {
+            "/livez": self._alive,
             "/readyz": self._ready,
-            "/v1": lambda _: responses.json_response(Version("basalt", __version__)),
+            "/v1": self._about,
+            # A standby asks nobody who they are, for it does not read who may come in: what is not for everybody, it does not tell.
+            "/metrics": self._metrics
+            if not is_asked(settings) or "/metrics" in settings.auth.public
+            else self._nothing,
         }
-        # A standby asks nobody who they are, for it does not read who may come in: what is not for everybody, it does not tell.
-        if not is_asked(settings) or "/metrics" in settings.auth.public:
-            self._answers["/metrics"] = self._metrics
 
     def measure(self, collector: Collector) -> None:
         """Have these series in /metrics, too."""
         self._registry.register(collector)
 
-    async def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> None:
-        """Answer a request."""
-        request = RequestHead(head, exchange, self._clock.monotonic_ms(), NO_BODIES, client_id)
-        try:
-            await responses.send_response(request, self._answer(request))
-        finally:
-            duration_ms = self._clock.monotonic_ms() - request.started_ms
-            responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
+    def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
+        """Make the coroutine that answers this request."""
+        return self._respond(self._request(head, exchange, client_id))
 
     def begin_whole(
-        self, head: Head, exchange: PromptExchange, client_id: str | None, _body: bytes
-    ) -> Coroutine[Any, Any, None]:
-        """The same: the body makes no difference."""
-        return self.begin(head, exchange, client_id)
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same for a request that is here with all of its body; None: it is passed on without a coroutine."""
+        request = self._request(head, exchange, client_id)
+        if self.passing.submit(request, exchange, body, self._note):
+            request.route = PASSED_ON
+            return None
+        return self._respond(request, body)
 
-    def _answer(self, request: RequestHead) -> responses.Response:
+    async def refuse(self, head: Head, exchange: Exchange, client_id: str | None, error: BasaltError) -> None:
+        """Answer a request with this error, whoever leads."""
+        await self._respond(self._request(head, exchange, client_id), refused=error)
+
+    def _request(self, head: Head, exchange: Exchange, client_id: str | None) -> RequestHead:
+        return RequestHead(head, exchange, self._clock.monotonic_ms(), NO_BODIES, client_id)
+
+    async def _respond(
+        self, request: RequestHead, body: bytes | None = None, refused: BasaltError | None = None
+    ) -> None:
         try:
-            request.check()
-            self._front.admit(request)
-            answer = self._answers.get(request.head.path)
-            if self._settings.console.enabled and responses.is_page(request):
-                return self._page(request)
-            if answer is None:
-                raise self._not_leader()
+            try:
+                if refused is not None:
+                    raise refused
+                answer = await self._answer(request, body)
+            except LeaderLostError:
+                raise  # half of its answer is out: the connection must break, or it would pass for whole
+            except BasaltError as error:
+                answer = self._told(request, error)
+            except ClientGoneError:
+                request.status, answer = CLIENT_GONE, None
+            except Exception:  # a bug, but the caller must be answered
+                log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+                if request.status:
+                    raise
+                answer = self._told(request, responses.internal_error())
+            if answer is not None:
+                await responses.send_response(request, answer)
+        finally:
+            self._note(request)
+
+    def _note(self, request: RequestHead) -> None:
+        duration_ms = self._clock.monotonic_ms() - request.started_ms
+        responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
+
+    async def _answer(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
+        """This server's own answer; None: that of the leader was given."""
+        request.check()
+        self._front.admit(request)
+        own = self._answers.get(request.head.path)
+        if own is not None:
             request.route = request.head.path
             if request.head.method not in METHODS:
                 raise responses.method_not_allowed(request, METHODS)
-            return answer(request)
-        except BasaltError as error:
-            return self._told(request, error)
-        except Exception:  # a bug, but the caller must be answered
-            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
-            return self._told(request, responses.internal_error())
+            return await own(request)
+        try:
+            await self._pass_on(request, body)
+        except NotLeaderError as error:
+            if self._settings.console.enabled and responses.is_page(request) and not request.status:
+                return self._page(request, error)
+            raise
+        return None
+
+    async def _pass_on(self, request: RequestHead, body: bytes | None) -> None:
+        lease, why = self._leadership.leader, self.passing.refusal(request)
+        if lease is None or why is not None:
+            raise passing_on.refused(None if lease is None else lease.url, why or "")
+        request.route = PASSED_ON
+        await self.passing.pass_on(request, lease, body)
 
     def _told(self, request: RequestHead, error: BasaltError) -> responses.Response:
         return responses.told(error, request, has_pages=self._settings.console.enabled)
 
-    def _not_leader(self) -> NotLeaderError:
-        url = self._leadership.leader_url
-        if url is None:
-            error = NotLeaderError(
-                "no server leads at the moment, or this one is about to", hint="send the call again after Retry-After"
-            )
-        else:
-            error = NotLeaderError("this server is a standby", hint=f"send the call to {url}, which leads")
-        error.leader_url = url
-        return error
-
-    def _page(self, request: RequestHead) -> responses.Response:
-        """A page of the console: this server's health, and the way to the leader."""
+    def _page(self, request: RequestHead, error: NotLeaderError) -> responses.Response:
+        """In place of a page of the console: this server's health, why the leader has not answered, and the way to it."""
         from basalt.console.standby import StandbyHealth, standby_answer  # its templates take time to load, and memory
 
         request.route = responses.PAGES_PATH
@@ -143,29 +185,46 @@ class StandbyFrame:
             raise responses.method_not_allowed(request, PAGE_METHODS)
         leadership = self._leadership
         health = StandbyHealth(
-            self._readiness(), leadership.is_leader, leadership.leader_url, leadership.epoch, leadership.unchanged_ms,
+            self._readiness(False), leadership.is_leader, leadership.leader_url, leadership.epoch, leadership.unchanged_ms,
             leadership.candidate.lease_ms, leadership.terms,
         )  # fmt: skip
         now_ms = self._clock.now_ms()
-        return standby_answer(request, health, self._settings, is_asked=is_asked(self._settings), now_ms=now_ms)
+        return standby_answer(
+            request, health, error.message, self._settings, is_asked=is_asked(self._settings), now_ms=now_ms
+        )
 
-    def _ready(self, _request: RequestHead) -> responses.Response:
-        return responses.json_response(self._readiness(), HTTPStatus.SERVICE_UNAVAILABLE)
+    async def _alive(self, _request: RequestHead) -> responses.Response:
+        return responses.json_response(Alive(True))
 
-    def _readiness(self) -> Readiness:
+    async def _about(self, _request: RequestHead) -> responses.Response:
+        return responses.json_response(Version("basalt", __version__))
+
+    async def _ready(self, request: RequestHead) -> responses.Response:
+        """Ready is who passes on to a leader that is; never where the leader alone is asked for."""
+        for_leader = any(each.partition(b"=")[0] == b"leader" for each in request.head.query_string.split(b"&"))
+        is_ready = not for_leader and self._settings.cluster.pass_on and await self.passing.is_ready()
+        return responses.json_response(
+            self._readiness(is_ready), HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        )
+
+    def _readiness(self, is_ready: bool) -> Readiness:
         leadership, url = self._leadership, self._leadership.leader_url
         if leadership.is_leader:
             detail = f"leads under epoch {leadership.epoch}, and reads what the last leader left"
         else:
             detail = f"standby: {url} leads" if url else "standby: no server leads at the moment"
+            detail += ", and answers" if is_ready else ""
         store = ServerPart(
             "store", leadership.reachable, 0.0, "" if leadership.reachable else "the lease cannot be read"
         )
-        return Readiness(False, (store, ServerPart("leader", False, 0.0, detail)))
+        return Readiness(is_ready, (store, ServerPart("leader", is_ready, 0.0, detail)))
 
-    def _metrics(self, request: RequestHead) -> responses.Response:
+    async def _metrics(self, request: RequestHead) -> responses.Response:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
         return responses.Response(200, encode(self._registry), content_type.encode("ascii"))
+
+    async def _nothing(self, _request: RequestHead) -> responses.Response:
+        raise passing_on.refused(self._leadership.leader_url, "")
 
 
 class _Serving(NamedTuple):
@@ -206,6 +265,7 @@ class FailoverServer:
         self._serving: _Serving | None = None
         self._collectors: list[Collector] = []
         self._stopping = False
+        self._secret = candidate.secret.encode("ascii")
 
     def measure(self, collector: Collector) -> None:
         """Have these series in /metrics, as a standby and as the leader. Before `run`."""
@@ -220,13 +280,25 @@ class FailoverServer:
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
-        return self._application().begin(head, exchange, client_id)
+        app = self._application()
+        if HEADER in head.headers and app is not self._standby:
+            try:
+                exchange = PassedExchange(exchange, passed_on(self._secret, head))
+            except UnavailableError as error:
+                return self._standby.refuse(head, exchange, client_id, error)
+        return app.begin(head, exchange, client_id)
 
     def begin_whole(
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
-        return self._application().begin_whole(head, exchange, client_id, body)
+        app = self._application()
+        if HEADER in head.headers and app is not self._standby:
+            try:
+                exchange = PromptPassedExchange(exchange, passed_on(self._secret, head))
+            except UnavailableError as error:
+                return self._standby.refuse(head, exchange, client_id, error)
+        return app.begin_whole(head, exchange, client_id, body)
 
     async def run(self) -> None:
         """Be a standby, then the leader, then a standby again, until cancelled. Raises what waiting does not mend."""
@@ -253,6 +325,7 @@ class FailoverServer:
         """Answer what was taken, give up the lease, and let go of the store. `run` has ended."""
         serving, self._serving = self._serving, None
         self.loop_lag.stop()
+        self._standby.passing.close()
         try:
             if serving is not None:
                 serving.app.sampler.stop()
@@ -298,7 +371,7 @@ class FailoverServer:
             raise
         services = await self._open_services(store, term.epoch)
         services.leadership, services.connections, services.loop_lag = self.leadership, self.connections, self.loop_lag
-        services.collectors += self._collectors
+        services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:
             await services.scheduler.start()
             thrift = await self._start_thrift(services)

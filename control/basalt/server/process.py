@@ -252,7 +252,13 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     settings, clock = process.settings, process.clock
     listener = _listen(address, settings.server.port)
     url = settings.leader.url or _url_of(settings, listener)
-    candidate = Candidate(f"{socket.gethostname()}:{os.getpid()}", url, secrets.token_hex(8), settings.leader.lease_ms)
+    candidate = Candidate(
+        f"{socket.gethostname()}:{os.getpid()}",
+        url,
+        secrets.token_hex(8),
+        settings.leader.lease_ms,
+        secrets.token_hex(32),
+    )
     began_ms = clock.monotonic_ms()
     failover_server = FailoverServer(
         clock, candidate,

@@ -300,6 +300,25 @@ class LeaderSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """The servers that share a store; read only when store.kind is hbase."""
+
+    pass_on: Annotated[
+        bool, Flag("a server that does not lead passes calls on to the one that does; false: it says who leads")
+    ] = True
+    # Less than the leader takes from one address (http.connections_per_address_max), for each has a connection of its own there.
+    passed_on_max: Annotated[
+        int,
+        Whole(
+            "most calls that are passed on at a time, waiting polls among them; others are told who leads", 1, 1_000_000
+        ),
+    ] = 400
+    ca: Annotated[
+        str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
     """The HTTP face."""
 
@@ -551,6 +570,7 @@ class Settings:
     tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     leader: LeaderSettings = LeaderSettings()
+    cluster: ClusterSettings = ClusterSettings()
     http: HttpSettings = HttpSettings()
     quota: QuotaSettings = QuotaSettings()
     messaging: MessagingSettings = MessagingSettings()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotHttp, NotSent, Reply
-from basalt.client.servers import MOVES_MAX, Servers, ServerUrl, in_the_open, parse_url, parse_urls
+from basalt.client.servers import DIRECT_AGAIN_MS, MOVES_MAX, Servers, ServerUrl, in_the_open, parse_url, parse_urls
 from basalt.errors import InputError, NotLeaderError, UnavailableError, UnknownOutcomeError
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
 from tests.ports import reserved_port
@@ -183,3 +183,28 @@ def test_a_host_and_a_port_are_the_url_of_an_http_server(text, url):
 def test_what_is_no_host_with_a_port_is_still_no_url(text):
     with pytest.raises(InputError):
         parse_urls(text)
+
+
+def test_a_client_says_that_it_goes_to_the_leader_itself(side, server, another):
+    server.script = [problem(503, "not_leader", leader=another.url)]
+    side.do(side.connect(server.url).topic("orders").publish(b"a"))
+    assert [each.seen[0].headers["basalt-direct"] for each in (server, another)] == ["1", "1"]
+
+
+def test_where_a_client_does_not_reach_the_leader_its_calls_are_passed_on(side, server):
+    with reserved_port() as port:
+        server.script = [problem(503, "not_leader", leader=f"http://127.0.0.1:{port}"), answer()]
+        topic = side.connect(server.url).topic("orders")
+        side.do(topic.publish(b"a"))
+        side.do(topic.publish(b"b"))
+    assert [seen.headers.get("basalt-direct") for seen in server.seen] == ["1", None, None]
+
+
+def test_a_client_tries_again_to_go_to_the_leader_itself():
+    now_ms = 0.0
+    found = Servers((A,), lambda _url: None, lambda: now_ms)
+    assert found.goes_direct
+    found.have_passed_on()
+    assert not found.goes_direct
+    now_ms = DIRECT_AGAIN_MS
+    assert found.goes_direct

@@ -42,6 +42,7 @@ class Server(LedServer):
         body = b"" if fields is None else urlencode(fields).encode()
         given = {
             "Host": "localhost",
+            "Basalt-Direct": "1",
             "Accept": "text/html",
             **({} if fields is None else {"Content-Type": FORM}),
             **headers,

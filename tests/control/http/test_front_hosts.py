@@ -148,7 +148,9 @@ PIECES = ["localhost", "basalt", "evil", "example", "127.0.0.1", "::1", "4780", 
 def test_what_is_accepted_is_a_name_of_ours_to_any_other_reader_too(text):
     head = Head("GET", "/v1", b"/v1", b"", {b"host": text.encode("latin-1")})
     try:
-        Front(["basalt"]).admit(RequestHead(head, SimpleNamespace(internal=False), 0.0, BodyBudget(1)))  # type: ignore[arg-type]
+        Front(["basalt"]).admit(
+            RequestHead(head, SimpleNamespace(internal=False, is_admitted=False), 0.0, BodyBudget(1))
+        )  # type: ignore[arg-type]
     except (InputError, WrongHostError):
         return
     read = urlsplit(f"http://{text}/").hostname or ""
@@ -199,7 +201,7 @@ def test_names_need_not_be_known_where_every_call_brings_a_credential_that_no_br
 ):
     named = Front.of(replace(settings, auth=auth, http=replace(settings.http, hosts=hosts)))
     head = Head("GET", "/v1", b"/v1", b"", {b"host": b"elsewhere.example"})
-    asked = RequestHead(head, SimpleNamespace(internal=False, scheme="http"), 0, BodyBudget(1))
+    asked = RequestHead(head, SimpleNamespace(internal=False, is_admitted=False, scheme="http"), 0, BodyBudget(1))
     if status == 421:
         with pytest.raises(WrongHostError):
             named.admit(asked)

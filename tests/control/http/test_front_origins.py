@@ -108,7 +108,7 @@ def test_the_default_port_needs_no_saying(line):
     ("https", b"http://localhost:443", False), ("http", b"https://localhost", False), ("http", b"http://localhost:443", False),
 ])  # fmt: skip
 def test_a_page_that_came_in_the_clear_is_not_one_that_came_over_tls(scheme, origin, is_own):
-    caller = SimpleNamespace(internal=False, scheme=scheme)
+    caller = SimpleNamespace(internal=False, is_admitted=False, scheme=scheme)
     head = Head("POST", RUN, b"", b"", {b"host": b"localhost", b"origin": origin})
     asking = RequestHead(head, caller, 0.0, BodyBudget(1))  # type: ignore[arg-type]
     if is_own:

@@ -48,7 +48,9 @@ class Server(LedServer):
     async def ask(self, method: str, target: str, body: object = None, **given: str) -> Answer:
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        given = {"Host": "localhost"} | {name.replace("_", "-"): value for name, value in given.items()}
+        given = {"Host": "localhost", "Basalt-Direct": "1"} | {
+            name.replace("_", "-"): value for name, value in given.items()
+        }
         reply = await exchange(self.member, Send(method, target, headers, data, HANG_S * 1_000), given)
         assert isinstance(reply, Answer), reply
         return reply

@@ -377,7 +377,7 @@ def test_tls_that_is_given_as_a_whole_is_read():
 def test_the_file_that_init_writes_is_the_defaults_and_stays_valid_when_uncommented(tmp_path):
     text = settings_file()
     assert tomllib.loads(text).keys() == {
-        "server", "auth", "tls", "store", "leader", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs",
+        "server", "auth", "tls", "store", "leader", "cluster", "http", "quota", "messaging", "producers", "transactions", "subscriptions", "thrift", "jobs",
         "log", "console",
     }  # fmt: skip
     assert load_settings([], {}, written(tmp_path, text)) == Settings()

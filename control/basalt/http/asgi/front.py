@@ -107,15 +107,17 @@ class Front:
                 raise InputError("the request has no Host", field="Host", hint="HTTP/1.1 wants one; send it.")
             named = None
         else:
-            named = self._known.get(given) or self._accepted(given, "Host")
-        return named if head.authority is None else self._accepted(head.authority, "target")
+            named = self._known.get(given) or self._accepted(given, "Host", request)
+        return named if head.authority is None else self._accepted(head.authority, "target", request)
 
-    def _accepted(self, given: bytes, field: str) -> Authority:
+    def _accepted(self, given: bytes, field: str, request: RequestHead) -> Authority:
         text = given.decode("latin-1")
         found = _read_authority(text)
         if found is None:
             shown = address_without_password(text)[:SHOWN_CHARS_MAX]
             raise InputError(f"{shown!r} is no host, with or without a port", field=field)
+        if request.exchange.is_admitted:  # by another server, which goes by names of its own
+            return found
         if not self._any_name and found.host not in self._hosts and not _is_address(found.host):
             raise WrongHostError(
                 f"the request is for {found.host[:SHOWN_CHARS_MAX]}, which is not a name of this server",

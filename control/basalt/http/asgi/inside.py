@@ -72,6 +72,8 @@ class InsideExchange:
     """The way to the one who called."""
 
     internal = True
+    is_admitted = False
+    id_is_clients = True
     scheme = "http"
     sequence: bytes | None = None
     certificate: ClientCertificate | None = None

@@ -39,6 +39,8 @@ class AsgiExchange:
     """The way to the client of one request, in ASGI's messages."""
 
     __slots__ = ("_receive", "_scope", "_send", "internal")
+    is_admitted = False
+    id_is_clients = True
     sequence: bytes | None = None  # each head is parsed
     certificate: ClientCertificate | None = None  # ASGI servers do not say how they verified one
     end_point_hash: bytes | None = None

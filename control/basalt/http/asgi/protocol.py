@@ -92,6 +92,8 @@ class Call:
         "wants_continue",
     )  # fmt: skip
     internal = False
+    is_admitted = False
+    id_is_clients = True
 
     def __init__(
         self, connection: HttpConnection, head: Head, client_id: str | None, *, keep_alive: bool, wants_continue: bool
@@ -167,10 +169,13 @@ class Call:
             return
         if connection.is_outdated():
             self.keep_alive = False
-        head = connection.head_of_answer(status, headers, self.keep_alive, chunked=not isinstance(parts, list))
+        is_sized = isinstance(parts, list)
+        if isinstance(parts, AsyncIterator):  # of an answer that comes from elsewhere the length may be known
+            is_sized = any(name == b"content-length" for name, _ in headers)
+        head = connection.head_of_answer(status, headers, self.keep_alive, chunked=not is_sized)
         self.started, self.wants_continue = True, False
         if isinstance(parts, AsyncIterator):
-            await self._send_stream(request, head, parts)
+            await self._send_stream(request, head, parts, is_sized=is_sized)
         elif not isinstance(parts, list):
             await self._send_chunks(request, head, parts)
         elif request.sent_bytes <= JOINED_BYTES_MAX:
@@ -223,7 +228,9 @@ class Call:
         if not self.gone():
             connection.transport.write(b"0\r\n\r\n")
 
-    async def _send_stream(self, request: RequestHead, head: bytes, parts: AsyncIterator[Buffer]) -> None:
+    async def _send_stream(
+        self, request: RequestHead, head: bytes, parts: AsyncIterator[Buffer], *, is_sized: bool
+    ) -> None:
         connection = self.connection
         connection.transport.write(head)
         async for part in parts:
@@ -233,8 +240,8 @@ class Call:
             if self.gone():
                 raise ClientGoneError
             if part:
-                connection.transport.write(b"".join((b"%x\r\n" % len(part), part, b"\r\n")))
-        if not self.gone():
+                connection.transport.write(part if is_sized else b"".join((b"%x\r\n" % len(part), part, b"\r\n")))
+        if not is_sized and not self.gone():
             connection.transport.write(b"0\r\n\r\n")
 
     def finish(self) -> None:

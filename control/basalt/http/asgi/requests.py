@@ -112,11 +112,12 @@ class Head:
     """A request's line and headers as they were parsed. Requests that begin alike share one, so nobody changes it.
 
     `found` and `identified` are for the application: what it found for the target, with its query read, and who calls. `cors` are the headers that its answers
-    have for the origin that it names; `proving` those that prove this server to who has sent a ticket.
+    have for the origin that it names; `proving` those that prove this server to who has sent a ticket. `passed` is what another server has proved of who sends
+    it, `passing` what it is passed on as.
     """
 
     __slots__ = (
-        "authority", "cors", "found", "headers", "identified", "method", "path", "proving", "query_string", "raw_path", "repeated", "version",
+        "authority", "cors", "found", "headers", "identified", "method", "passed", "passing", "path", "proving", "query_string", "raw_path", "repeated", "version",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +136,8 @@ class Head:
         self.proving: Headers = NO_HEADERS
         self.found: Any = None
         self.identified: Any = None
+        self.passed: Any = None
+        self.passing: Any = None
 
 
 class Exchange(Protocol):
@@ -147,6 +150,14 @@ class Exchange(Protocol):
     @property
     def internal(self) -> bool:
         """True for a call from inside this process, which came over no socket."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """True for a call that another server of the same store has let in, by its own names, and passed on."""
+
+    @property
+    def id_is_clients(self) -> bool:
+        """False for a call that was passed on under an id which that server has made: it means no repetition."""
 
     @property
     def scheme(self) -> str:
@@ -210,8 +221,8 @@ class RequestHead:
         self.is_head = head.method == "HEAD"
         self.status = 0
         self.sent_bytes = 0
-        self.client_id = client_id
         self.id = client_id or f"{_ID_PREFIX}-{next(_ID_NUMBERS):x}"
+        self.client_id = client_id if client_id is None or exchange.id_is_clients else None
 
     def check(self) -> None:
         """Refuse what no call could mean: a header that is there twice, an over-long or ambiguous target, a bad request id."""
@@ -236,7 +247,8 @@ class RequestHead:
                 )
         given = self.headers.get(b"basalt-request-id")
         if given is not None:
-            self.client_id = self.id = request_id(given)
+            self.id = request_id(given)
+            self.client_id = self.id if self.exchange.id_is_clients else None
 
     def text(self, name: str) -> str | None:
         """A query parameter that the call declares as text, or None when it was not given."""

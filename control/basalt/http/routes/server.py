@@ -81,7 +81,13 @@ async def live(request: Request) -> bodies.Alive:
     return bodies.Alive(True)
 
 
-@route("GET", "/readyz", PUBLIC, answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}})
+@route(
+    "GET",
+    "/readyz",
+    PUBLIC,
+    query=(flag("leader", "whether the server must lead itself: one that passes calls on answers 503 then"),),
+    answers={200: {JSON: bodies.Readiness}, 503: {JSON: bodies.Readiness}},
+)
 async def ready(request: Request) -> Response:
     """Check each part of the server."""
     readiness = await request.services.readiness()

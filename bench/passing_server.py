@@ -1,0 +1,99 @@
+"""A server that leads, or one that does not and passes calls on to it, without HBase: `python -m bench.passing_server leader|standby …`.
+
+The leader works on RocksDB and has its lease in memory; the standby has a copy of that lease, which a thread renews as the leader would. All else is the
+product: of what a call costs both, nothing is missing but the store that they would share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import gc
+import itertools
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from basalt.cluster.lease import LEASE, Candidate, LeaseRecord
+from basalt.server.failover import FailoverServer
+from basalt.server.listening import listen_address
+from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, _listen, keep_large_buffers
+from basalt.server.wiring import open_services, open_store
+from basalt.settings import Settings
+from basalt.settings.tree import LogSettings
+from basalt_engine.clock import SystemClock
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+LEASE_MS = 6_000
+RENEWAL_S = 1.5
+SECRET = "5ec2e7" * 10  # of a server that is measured, on loopback
+SETTINGS = Settings(log=LogSettings(level="warning"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.passing_server", description=__doc__)
+    parser.add_argument("role", choices=("leader", "standby"))
+    parser.add_argument("place", help="the data directory of a leader; of a standby, the port of its leader")
+    parser.add_argument("--port-file", type=Path, required=True)
+    arguments = parser.parse_args()
+    keep_large_buffers()
+    gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    uvloop.run(_serve(arguments.role == "leader", arguments.place, arguments.port_file))
+
+
+async def _serve(leads: bool, place: str, port_file: Path) -> None:
+    clock, leases = SystemClock(), MemoryStore(atomic=False)
+    listener = _listen(listen_address(SETTINGS), 0)
+    port = listener.getsockname()[1]
+    candidate = Candidate("bench", f"http://127.0.0.1:{port}", f"run-{port}", LEASE_MS, SECRET)
+    opened = itertools.count()
+
+    def open_one() -> Store:
+        return leases.another() if not next(opened) else open_store(SETTINGS, Path(place))
+
+    async def open_all(store: Store, epoch: int) -> object:
+        return await open_services(SETTINGS, Path(place), store=store, clock=clock, epoch=epoch)
+
+    server = FailoverServer(clock, candidate, open_store=open_one, open_services=open_all, settings=SETTINGS)  # type: ignore[arg-type]
+    if not leads:
+        threading.Thread(target=functools.partial(_renew, leases.another(), place), daemon=True).start()
+        while leases.table(SystemTable.name).get(b"lease:leader") is None:
+            await asyncio.sleep(0.01)
+    server.leadership.start()
+    running = asyncio.create_task(server.run())
+    while leads and server._serving is None:
+        await asyncio.sleep(0.01)
+    http = _http_server(server, server.stop_waiting, lambda: _tell(port_file, port), None)
+    await http.serve(sockets=[listener])
+    running.cancel()
+    await asyncio.wait([running])
+    await server.close()
+
+
+def _renew(store: MemoryStore, port: str) -> None:
+    """Renew the lease of the leader at this port, as that would."""
+    system, stored = SystemTable(store.table(SystemTable.name)), None
+    record = LeaseRecord("bench", f"http://127.0.0.1:{port}", 1, 0, f"run-{port}", LEASE_MS, SECRET)
+    for number in itertools.count(1):
+        body = LEASE.encode(msgspec.structs.replace(record, expire_ms=number))
+        assert system.replace(LEASE.kind, LEASE.name, stored, body)
+        stored = body
+        time.sleep(RENEWAL_S)
+
+
+def _tell(port_file: Path, port: int) -> None:
+    partial = port_file.with_suffix(".partial")
+    partial.write_text(f"{port}\n")
+    partial.replace(port_file)
+
+
+if __name__ == "__main__":
+    main()

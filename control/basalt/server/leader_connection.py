@@ -1,0 +1,188 @@
+"""A connection to the server that leads, over which one call after the other is passed on: bytes as they come, both ways.
+
+It holds little of a body: when nobody takes what the leader sends, no more is read, and who writes waits for the leader to take it. Nothing is sent
+twice here, and a connection whose answer did not come whole, or came before all was sent, carries no other call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from basalt.api.bodies.messages import Buffer
+from basalt.http.asgi.requests import Headers
+
+READ_AHEAD_BYTES_MAX = 262_144  # of an answer that its client has not taken; beyond, no more is read
+HEAD_BYTES_MAX = 65_536  # of an answer's status line and headers; ours are a hundredth of it
+_STATUSES = frozenset(status.value for status in HTTPStatus)
+
+
+class LeaderLostError(Exception):
+    """The connection ended, or says what no server of ours says, before the answer was whole."""
+
+
+class LeaderConnection(asyncio.Protocol):
+    """One connection. `ask`, wait for `answered`, take `parts` or `whole`; then `is_free` tells whether it can carry another call."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._writable: asyncio.Future[None] | None = None
+        self._arrived: asyncio.Future[None] | None = None
+        self._read_paused = False
+        self._write_paused = False
+        self._lost: BaseException | None = None
+        self._is_head = False
+        self._head_bytes = 0
+        self._parts: list[Buffer] = []
+        self._held_bytes = 0
+        self.idle_since = 0.0
+        self.is_sent = True  # all of the call, so that the leader may have done it
+        self.answered: asyncio.Future[None] = self._loop.create_future()
+        self.is_whole = True  # the answer
+        self.status = 0
+        self.headers: Headers = []
+
+    def ask(self, head: bytes, *, is_head: bool) -> None:
+        """Begin a call: all of it, or its head."""
+        self.answered = self._loop.create_future()
+        self.is_sent = self.is_whole = False
+        self.status, self.headers, self._parts, self._held_bytes, self._head_bytes = 0, [], [], 0, 0
+        self._is_head = is_head
+        self._transport.write(head)
+
+    def write(self, part: bytes) -> None:
+        """Send more of the call."""
+        self._transport.write(part)
+
+    async def drained(self) -> None:
+        """Wait until the leader has taken most of what was sent. `LeaderLostError`"""
+        while self._write_paused and self._lost is None:
+            self._writable = self._loop.create_future()
+            await self._writable
+        if self._lost is not None:
+            raise self._lost
+
+    async def parts(self) -> AsyncGenerator[Buffer, None]:
+        """The body of the answer, as it comes. `LeaderLostError`, or what it was ended with."""
+        while True:
+            if self._parts:
+                for part in self._taken():
+                    yield part
+            elif self.is_whole:
+                return
+            elif self._lost is not None:
+                raise self._lost
+            else:
+                self._arrived = self._loop.create_future()
+                await self._arrived
+
+    def whole(self) -> list[Buffer]:
+        """The body of an answer that is whole."""
+        return self._taken() or [b""]
+
+    @property
+    def is_free(self) -> bool:
+        """True where it can carry a call, or another one."""
+        return self._lost is None and self.is_sent and self.is_whole
+
+    def end(self, why: BaseException) -> None:
+        """End it: whoever waits for something gets this error. The leader ends the call when it sees that."""
+        self._lose(why)
+        self._transport.abort()
+
+    def _taken(self) -> list[Buffer]:
+        parts, self._parts, self._held_bytes = self._parts, [], 0
+        if self._read_paused and self._lost is None:
+            self._read_paused = False
+            self._transport.resume_reading()
+        return parts
+
+    def _lose(self, why: BaseException) -> None:
+        if self._lost is None:
+            self._lost = why
+        if not self.answered.done():
+            self.answered.set_exception(self._lost)
+            self.answered.exception()  # it may be that nobody waits any more
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiting in (self._arrived, self._writable):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class, not one of asyncio's
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write_paused = False
+        self._lose(LeaderLostError("the leader closed the connection" if exc is None else str(exc)))
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_whole:  # nobody has asked
+            self.end(LeaderLostError("the leader says something unasked"))
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.end(LeaderLostError(f"the leader's answer is no HTTP/1.1: {error}"))
+            return
+        if not self.status:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.end(LeaderLostError("the leader's answer has a head without end"))
+        elif not self.answered.done():
+            self.answered.set_result(None)
+        elif self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.status:  # else a trailer, which no answer of ours has
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < HTTPStatus.OK:  # an interim answer: the one that counts follows
+            self.headers = []
+            return
+        if self.is_whole or status not in _STATUSES:
+            raise LeaderLostError(f"the leader's answer has the status {status}")
+        self.status = status
+        if self._is_head:  # of which the parser does not know: it would wait for a body
+            self.is_whole = True
+            self._parser = httptools.HttpResponseParser(self)
+
+    def on_body(self, body: bytes) -> None:
+        if self.is_whole:
+            return
+        self._parts.append(body)
+        self._held_bytes += len(body)
+        if self._held_bytes > READ_AHEAD_BYTES_MAX and not self._read_paused:
+            self._read_paused = True
+            with suppress(RuntimeError):  # it closes
+                self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if not self.status or self.is_whole:
+            return
+        self.is_whole = True
+        if not self._parser.should_keep_alive():
+            self._lost = self._lost or LeaderLostError("the leader closes the connection")

@@ -1,0 +1,579 @@
+"""Calls that come to a server which does not lead are passed on to the one that does, once, and its answers are given back.
+
+What proves who calls goes along, to the address in the leader's lease and nowhere else. A call is sent once: only what changes nothing is sent again, when a
+kept connection turns out to be closed. When there is no answer, the caller is told whether the call was surely not done (`not_leader`), or that
+nobody knows (`outcome_unknown`). Why: docs/decisions/0058-any-server-takes-any-call.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from prometheus_client.core import SummaryMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from basalt.access.authentication import NEGOTIATE, SECURE_COOKIE, login_of
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import LeaseRecord
+from basalt.errors import BasaltError, NotLeaderError, RequestTimeoutError, UnavailableError, UnknownOutcomeError
+from basalt.http.app import CLIENT_GONE
+from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
+from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
+from basalt.http.asgi.responses import problem_response, send_response
+from basalt.http.collectors import counters, gauge
+from basalt.server.leader_connection import LeaderConnection, LeaderLostError
+from basalt.settings import Settings
+from basalt_engine.clock import Clock
+
+CONNECT_SECONDS_MAX = 2.0  # a host that is gone says nothing; nothing was sent, so the caller may go elsewhere
+IDLE_SECONDS_MAX = 30.0  # below the 75 s after which the leader closes: no call may meet a connection that just goes
+IDLE_CONNECTIONS_MAX = 64  # that are kept, for as many callers at a time; others close after their answer
+HANG_UP_SECONDS = 0.25  # from which on a caller is watched who may hang up: most answers come sooner
+LOOK_SECONDS = 1.0  # between two looks whether the leader is still the one to which calls were passed on
+FORMER_SECONDS_MAX = 10.0  # in which a server that stops answers what is open; one that was cut off never does
+READY_SECONDS_MAX = 2.0  # for the leader to say that it is ready
+READY_AGAIN_SECONDS = 1.0  # so long its word holds: who asks often must not ask the leader as often
+
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+# Between two servers, and not between a caller and the leader. `Connection` names no others here: our servers do not look at what it names, and
+# who named a header of a proxy's there would have it left out.
+HOP_BY_HOP = frozenset(
+    (
+        b"connection", b"content-length", b"expect", b"host", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+        b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"x-upgrade", b"basalt-request-id",
+        b"basalt-sequence", DIRECT, HEADER,
+    )
+)  # fmt: skip
+# Of an answer: these, and what this server says itself in each of its own.
+_NOT_GIVEN_BACK = frozenset(
+    (
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"strict-transport-security",
+        b"transfer-encoding",
+        b"x-content-type-options",
+    )
+)
+_NOT_KEPT = (b"cache-control", b"no-store")
+_WITHOUT_BODY = (204, 304)
+Note = Callable[[RequestHead], None]
+
+log = logging.getLogger("basalt.passing")
+
+
+class _Leader:
+    """The leader's address and secret as a lease has them, and the connections to it."""
+
+    def __init__(self, lease: LeaseRecord, tls: ssl.SSLContext | None) -> None:
+        parts = urlsplit(lease.url)
+        self.lease = lease
+        self.secret = lease.secret.encode("ascii")
+        self.is_secure = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.is_secure else 80)
+        self.authority = parts.netloc.encode("ascii")
+        self.owner = (b"basalt-owner", lease.url.encode("ascii", "replace"))
+        self.prefix = parts.path.rstrip("/").encode("ascii")
+        self.is_former = False
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[LeaderConnection] = []
+        self.busy: set[LeaderConnection] = set()
+
+    def kept(self) -> LeaderConnection | None:
+        """A connection that is there already: the one used last."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_free and self._loop.time() - connection.idle_since <= IDLE_SECONDS_MAX:
+                self.busy.add(connection)
+                return connection
+            connection.end(LeaderLostError("it was idle for long"))
+        return None
+
+    async def connect(self) -> LeaderConnection:
+        """A new connection. `OSError`, `TimeoutError`; `ssl.SSLError`, which is the first, where the leader is not whom it should be."""
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            _, connection = await self._loop.create_connection(
+                LeaderConnection, self.host, self.port, ssl=self._tls, server_hostname=self.host if self._tls else None
+            )
+        self.busy.add(connection)
+        return connection
+
+    def give_back(self, connection: LeaderConnection) -> None:
+        """The call is over: keep its connection for the next one, or close it."""
+        self.busy.discard(connection)
+        if connection.is_free and not self.is_former and len(self._idle) < IDLE_CONNECTIONS_MAX:
+            connection.idle_since = self._loop.time()
+            self._idle.append(connection)
+        else:
+            connection.end(LeaderLostError("the call is over"))
+
+    def retire(self) -> None:
+        """Another one leads, or nobody: begin no call, and end those that get no answer for long."""
+        self.is_former = True
+        self._close_idle()
+        if self.busy:
+            self._loop.call_later(FORMER_SECONDS_MAX, self.close)
+
+    def close(self) -> None:
+        """End every connection."""
+        self.is_former = True
+        self._close_idle()
+        for connection in list(self.busy):
+            connection.end(LeaderLostError("that server leads no more"))
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().end(LeaderLostError("that server leads no more"))
+
+
+class PassingOn:
+    """Passes calls on for one server that does not lead."""
+
+    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings) -> None:
+        self._leadership = leadership
+        self._clock = clock
+        self._settings = settings
+        self._takes_certificates = "cert" in settings.auth.kinds
+        self._under_way_max = settings.cluster.passed_on_max
+        self._leader: _Leader | None = None
+        self._loop = asyncio.get_running_loop()
+        self._looking: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: tuple[_Leader, float, bool] | None = None  # what the leader said last, and when
+        self._asking: asyncio.Task[bool] | None = None
+        self.under_way = 0
+        # By what became of them, for the metrics.
+        self.outcomes: Counter[str] = Counter({"answered": 0, "not_done": 0, "unknown": 0, "broken": 0, "gone": 0})
+        self.answered_s = 0.0  # for how long those that were answered took, all together
+
+    def refusal(self, request: RequestHead) -> str | None:
+        """The reason why the call cannot be passed on, as its caller is told; None: it can."""
+        headers = request.headers
+        if HEADER in headers:
+            return "another server has passed it on already, and calls are passed on once"
+        if DIRECT in headers or not self._settings.cluster.pass_on:
+            return ""
+        if self._settings.tls.client == "required":
+            return "who calls proves it by a certificate, which cannot be passed on"
+        given = headers.get(b"authorization")
+        if given is None:
+            has_certificate = self._takes_certificates and request.exchange.certificate is not None
+            if has_certificate and login_of(headers.get(b"cookie"), SECURE_COOKIE) is None:
+                return "who calls proves it by a certificate, which cannot be passed on"
+        elif given[: len(NEGOTIATE)].lower() == NEGOTIATE:
+            return "who calls proves it by a Kerberos ticket, which is for this server"
+        return None
+
+    def submit(self, request: RequestHead, exchange: PromptExchange, body: bytes, note: Note) -> bool:
+        """Pass a call on that is here with all of its body, without a coroutine. False: it is to be judged and passed on by `pass_on`.
+
+        Only one whose like was passed on before: what that one was let through by lies in its head. `note` is called at the end.
+        """
+        made: _Lines | None = request.head.passing
+        leader = self._leader
+        if made is None or leader is None or not made.fit(leader, request) or self.under_way >= self._under_way_max:
+            return False
+        lease = self._leadership.leader
+        if (
+            lease is None
+            or lease.instance != leader.lease.instance
+            or (self._takes_certificates and exchange.certificate is not None)
+        ):
+            return False
+        connection = leader.kept()
+        if connection is None:
+            return False
+        call = _PassedCall(request, leader, body, False)
+        began_ms = self._begin()
+        call.send(connection)
+
+        def answered(_: asyncio.Future[None]) -> None:
+            if call.give_back_now(connection, exchange):
+                self._end("answered", began_ms)
+                note(request)
+            else:
+                task = asyncio.ensure_future(self._go_on(call, connection, exchange, began_ms, note))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+        connection.answered.add_done_callback(answered)
+        return True
+
+    async def _go_on(
+        self, call: _PassedCall, connection: LeaderConnection, exchange: PromptExchange, began_ms: float, note: Note
+    ) -> None:
+        request = call.request
+        try:
+            await self._told(call.run(connection), began_ms)
+        except BasaltError as error:
+            await send_response(request, problem_response(error, request.id))
+        except ClientGoneError:
+            request.status = CLIENT_GONE
+        except LeaderLostError:
+            exchange.break_off()
+        except Exception:
+            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+            exchange.break_off()
+        finally:
+            note(request)
+
+    async def pass_on(self, request: RequestHead, lease: LeaseRecord, whole: bytes | None = None) -> None:
+        """Have the leader answer the call, and give its answer to the caller. `whole`: the body, where it is here.
+
+        `NotLeaderError` where nothing was done, `UnknownOutcomeError` where nobody knows; both before anything is answered. When an answer
+        breaks off, so does what the caller gets. `ClientGoneError`.
+        """
+        if not lease.secret:
+            raise refused(lease.url, "the leader is of a version that takes none from other servers")
+        try:
+            leader = self._leader_of(lease)
+        except OSError as error:
+            log.error("cluster.ca cannot be read: %s", error)
+            raise refused(lease.url, "this server cannot tell whether the leader is whom it should be") from error
+        if request.exchange.scheme == "https" and not leader.is_secure:
+            raise refused(lease.url, "it came over TLS, and the leader's address is one without")
+        part, more = (whole, False) if whole is not None else await _first_part(request)
+        if self.under_way >= self._under_way_max:
+            raise refused(
+                lease.url, f"{self.under_way} calls are being passed on, as many as cluster.passed_on_max says"
+            )
+        await self._told(_PassedCall(request, leader, part, more).run(), self._begin())
+
+    def _begin(self) -> float:
+        self.under_way += 1
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+        return self._clock.monotonic_ms()
+
+    def _end(self, outcome: str, began_ms: float) -> None:
+        self.under_way -= 1
+        self.outcomes[outcome] += 1
+        if outcome == "answered":
+            self.answered_s += (self._clock.monotonic_ms() - began_ms) / 1_000
+
+    async def _told(self, call: Coroutine[Any, Any, None], began_ms: float) -> None:
+        outcome = "broken"
+        try:
+            await call
+            outcome = "answered"
+        except (NotLeaderError, UnavailableError):
+            outcome = "not_done"
+            raise
+        except UnknownOutcomeError:
+            outcome = "unknown"
+            raise
+        except ClientGoneError:
+            outcome = "gone"
+            raise
+        finally:
+            self._end(outcome, began_ms)
+
+    async def is_ready(self) -> bool:
+        """Tell whether there is a leader that answers, and is ready."""
+        lease = self._leadership.leader
+        if lease is None:
+            return False
+        leader, now_s = self._leader_of(lease), self._loop.time()
+        if self._ready is not None and self._ready[0] is leader and now_s - self._ready[1] < READY_AGAIN_SECONDS:
+            return self._ready[2]
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_whether_ready(leader))
+        return await asyncio.shield(self._asking)
+
+    def close(self) -> None:
+        """Pass nothing on any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._leader is not None:
+            self._leader.close()
+
+    async def _ask_whether_ready(self, leader: _Leader) -> bool:
+        found = False
+        with suppress(OSError, TimeoutError, LeaderLostError):
+            async with asyncio.timeout(READY_SECONDS_MAX):
+                connection = leader.kept() or await leader.connect()
+                try:
+                    host, prefix = leader.authority, leader.prefix
+                    connection.ask(
+                        b"GET %s/readyz?leader=true HTTP/1.1\r\nHost: %s\r\n\r\n" % (prefix, host), is_head=False
+                    )
+                    connection.is_sent = True
+                    await connection.answered
+                    async for _ in connection.parts():
+                        pass
+                    found = connection.status == 200
+                finally:
+                    leader.give_back(connection)
+        self._ready = leader, self._loop.time(), found
+        return found
+
+    def _leader_of(self, lease: LeaseRecord) -> _Leader:
+        leader = self._leader
+        if (
+            leader is None
+            or leader.is_former
+            or (leader.lease.instance, leader.lease.url) != (lease.instance, lease.url)
+        ):
+            if leader is not None and not leader.is_former:
+                leader.retire()
+            leader = self._leader = _Leader(lease, self._trust() if lease.url.startswith("https:") else None)
+        return leader
+
+    def _trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._settings.cluster.ca)
+
+    def _look(self) -> None:
+        """Notice that the leader is another one: calls that it does not answer would wait for ever."""
+        self._looking = None
+        leader, lease = self._leader, self._leadership.leader
+        if leader is not None and not leader.is_former and (lease is None or lease.instance != leader.lease.instance):
+            leader.retire()
+        if self.under_way:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+
+
+class PassingMetrics(Collector):
+    """The series of the calls that a server passes on."""
+
+    def __init__(self, passing: PassingOn) -> None:
+        self._passing = passing
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        passing = self._passing
+        yield gauge("basalt_cluster_passing_on", "Calls that are passed on to the leader now", passing.under_way)
+        text = "Calls that were passed on to the leader, by what became of them"
+        yield counters("basalt_cluster_passed_on", text, "outcome", passing.outcomes)
+        text = "Time from a call that was passed on to the end of its answer"
+        answered = passing.outcomes["answered"]
+        yield SummaryMetricFamily("basalt_cluster_passed_on_seconds", text, answered, passing.answered_s)
+
+
+class _Lines:
+    """The first lines of calls that begin alike, as one leader gets them from one caller: all but what differs from call to call."""
+
+    __slots__ = ("_client", "_id_is_clients", "_leader", "_scheme", "text")
+
+    def __init__(self, leader: _Leader, request: RequestHead) -> None:
+        head, exchange = request.head, request.exchange
+        self._leader = leader
+        self._client, self._scheme, self._id_is_clients = (
+            exchange.client,
+            exchange.scheme,
+            request.client_id is not None,
+        )
+        host = head.authority or request.headers.get(b"host") or leader.authority
+        passed = PassedOn(self._client, self._scheme, self._id_is_clients)
+        target = leader.prefix + head.raw_path + (b"?" + head.query_string if head.query_string else b"")
+        first = b"%s %s HTTP/1.1\r\nhost: %s\r\n%s: %s\r\n"
+        self.text = b"".join(
+            (
+                first % (head.method.encode("ascii"), target, host, HEADER, passed.header(leader.secret, head, host)),
+                *(b"%s: %s\r\n" % each for each in request.headers.items() if each[0] not in HOP_BY_HOP),
+            )
+        )
+
+    def fit(self, leader: _Leader, request: RequestHead) -> bool:
+        """Tell whether they are for this leader, and say of this caller what is so."""
+        exchange = request.exchange
+        return (
+            self._leader is leader
+            and not leader.is_former
+            and self._client == exchange.client
+            and self._scheme == exchange.scheme
+            and self._id_is_clients == (request.client_id is not None)
+        )
+
+
+class _PassedCall:
+    """One call on its way."""
+
+    def __init__(self, request: RequestHead, leader: _Leader, part: bytes, more: bool) -> None:
+        self.request = request
+        self._exchange = request.exchange
+        self._leader = leader
+        self._part = part
+        self._more = more
+        self._loop = asyncio.get_running_loop()
+        self._watch: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, asked: LeaderConnection | None = None) -> None:
+        """Pass it on, and give its answer back. `asked`: a kept connection over which it was sent already."""
+        connection = asked or self._leader.kept()
+        is_kept = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connect()
+            try:
+                try:
+                    if connection is not asked:
+                        self.send(connection)
+                    await connection.answered
+                except LeaderLostError as lost:
+                    if is_kept and not self._more and self.request.head.method in SAFE_METHODS:
+                        is_kept = False
+                        self._leader.give_back(connection)
+                        connection = None
+                        continue
+                    raise self._without_answer(connection, lost) from lost
+                await self._give_back(connection)
+                return
+            finally:
+                self._stop_watching()
+                if connection is not None:
+                    self._leader.give_back(connection)
+
+    async def _connect(self) -> LeaderConnection:
+        try:
+            return await self._leader.connect()
+        except (OSError, TimeoutError) as error:
+            why = str(error) or f"it did not answer within {CONNECT_SECONDS_MAX:g} s"
+            log.warning("the leader at %s cannot be reached: %s", self._leader.lease.url, why)
+            raise refused(self._leader.lease.url, "the leader cannot be reached from here") from error
+
+    def _without_answer(self, connection: LeaderConnection, lost: LeaderLostError) -> BasaltError:
+        log.warning("the leader has not answered %s: %s", self.request.id, lost)
+        if not connection.is_sent:  # of which the leader does nothing
+            return refused(self._leader.lease.url, "the leader went away before it had all of the call")
+        if self.request.head.method in SAFE_METHODS:
+            return UnavailableError("the leader went away before it answered; nothing was changed")
+        return UnknownOutcomeError(
+            "the leader went away before it answered, so whether the call took effect is unknown",
+            hint="Look whether it did; or send it again under the same Basalt-Request-Id or producer number, where the call takes one.",
+        )
+
+    def send(self, connection: LeaderConnection) -> None:
+        """Send the call, or begin to."""
+        request = self.request
+        if not self._more:
+            connection.ask(
+                self._head(b"content-length: %d\r\n" % len(self._part)) + self._part, is_head=request.is_head
+            )
+            connection.is_sent = True
+            self._watch = self._loop.call_later(HANG_UP_SECONDS, self._begin_to_watch, connection)
+            return
+        length = request.headers.get(b"content-length")
+        framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %s\r\n" % length
+        connection.ask(self._head(framing), is_head=request.is_head)
+        self._in_background(connection, self._upload(connection, None if length is None else int(length)))
+
+    def _head(self, framing: bytes) -> bytes:
+        """The call's line and headers as the leader gets them: those of the caller, but for what is between two servers."""
+        request, made = self.request, self.request.head.passing
+        if made is None or not made.fit(self._leader, request):
+            made = request.head.passing = _Lines(self._leader, request)
+        text: bytes = made.text + b"basalt-request-id: %s\r\n" % request.id.encode("ascii")
+        sequence = self._exchange.sequence or request.headers.get(b"basalt-sequence")
+        if sequence is not None:
+            text += b"basalt-sequence: %s\r\n" % sequence
+        if self._more or self._part or b"content-length" in request.headers or b"transfer-encoding" in request.headers:
+            text += framing
+        return text + b"\r\n"
+
+    async def _upload(self, connection: LeaderConnection, left: int | None) -> None:
+        """Send the body as it comes, and as fast as the leader takes it. `left`: how long it is; None: in chunks."""
+        part, more, is_chunked = self._part, self._more, left is None
+        while True:
+            if left is not None:
+                left -= len(part)
+                if left < 0 or (left > 0 and not more):  # what is too much would be taken for another call
+                    raise LeaderLostError("the body is not as long as it should be")
+            if part:
+                connection.write(b"%x\r\n%s\r\n" % (len(part), part) if is_chunked else part)
+            if not more:
+                break
+            await connection.drained()
+            part, more = await self._exchange.receive()
+        if is_chunked:
+            connection.write(b"0\r\n\r\n")
+        connection.is_sent = True
+        await self._exchange.until_gone()
+        raise ClientGoneError
+
+    def give_back_now(self, connection: LeaderConnection, exchange: PromptExchange) -> bool:
+        """Give an answer back that is here as a whole. False: it is not, or there is none."""
+        if connection.answered.exception() is not None or not connection.is_whole:
+            return False
+        headers, is_listed = self._headers(connection)
+        if not is_listed:
+            return False
+        self._stop_watching()
+        exchange.send_now(self.request, connection.status, headers, connection.whole())
+        self._leader.give_back(connection)
+        return True
+
+    async def _give_back(self, connection: LeaderConnection) -> None:
+        headers, is_listed = self._headers(connection)
+        parts = connection.whole() if is_listed and connection.is_whole else connection.parts()
+        await self._exchange.send(self.request, connection.status, headers, parts)
+
+    def _headers(self, connection: LeaderConnection) -> tuple[Headers, bool]:
+        """The headers that the caller gets; and whether the body is one of a known length, or there is none."""
+        self.request.status = connection.status
+        headers = [each for each in connection.headers if each[0] not in _NOT_GIVEN_BACK and each != _NOT_KEPT]
+        is_sized = any(name == b"content-length" for name, _ in headers)
+        headers.append(self._leader.owner)
+        return headers, is_sized or self.request.is_head or connection.status in _WITHOUT_BODY
+
+    def _begin_to_watch(self, connection: LeaderConnection) -> None:
+        self._in_background(connection, self._until_gone())
+
+    async def _until_gone(self) -> None:
+        await self._exchange.until_gone()
+        raise ClientGoneError
+
+    def _in_background(self, connection: LeaderConnection, work: Coroutine[Any, Any, None]) -> None:
+        """Do something while the answer is waited for; what it raises ends the call at the leader."""
+        task = self._loop.create_task(work)
+        self._tasks.append(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                connection.end(error)
+
+        task.add_done_callback(ended)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        while self._tasks:
+            self._tasks.pop().cancel()
+
+
+async def _first_part(request: RequestHead) -> tuple[bytes, bool]:
+    """The body as far as it has come: before that the call takes no place among those that are passed on."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            return await request.exchange.receive()
+    except TimeoutError:
+        raise RequestTimeoutError(
+            f"nothing of the body came within {BODY_SECONDS_MAX} s", hint="Nothing was done; send the request again."
+        ) from None
+
+
+def refused(url: str | None, why: str) -> NotLeaderError:
+    """The answer of a server that does not lead, to a call that it does not pass on for this reason (empty: nobody wants to know)."""
+    told = f", and the call is not passed on: {why}" if why else ""
+    if url is None:
+        error = NotLeaderError(
+            f"no server leads at the moment, or this one is about to{told}",
+            hint="send the call again after Retry-After",
+        )
+    else:
+        error = NotLeaderError(f"this server is a standby{told}", hint=f"send the call to {url}, which leads")
+    error.leader_url = url
+    return error

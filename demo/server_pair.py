@@ -1,0 +1,58 @@
+"""Two `basalt serve` processes of the demo's own on one store: one leads, and is the one that is killed; the other one goes on in its place."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from demo.server_process import START_TIMEOUT_S, ServerProcess
+
+
+class ServerPair:
+    """Servers that share a store, used as one. `url` names both; `log` is that of the first."""
+
+    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
+        self._servers = [ServerProcess(folder / name, settings) for name in ("first", "second")]
+        for name in ("first", "second"):
+            (folder / name).mkdir()
+        self.data = self._servers[0].data
+        self.settings = self._servers[0].settings
+        self.log = self._servers[0].log
+
+    @property
+    def url(self) -> str:
+        """Their addresses, with a comma between them, as clients take them."""
+        return ",".join(server.url for server in self._servers)
+
+    @property
+    def process_id(self) -> int:
+        """The number of the first one's process."""
+        return self._servers[0].process_id
+
+    def start(self) -> float:
+        """Start those that do not run, and wait until calls are answered; returns the seconds that took."""
+        return sum(server.start() for server in self._servers if not server.runs)
+
+    def kill(self) -> None:
+        """SIGKILL of the one that leads. Until `start` there is one less, and no other is killed."""
+        if all(server.runs for server in self._servers):
+            next((server for server in self._servers if _leads(server.url)), self._servers[0]).kill()
+
+    def stop(self) -> None:
+        """SIGTERM to both, and wait until they have drained."""
+        for server in self._servers:
+            server.stop()
+
+
+def _leads(url: str) -> bool:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=START_TIMEOUT_S)
+    try:
+        connection.request("GET", "/readyz?leader=true")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
