@@ -24,14 +24,9 @@ from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
-<<<<<<< HEAD
 from basalt.cluster.owners import take_all
-from basalt.errors import BasaltError, NotLeaderError
-from basalt.http.app import Frame, build_app
-=======
 from basalt.errors import BasaltError, NotLeaderError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
->>>>>>> passing
 from basalt.http.asgi import responses
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Front
