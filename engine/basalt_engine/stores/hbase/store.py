@@ -36,6 +36,7 @@ READ_CONNECTIONS_MAX = 32  # a server has 24 threads that read, and the store 8 
 # Writes, and the reads that a write needs, have connections of their own, because readers of a region that does not answer
 # may hold all of theirs. A server has one writer, and at most 8 other threads at a time that change a topic or a note.
 WRITE_CONNECTIONS_MAX = 12
+LOG = "transaction_log"
 COMPACT_TIMEOUT_MS = 10_000  # the region server notes the wish, and answers
 
 
@@ -88,7 +89,8 @@ class HBaseStore:
     ) -> HBaseStore:
         """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
 
-        Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing.
+        Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing. The log of
+        transactions may be away: all else goes on without it.
         """
         place = parse_address(address)
         store = cls(
@@ -100,7 +102,10 @@ class HBaseStore:
         )
         try:
             for name in TABLE_NAMES:
-                store.table(name).get(FIRST_KEY)
+                if name != LOG:
+                    store.table(name).get(FIRST_KEY)
+            if not store.regions(LOG):
+                raise no_table(table_name(prefix, LOG))
         except BaseException:
             store.close()
             raise
@@ -120,11 +125,15 @@ class HBaseStore:
         return {EPOCH: self._epoch.to_bytes(8, "big")} if self._epoch else {}
 
     def lead(self, epoch: int) -> None:
-        """Write as the leader of this epoch; each region refuses lower ones from when it has this one's fence."""
+        """Write as the leader of this epoch; each region refuses lower ones from when it has this one's fence.
+
+        The log of transactions needs none: a place in it is taken once. So a leader can begin while it is away.
+        """
         self._timestamps.lead(epoch)
         self._epoch = epoch
-        for table in self._tables.values():
-            self._fence(table, epoch)
+        for name, table in self._tables.items():
+            if name != LOG:
+                self._fence(table, epoch)
 
     def _fence(self, table: HBaseTable, epoch: int) -> None:
         fenced: set[bytes] = set()
