@@ -3,7 +3,7 @@
 A reader without a script, without colors, or without sight gets the same: lines differ by dashes and by name, a description says in words what they
 do, and the numbers are in a table below. Text stands beside the drawing and not in it, so it has its size on a narrow screen, too; the drawing
 alone is stretched. There is no inline style: classes of console.css and attributes of SVG, which the console's policy lets through.
-docs/decisions/0056-charts-are-drawn-by-the-server.md.
+docs/decisions/0053-charts-are-drawn-by-the-server.md.
 """
 
 from __future__ import annotations

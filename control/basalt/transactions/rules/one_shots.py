@@ -3,7 +3,7 @@
 Where rows and log are not one batch, a one-shot transaction is logged only when its rows are written. Until then it is in
 flight, and its write pointer is above the log's last one: before the log gives out a later pointer, it hears of all that are
 in flight. TopicsUsed tells recovery where to look for their rows. It is logged before a topic's first use, and again from
-time to time. docs/decisions/0011-one-shots-without-an-intent.md, 0053-two-write-lanes.md.
+time to time. docs/decisions/0011-one-shots-without-an-intent.md, 0056-two-write-lanes.md.
 """
 
 from __future__ import annotations
