@@ -29,6 +29,7 @@ from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.one_shots import OneShotInFlight, TopicKey, TopicUseEdits
 from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.transaction import State
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import STAGES, Clock, Stages
 from basalt_engine.errors import BasaltError
@@ -75,7 +76,8 @@ class Carrier:
         self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer]
     ) -> None:
         """Submit the stage of `CommitStage.commit`, and carry through what it decides to place."""
-        carry = partial(self._begin_carrying, transaction_id, plan, told, self._clock.monotonic_ms(), STAGES.get())
+        began = self._clock.monotonic_ms(), STAGES.get()
+        carry = partial(self._begin_carrying, stage, transaction_id, plan, told, *began)
         self._lanes.log.submit(stage, _Step(told, carry), plan.payload_bytes)
 
     def is_carrying(self, transaction_id: int) -> bool:
@@ -93,9 +95,12 @@ class Carrier:
             await asyncio.wait(tasks)
 
     def _begin_carrying(
-        self, transaction_id: int, plan: TopicPlan, told: Waiter[Answer], started_ms: float, stages: Stages | None,
-        answer: Answer | None,
+        self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer],
+        started_ms: float, stages: Stages | None, answer: Answer | None,
     ) -> None:  # fmt: skip
+        if self.is_carrying(transaction_id) and isinstance(answer, Outcome) and answer.state is State.COMMITTING:
+            self._keep(self._ask_again(stage, transaction_id, plan, told))
+            return
         if answer is not None:
             if not told.done():
                 told.set_result(answer)
@@ -105,6 +110,16 @@ class Carrier:
         STAGES.reset(token)
         self._commits[transaction_id] = task
         task.add_done_callback(lambda _: self._commits.pop(transaction_id, None))
+
+    async def _ask_again(
+        self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer]
+    ) -> None:
+        """The same commit was under way already: it has an outcome when that one is through."""
+        await self.carried(transaction_id)
+        try:
+            self.commit(stage, transaction_id, plan, told)
+        except BasaltError as refusal:
+            _tell(told, refusal)
 
     async def _carry(self, transaction_id: int, plan: TopicPlan, told: Waiter[Answer], started_ms: float) -> None:
         answer: Outcome | Exception

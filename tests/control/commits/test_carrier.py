@@ -276,6 +276,21 @@ async def test_a_commit_that_is_asked_for_again_waits_for_the_first(shop: Wired,
     assert await shop.read(A, committed=True) == ["a"]
 
 
+async def test_commits_that_are_asked_for_at_once_are_all_told_the_outcome(shop: Wired, store: ByRow):
+    tx = await shop.transactions.begin()
+    asked = [shop.transactions.commit(tx.id, shop_work(orders=["once"])) for _ in range(3)]
+    assert [outcome.state for outcome in await asyncio.gather(*asked)] == [State.COMMITTED] * 3
+    assert await shop.read(A, committed=True) == ["once"]
+
+    other = await shop.transactions.begin()
+    store.away.add("message")
+    asked = [shop.transactions.commit(other.id, shop_work(orders=["never"])) for _ in range(3)]
+    assert all(isinstance(answer, BasaltError) for answer in await asyncio.gather(*asked, return_exceptions=True))
+    store.away.clear()
+    await shop.transactions.expire()
+    assert (await shop.transactions.outcome(other.id)).state is State.ABORTED
+
+
 async def test_a_commit_is_decided_though_its_client_has_gone(shop: Wired, threads: Threads):
     tx = await shop.transactions.begin()
     threads.hold(lanes(shop).topics)
