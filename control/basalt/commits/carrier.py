@@ -21,7 +21,7 @@ from functools import partial
 
 from basalt.commits.commit_stage import Asking, CommitStage, TopicParticipant, TopicPlan
 from basalt.commits.recovery import Recovery
-from basalt.errors import CoordinatorUnavailableError
+from basalt.errors import CoordinatorUnavailableError, StoreError, UnknownOutcomeError
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, NotLoadedError, Waiter
 from basalt.transactions.manager import TransactionManager
@@ -127,7 +127,7 @@ class Carrier:
             place = partial(self._stages.place, transaction_id=transaction_id, plan=plan)
             await self._lanes.topics.run(place, plan.payload_bytes, must_run=True)
         except Exception as error:  # noqa: BLE001  # it is raised where the commit was called
-            answer = error
+            answer = _half_way(error) if isinstance(error, StoreError) else error
             await self._give_up(transaction_id)
         else:
             try:
@@ -333,6 +333,14 @@ class _Decided:
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._failed(exception)
+
+
+def _half_way(error: StoreError) -> UnknownOutcomeError:
+    """What the client of a commit is told whose rows were refused: it stays open no more, so it is not true that nothing was done."""
+    return UnknownOutcomeError(
+        f"the store failed half-way: {error}",
+        hint="ask what became of it, or send the same call again; one that was aborted is to be run anew",
+    )
 
 
 def _tell(told: Waiter[Answer] | Waiter[Outcome], answer: Answer | Exception) -> None:
