@@ -37,8 +37,11 @@ from pathlib import Path
 from statistics import median
 from typing import IO
 
-from bench.cases import CASES, Round, Rounds
+from bench.cases import CASES as SERVED
+from bench.cases import Round, Rounds
+from bench.lanes import BY_ROW
 
+CASES = SERVED | BY_ROW
 ROUNDS = 5  # of one tree so many are measured
 QUICK = 10
 PACKAGES = ("engine", "control", "pipeline")

@@ -262,6 +262,10 @@ class UnavailableError(RetryError, code="unavailable"):
     """The server (or the part of it that the call needs) cannot be reached now."""
 
 
+class CoordinatorUnavailableError(UnavailableError, code="coordinator_unavailable"):
+    """The log of transactions cannot be read or written now, so nothing about transactions is decided. All else goes on."""
+
+
 class NotLeaderError(RetryError, code="not_leader"):
     """Another server leads the store; nothing was done. `leader_url` is where to send the call, if that is known."""
 
@@ -293,7 +297,7 @@ BY_CODE: dict[str, type[BasaltError]] = _leaves(BasaltError)
 
 __all__ = [
     "BY_CODE", "AcknowledgeConflictError", "AcknowledgeOrderError", "AuthenticationUnavailableError", "BackupNotFoundError", "BasaltError", "BusyError",
-    "ChangesLostError", "ClaimLostError", "ConflictError", "CorruptionError", "CrossOriginError", "DataDirectoryError", "DiskFullError",
+    "ChangesLostError", "ClaimLostError", "ConflictError", "CoordinatorUnavailableError", "CorruptionError", "CrossOriginError", "DataDirectoryError", "DiskFullError",
     "ExternalWritesError", "ForbiddenError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MemberFencedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError",

@@ -184,7 +184,8 @@ class Store(Protocol):
         """Write rows of no shard as the leader of this epoch, which is higher than any before, from now on.
 
         Once it returns, no leader's write of a lower epoch can take effect, not even one that was under way: it fails with
-        `FencedError`. A store that only one process can have open has nobody to refuse.
+        `FencedError`. The log of transactions may be left out, for a place in it is taken once. A store that only one process can
+        have open has nobody to refuse.
         """
         ...
 

@@ -40,6 +40,7 @@ FORMS: dict[str, type[Any]] = {
     "job-runs": Runs,
     "hidden": GarbageRange,
     "newest": LogEnd,
+    "newest-of-failed": LogEnd,
     "expired": LogStart,
     "swept": Swept,
     "index": SavedIndex,

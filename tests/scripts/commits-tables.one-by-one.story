@@ -51,7 +51,7 @@ poll orders as=committed
 error: outcome_unknown
 COMMITTED
 chair/count 1
-@0/2 c
+@0/1 c
 
 # The note of an aborted writer's cells is durable before its outcome: a process that dies in between leaves it open.
 begin D timeout=1m

@@ -77,8 +77,8 @@ COMMITTED
 @0/0 a
 @0/2 d
 
-# The same without a crash, when an answer is lost. What the log holds is unknown then, and transactions wait until it was
-# read again; the job that ends transactions sees to that within a second.
+# The same without a crash, when the answer about the rows is lost. Nobody knows whether they are there, so the commit is given
+# up, and rolled back at once; where that does not succeed, the job that ends transactions sees to it within a second.
 begin E
 store orders e tx=E
 next-write lose-answer after=1

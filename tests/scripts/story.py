@@ -316,6 +316,7 @@ class Story(NamedCommands):
     # Jobs.
 
     async def do_expire(self, words: Words) -> list[str]:
+        await self._wired.transactions.carry_through()  # what was given up is being rolled back already
         return [f"{await self._wired.transactions.expire()} ended"]
 
     async def do_clean_up(self, words: Words) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -12,7 +13,9 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.catalog.topics import Topic, TopicName
-from basalt.commits.commit_stage import TopicParticipant
+from basalt.commits import recovery
+from basalt.commits.carrier import Carrier, _PlacedTogether, _tell
+from basalt.commits.commit_stage import CommitStage, TopicParticipant, TopicPlan
 from basalt.errors import ProducerUnknownError, SequenceGapError
 from basalt.groups.acknowledgements import Acknowledging
 from basalt.messaging.log import stored_log
@@ -27,13 +30,13 @@ from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
-from basalt.transactions import manager as durable_state
 from basalt.transactions.log.transaction_log import TransactionLog
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.groups import GroupTable
-from basalt.transactions.rules.one_shots import OneShotTopics, TopicUseEdits
+from basalt.transactions.rules.one_shots import OneShotsInFlight, OneShotTopics, TopicUseEdits
 from basalt.transactions.rules.sessions import SessionState, SessionTable
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
@@ -166,7 +169,7 @@ def entries_come_before_their_rows() -> AbstractContextManager[object]:
     put_entry = stored_log.put_entry
 
     def early(group: Group, record: Any, topic: Topic, entry: Any, phase: Phase = Phase.ROWS) -> None:
-        put_entry(group, record, topic, entry, Phase.INTENT if record is stored_log.PRODUCERS else phase)
+        put_entry(group, record, topic, entry, Phase.BEFORE if record is stored_log.PRODUCERS else phase)
 
     return patch.object(stored_log, "put_entry", early)
 
@@ -230,6 +233,103 @@ def recovery_takes_no_place() -> AbstractContextManager[object]:
     return patch.object(OneShotTopics, "roll_back_unknown", recover_only)
 
 
+# Of the two write lanes.
+
+
+@contextmanager
+def rows_come_before_committing() -> Iterator[None]:
+    """The rows of a commit are written when the log does not have its intent yet."""
+
+    def commit(stages: CommitStage, transaction_id: int, plan: TopicPlan, *given: Any) -> Callable[[Group], Any]:
+        stage = original(stages, transaction_id, plan, *given)
+
+        def with_rows(group: Group) -> Any:
+            answer = stage(group)
+            if answer is None:  # rows come before the entry of their group
+                stages._topics.place(group, plan, stages._manager.state.get(transaction_id))
+            return answer
+
+        return with_rows
+
+    original = CommitStage.commit
+    with patch.multiple(CommitStage, commit=commit, place=lambda *_, **__: None):
+        yield
+
+
+@contextmanager
+def committed_comes_before_rows() -> Iterator[None]:
+    """The outcome of a commit is logged, and then its rows are written."""
+
+    async def carry(carrier: Carrier, transaction_id: int, plan: TopicPlan, told: Any, started_ms: float) -> None:
+        transaction = carrier._manager.state.get(transaction_id)
+        stages = carrier._stages
+        try:
+            answer = await carrier._lanes.log.run(
+                partial(stages.decide, transaction_id=transaction_id, started_ms=started_ms), must_run=True
+            )
+            await carrier._lanes.topics.run(
+                lambda group: stages._topics.commit(group, plan, transaction.write_pointer, transaction), must_run=True
+            )
+        except Exception as error:  # it is raised where the commit was called
+            answer = error
+        _tell(told, answer)
+
+    with patch.object(Carrier, "_carry", carry):
+        yield
+
+
+def joins_come_after_rows() -> AbstractContextManager[object]:
+    """Rows and cells of a transaction are written without waiting until the log has it that it joined."""
+
+    def joined_later(manager: TransactionManager, pointer: int, joined: Any, _: int) -> None:
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told.add_done_callback(lambda call: call.cancelled() or call.exception())
+        manager.lanes.log.submit(lambda group: manager.join_in_log(group, pointer, joined), told)
+
+    return patch.object(TransactionManager, "_require_join", joined_later)
+
+
+def one_shots_are_decided_with_their_rows() -> AbstractContextManager[object]:
+    """The outcome of a one-shot transaction is logged while its rows are being written."""
+
+    def closing(placed: _PlacedTogether, _: Group) -> None:
+        if placed.one_shots:
+            placed._carrier.decide(placed.one_shots)
+
+    return patch.multiple(_PlacedTogether, closing=closing, durable=lambda _: None, failed=lambda _: None)
+
+
+def nothing_announces_one_shots() -> AbstractContextManager[object]:
+    """A later pointer is given out, and the log does not hear of the one-shot transactions in flight."""
+    return patch.object(OneShotsInFlight, "announcement", lambda *_: [])
+
+
+def what_is_under_way_counts_as_logged() -> AbstractContextManager[object]:
+    """A join, or the use of a topic, counts when it is decided, and not when the log has it."""
+    return patch.object(TransactionManager, "_note_under_way", lambda *_: None)
+
+
+@contextmanager
+def nobody_waits_for_rows_under_way() -> Iterator[None]:
+    """A roll back, and whoever reads the log, do not wait for the rows that are being written."""
+
+    async def hasty(writer: GroupCommit, stage: Callable[[Group], Any], *given: Any, **more: Any) -> Any:
+        if stage is recovery._nothing:
+            return None
+        return await run(writer, stage, *given, **more)
+
+    run = GroupCommit.run
+    with patch.object(GroupCommit, "run", hasty):
+        yield
+
+
+@contextmanager
+def a_lost_state_goes_on() -> Iterator[None]:
+    """Recovery does not give up what has no outcome."""
+    with patch.object(TransactionProposals, "give_up", lambda *_: Proposal(())):
+        yield
+
+
 # Of markers.
 
 
@@ -239,11 +339,6 @@ def roll_backs_are_not_told() -> AbstractContextManager[object]:
 
 
 # Of cells.
-
-
-def cells_come_before_the_log() -> AbstractContextManager[object]:
-    """Cells are written before the log knows that their writer has any."""
-    return patch.object(durable_state, "OUTCOMES", (*durable_state.OUTCOMES, edits.TableJoined))
 
 
 @contextmanager
@@ -339,14 +434,29 @@ def versions_are_committed_twice() -> AbstractContextManager[object]:
 # Of consumer groups.
 
 
-def acknowledgements_come_before_the_outcome() -> AbstractContextManager[object]:
-    """What a commit or a one-shot transaction acknowledges is logged with what it intends, before its rows."""
-    without = durable_state.OUTCOMES - {edits.Acknowledged, edits.AcknowledgedIn}
-    # A replay does not complain of the order.
-    return _all_of(
-        patch.object(durable_state, "OUTCOMES", without),
-        patch.object(GroupTable, "acknowledged", lambda table, edit, _: _acknowledge(table, edit)),
-    )
+@contextmanager
+def acknowledgements_come_before_the_outcome() -> Iterator[None]:
+    """What a one-shot transaction acknowledges is logged while its rows are being written."""
+
+    def closing(placed: _PlacedTogether, _: Group) -> None:
+        stages, log = placed._carrier._stages, placed._carrier._lanes.log
+        for each in placed.one_shots:
+            if each.plan.acknowledgements:
+                log.submit(partial(early, each.plan, stages), asyncio.get_running_loop().create_future(), must_run=True)
+
+    def early(plan: TopicPlan, stages: CommitStage, group: Group) -> None:
+        stages._groups.check(plan.acknowledgements, None, group.now_ms)
+        stages._manager.apply(group, stages._groups.stage(group, plan.acknowledgements, None, group.now_ms))
+
+    def decide(carrier: Carrier, each: Any, group: Group) -> Any:
+        return original(carrier, replace_plan(each), group)
+
+    def replace_plan(each: Any) -> Any:
+        return dataclasses.replace(each, plan=each.plan._replace(acknowledgements=()))
+
+    original = Carrier._decide
+    with patch.object(_PlacedTogether, "closing", closing), patch.object(Carrier, "_decide", decide):
+        yield
 
 
 def plain_acknowledgements_swallow_what_is_pending() -> AbstractContextManager[object]:
@@ -370,10 +480,6 @@ def what_is_acknowledged_may_be_again() -> AbstractContextManager[object]:
         patch.object(GroupRules, "_loss", lambda *_: None),
         patch.object(Spans, "overlaps", lambda *_: False),
     )
-
-
-def _acknowledge(table: GroupTable, edit: edits.Acknowledged) -> None:
-    table._acknowledge(table.by_number[edit.number], edit.spans, edit.at_ms)
 
 
 @contextmanager

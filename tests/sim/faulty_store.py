@@ -7,41 +7,68 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Put, Table, TableWrite
+
+LOG = "transaction_log"
 
 
 class ProcessDied(BaseException):
     """The process ended in the middle of a write; nothing after it runs."""
 
 
+class LogTable:
+    """The table of the transaction log, which is away while its store says so."""
+
+    def __init__(self, store: FaultyStore, inner: Table) -> None:
+        self._store = store
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if self._store.log_away and name != "name":
+            raise StoreError("the region of the log is away")
+        return getattr(self._inner, name)
+
+
 class FaultyStore:
-    """Writes fail before they are made, after they are made, or half-way, or the process dies at any of these points."""
+    """Writes fail before they are made, after they are made, or half-way, or the process dies at any of these points.
+
+    Where the store is not atomic the log may be away for a while, and half of the writes take a while: other lanes go on meanwhile.
+    """
 
     kind = "memory"
     remote = False
     applies_retention = False
-    busy = False
 
     def __init__(self, inner: MemoryStore, chances: random.Random, fault_rate: float) -> None:
         self._inner = inner
         self._chances = chances
         self._fault_rate = fault_rate
         self.atomic = inner.atomic
+        self.log_away = False
         self.death = asyncio.Event()
 
     @property
     def dead(self) -> bool:
         return self.death.is_set()
 
+    @property
+    def busy(self) -> bool:
+        """True when the next write is to be made on a thread."""
+        return not self.atomic and self._chances.random() < 0.5
+
     def table(self, name: str) -> Table:
-        return self._inner.table(name)
+        inner: Any = self._inner.table(name)
+        return LogTable(self, inner) if name == LOG else inner
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         if self.dead:
             raise ProcessDied
+        if self.log_away and any(write.table == LOG for write in writes):
+            raise StoreError("the region of the log is away")
         if self._chances.random() >= self._fault_rate:
             self._inner.write(writes)
             return

@@ -50,7 +50,7 @@ class LateStore(FaultyStore):
         self._late: list[tuple[str, Put | Insert]] = []
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        if self._late and not self.dead and self._chances.random() < 0.3:
+        if self._late and not self.dead and not self.log_away and self._chances.random() < 0.3:
             self._arrive()
         for name, mutations in writes:
             self.overtaken(name, mutations)
@@ -66,7 +66,7 @@ class LateStore(FaultyStore):
         raise UnknownOutcomeError("no answer in time")
 
     def table(self, name: str) -> Table:
-        return LateTable(self, self._inner.table(name))
+        return LateTable(self, super().table(name))
 
     def overtaken(self, name: str, mutations: Sequence[Mutation]) -> None:
         """What these delete or write over arrives no more: each write carries the time of its sending."""
@@ -110,6 +110,7 @@ class OneShotWorld(World):
             self._expire: 2,
             self._recreate: 1,
             self._snapshot: 1,
+            self._outage: 1,
             self.cells.step: 12 if self.busy_table else 2,
             self.consumers.step: 20 if self.busy_group else 4,
         }

@@ -19,6 +19,8 @@ from unittest.mock import patch
 from basalt.messaging.log.topic_log import LogLimits, TopicLog
 from basalt.retention import cells
 from basalt.runtime import group_commit
+from basalt.runtime.group_commit import LOG_LATE_MS_MAX
+from basalt.runtime.store_calls import StoreCalls
 from basalt.server import wiring
 from basalt.settings import Settings
 from basalt.thrift import deferred_change_sets
@@ -43,6 +45,7 @@ from tests.sim.world import World
 
 T = TypeVar("T")
 
+HANGS = 0.02  # how many of the writes that are made on a thread take longer than the log may
 HURRY = 0.01  # so that some dozens of turns lie between two steps of the clock
 WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, ConsumerWorld, SharedWorld, ProducerWorld)
 
@@ -181,13 +184,22 @@ def writes_of(world: Callable[[int], World], seed: int) -> list[str]:
 
 def _run(world: World, seed: int) -> None:
     """One run, with a loop of its own: nothing of another seed's servers is left on it."""
-    secret = random.Random(seed)
+    secret, writes = random.Random(seed), random.Random(seed)
+
+    def begin_write(_: StoreCalls, write: Callable[[], None]) -> None:
+        """What a thread of a write lane does: the loop goes on meanwhile, and sometimes for longer than callers wait."""
+        if writes.random() < HANGS and not world.steady:
+            asyncio.get_running_loop().call_later(2 * LOG_LATE_MS_MAX / 1_000, write)
+        else:
+            _after_turns(writes.randint(0, 8), write)
+
     loop = SimulatedLoop(world.clock, random.Random(seed), world.hurry)
     loop.set_exception_handler(lambda *_: None)  # a process that dies is part of the play
     gc.disable()  # a log leaves memory with its last reference: what a cycle holds is freed when the loop says so
     try:
         with (
             patch.object(asyncio, "to_thread", _at_once),
+            patch.object(StoreCalls, "begin_write", begin_write),
             patch.multiple(
                 secrets, randbits=secret.getrandbits, token_hex=lambda size=32: secret.randbytes(size).hex()
             ),
@@ -199,6 +211,14 @@ def _run(world: World, seed: int) -> None:
     finally:
         gc.enable()
         loop.close()
+
+
+def _after_turns(turns: int, call: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    if turns:
+        loop.call_soon(_after_turns, turns - 1, call)
+    else:
+        call()
 
 
 async def _end_all() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.errors import CoordinatorUnavailableError
 from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
@@ -51,6 +52,7 @@ class World:
         self.wired: Wired
         self.store: FaultyStore
         self._processes: list[FaultyStore] = []
+        self.steady = True  # no write hangs
         self.texts = 0
         self.abandoned: list[Transaction] = []
         self.topics = TOPICS
@@ -77,18 +79,21 @@ class World:
             await self._create(title)
         await self.cells.prepare()
         await self.consumers.prepare()
+        self.steady = False
 
     async def _start(self, fault_rate: float) -> None:
         """A new process over what the last one left."""
         while True:
             self._end_processes()
             self.store = self._opened(fault_rate)
+            self.store.log_away = not self.store.atomic and fault_rate > 0 and self.chances.random() < 0.1
             self._processes.append(self.store)
             starting = asyncio.ensure_future(self._wire())
             await self._until_death_or(starting)
             starting.cancel()
             try:
                 self.wired = await starting
+                self.store.log_away = False
                 return
             except (BasaltError, ProcessDied, asyncio.CancelledError):  # recovery writes too, and may fail as well
                 fault_rate /= 2
@@ -138,13 +143,14 @@ class World:
             self._expire,
             self._recreate,
             self._snapshot,
+            self._outage,
             self.jobs.step,
             self.cells.step,
             self.unlogged.step,
             self.consumers.step,
         ]
         await self.chances.choices(
-            steps, [6, 6, 3, 4, 2, 2, 1, 1, 4, 60 if self.busy_table else 4, 4, 60 if self.busy_group else 4]
+            steps, [6, 6, 3, 4, 2, 2, 1, 1, 1, 4, 60 if self.busy_table else 4, 4, 60 if self.busy_group else 4]
         )[0]()
 
     # What clients do.
@@ -261,6 +267,34 @@ class World:
         with suppress(BasaltError):
             await self.wired.transactions.write_log_snapshot()
 
+    async def _outage(self) -> None:
+        """The log is away for a while, also while a server starts. Whatever needs no log goes on."""
+        store, wired = self.store, self.wired
+        if store.atomic or store.log_away or store.dead:
+            return
+        store.log_away = True
+        for _ in range(self.chances.randint(1, 3)):
+            title = self.chances.choice(TOPICS)
+            message = self.message(title, None)
+            publish = wired.messaging.publish(title, [message.text.encode()])
+            message.told, message.told_at, message.told_generation = Told.NOTHING, 0, 1 << 30
+            try:
+                await publish
+                told = Told.DONE
+            except CoordinatorUnavailableError as error:
+                raise AssertionError(f"{title}: a publish without a transaction needs the log: {error}") from None
+            except BasaltError as error:
+                told = Told.REFUSED if isinstance(error, InputError) else Told.NOTHING
+            message.told, message.told_at = told, self.history.now()
+            message.told_generation = self.history.generations.get(title, 0)
+            for _ in range(self.chances.randint(0, 3)):
+                await asyncio.sleep(0)
+        with suppress(BasaltError):
+            tx = await wired.transactions.begin()
+            self.history.pointers.append(tx.id)
+            assert not store.log_away, f"transaction {tx.id} began without the log"
+        store.log_away = False
+
     async def _recreate(self) -> None:
         await self._renewed(self.chances.choice(TOPICS))
 
@@ -281,7 +315,13 @@ class World:
 
     async def _check(self) -> None:
         """End every transaction and read everything, with a server that does not fail."""
+        self.steady = True
         await self._start(0.0)
+        while (
+            not self.wired.transactions.manager.is_known
+        ):  # time passed while the log was read, and the server opened without it
+            with suppress(CoordinatorUnavailableError):
+                await self.wired.transactions.recover()
         for title in self.renewed:
             with suppress(BasaltError):
                 await self._create(title)

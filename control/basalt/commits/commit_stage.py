@@ -1,11 +1,10 @@
 """Begin, commit and one-shot transactions in the group commit, and what they do to topics.
 
-Where the store is atomic over tables a commit's rows and its edit are one batch. Elsewhere the log first gets what is
-intended, and recovery rolls back a commit that got no outcome; the edit of a one-shot transaction follows its rows, and
-the log knows beforehand only that the topics are in use (transactions/rules/one_shots.py).
+Where the store is atomic over tables a commit's rows and its edit are one batch, and a commit is one stage. Elsewhere a commit
+with rows is three, each durable before the next: `commit` logs what is intended, `place` adds the rows, `decide` logs the
+outcome; recovery rolls back what got none. `commits.carrier` takes these steps, and those of one-shot transactions.
 
-What a transaction acknowledges in consumer groups is decided by the same entry. That of a one-shot transaction follows its outcome: without
-it, nothing is acknowledged either.
+What a transaction acknowledges in consumer groups is decided by its outcome.
 
 Commit gives a transaction's messages their places: those of its work, and one reference per topic and write pointer to
 what was stored. So an open transaction holds nobody back but readers of rows that its client published early by hand.
@@ -30,11 +29,10 @@ from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers, check_shape
-from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase
+from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError
 from basalt.tables import garbage_cells
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.edits import Aborted, Aborting, Committed, Doomed, Edit, Invalidated, ReturnReason
-from basalt.transactions.rules.one_shots import TopicKey
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
 from basalt_engine.clock import Clock
@@ -67,22 +65,6 @@ class Asking(NamedTuple):
 Guard = Callable[[Transaction | None], None]  # looks at the transaction, None when it has ended, and may refuse
 
 
-class _OneShotsInGroup:
-    """The topics to which one-shot transactions of one group write: the log hears of each once."""
-
-    def __init__(self) -> None:
-        self.topics: set[TopicKey] = set()
-
-    def closing(self, group: Group) -> None:
-        pass
-
-    def durable(self) -> None:
-        pass
-
-    def failed(self) -> None:
-        pass
-
-
 class _EndedInGroups(NamedTuple):
     """A transaction that acknowledges no more, why not (None: it committed), and whether that is a failed attempt.
 
@@ -109,18 +91,18 @@ class CommitStage:
         self._groups = groups
         self._clock = clock
 
-    def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> None:
+    def apply(self, group: Group, made: Sequence[Edit]) -> None:
         """In a stage: make the edits true, log them, and tell topics and groups of the transactions that they end."""
         for edit in made:
             if isinstance(edit, Invalidated):  # before anything is changed: the stage may have to run again
                 found = map(self._manager.state.find, edit.ids)
                 self._topics.require([transaction for transaction in found if transaction is not None])
         if not len(self._manager.state.groups):
-            self._apply(group, made, phase)
+            self._apply(group, made)
             return
         for edit in made:
             ended = self._ended_in_groups(edit)
-            self._apply(group, (edit,), phase)
+            self._apply(group, (edit,))
             for each in ended:
                 self._tell_groups(group, each)
 
@@ -148,8 +130,8 @@ class CommitStage:
             returns = self._manager.state.groups.returns_of(ended.pending, ended.reason, group.now_ms)
             self._manager.apply(group, [*returns, *made])
 
-    def _apply(self, group: Group, made: Sequence[Edit], phase: Phase | None) -> None:
-        for transaction, state in self._manager.apply(group, made, phase):
+    def _apply(self, group: Group, made: Sequence[Edit]) -> None:
+        for transaction, state in self._manager.apply(group, made):
             if state is State.INVALID:
                 self._topics.invalidate(group, transaction)
             if transaction.topics:
@@ -160,8 +142,8 @@ class CommitStage:
         self, group: Group, asked: Beginning, session: SessionBinding | None = None, *, changes_deferred: bool = False
     ) -> Transaction:
         """In a stage: begin a transaction. `changes_deferred`: what it changes is logged with its commit only."""
-        self._manager.check_order(group)
         state = self._manager.state
+        self._manager.announce(group)
         proposal = state.begin(group.now_ms, *asked, session=session, changes_deferred=changes_deferred)
         self._manager.apply(group, proposal.edits)
         return state.get(proposal.transaction_id)
@@ -173,21 +155,22 @@ class CommitStage:
         request_id: str | None = None,
         deferred_changes: frozenset[bytes] | None = None,
         guard: Guard | None = None,
-    ) -> Callable[[Group], Outcome | BasaltError]:
+    ) -> Callable[[Group], Outcome | BasaltError | None]:
         """The stage that publishes what was planned and all that was stored, and decides.
 
-        Its answer may be a refusal, which is durable by then. A `guard` raises when it must not be, and then nothing has changed.
+        Its answer may be a refusal, which is durable by then. None: rows are to be placed first, by a stage of another lane. A `guard`
+        raises when it must not be, and then nothing has changed.
         """
         started_ms = self._clock.monotonic_ms()
 
-        def stage(group: Group) -> Outcome | BasaltError:
+        def stage(group: Group) -> Outcome | BasaltError | None:
             manager, topics = self._manager, self._topics
             state = manager.state
             if guard is not None:
                 guard(state.find(transaction_id))
+            at_once = manager.atomic or not _has_rows(plan, state.find(transaction_id))
             proposal = state.commit(
-                transaction_id, group.now_ms, inline=manager.atomic, request_id=request_id,
-                deferred_changes=deferred_changes,
+                transaction_id, group.now_ms, inline=at_once, request_id=request_id, deferred_changes=deferred_changes,
             )  # fmt: skip
             if proposal.refusal is not None or not proposal.edits:
                 self.apply(group, proposal.edits)
@@ -200,22 +183,49 @@ class CommitStage:
                 if lost is not None:
                     self.apply(group, [_asked_by(edit, request_id) for edit in lost.edits])
                     return lost.refusal or state.outcome(transaction_id)
-            if not manager.atomic:
+            if at_once:
+                topics.commit(group, plan, transaction.write_pointer, transaction)
+            else:
                 self._join(group, transaction.write_pointer, plan)
-            topics.commit(group, plan, transaction.write_pointer, transaction)
-            if planned:
+            if planned:  # they are the transaction's from here on, and the groups' once it has committed
                 self.apply(group, self._groups.stage(group, planned, transaction_id, group.now_ms))
             self.apply(group, proposal.edits)
-            if not manager.atomic:
-                self.apply(group, state.finish(transaction_id, group.now_ms).edits)
+            if not at_once:
+                return None
             group.when_durable(partial(self.count_commit, started_ms))
             return state.outcome(transaction_id)
 
         return stage
 
+    def place(self, group: Group, transaction_id: int, plan: TopicPlan) -> None:
+        """In a stage of the lane of topics: add the rows of a commit whose intent is durable. Refused where it was given up since."""
+        state = self._manager.state
+        state.commit(transaction_id, group.now_ms)
+        transaction = state.get(transaction_id)
+        self._topics.check(plan, transaction)
+        self._topics.place(group, plan, transaction)
+
+    def decide(self, group: Group, transaction_id: int, started_ms: float) -> Outcome:
+        """In a stage of the log: the rows of a commit are durable, so it is done. Refused where it was given up since."""
+        state = self._manager.state
+        state.commit(transaction_id, group.now_ms)
+        self.apply(group, state.finish(transaction_id, group.now_ms).edits)
+        group.when_durable(partial(self.count_commit, started_ms))
+        return state.outcome(transaction_id)
+
+    def give_up(self, group: Group, transaction_id: int) -> Transaction | None:
+        """In a stage of the log: rows of a commit could not be placed. Returns the transaction while it is to be rolled back."""
+        state = self._manager.state
+        self.apply(group, state.give_up(transaction_id, group.now_ms).edits)
+        return state.find(transaction_id)
+
     def one_shot(self, group: Group, plan: TopicPlan, asked: Asking) -> Outcome:
-        """In a stage: begin, add the plan's rows and commit, unless that was done before under the same request id."""
+        """In a stage: begin, add the plan's rows and commit, unless that was done before under the same request id.
+
+        Where rows and log are not one batch, only of a plan without rows.
+        """
         manager = self._manager
+        manager.announce(group)
         state = manager.state
         made = state.begin_committed(group.now_ms, *asked)
         if not made.edits:
@@ -223,23 +233,12 @@ class CommitStage:
         self._topics.check(plan, None)
         if plan.acknowledgements:
             self._groups.check(plan.acknowledgements, None, group.now_ms, made.transaction_id)
-        if manager.atomic:
-            self._topics.commit(group, plan, made.transaction_id, None)
-            manager.apply(group, made.edits, phase=Phase.OUTCOME)
-            self._acknowledge(group, plan, made.transaction_id)
-        else:
-            logged = group.part(_OneShotsInGroup, _OneShotsInGroup).topics
-            joins = [join for join in self._joins(plan) if join.key not in logged]
-            use = state.one_shots.use(made.transaction_id, joins)
-            self._topics.commit(group, plan, made.transaction_id, None)
-            logged.update(join.key for join in joins)
-            manager.apply(group, use.before)
-            manager.apply(group, made.edits, phase=Phase.OUTCOME)
-            self._acknowledge(group, plan, made.transaction_id)
-            manager.apply(group, use.with_outcome, phase=Phase.OUTCOME)
+        self._topics.commit(group, plan, made.transaction_id, None)
+        manager.apply(group, made.edits)
+        self.acknowledge(group, plan, made.transaction_id)
         return state.outcome(made.transaction_id)
 
-    def _acknowledge(self, group: Group, plan: TopicPlan, writer: int) -> None:
+    def acknowledge(self, group: Group, plan: TopicPlan, writer: int) -> None:
         """In the stage of a one-shot transaction, behind its outcome: what is acknowledged without it would be lost work."""
         if plan.acknowledgements:
             made = self._groups.stage(group, plan.acknowledgements, None, group.now_ms, writer)
@@ -263,15 +262,16 @@ class CommitStage:
     def answered_one_shot(self, group: Group, asked: Asking) -> Outcome | None:
         """In a stage: the outcome of an earlier one-shot transaction with this request id."""
         state = self._manager.state
+        if state.in_flight.has_request(asked.request_id):
+            raise NotLoadedError(self._manager.until_decided)
         made = state.begin_committed(group.now_ms, *asked)
         return None if made.edits else state.outcome(made.transaction_id)
 
     def end_idle_topics(self, group: Group) -> None:
         """In a stage: say that topics are in use no more to which no one-shot transaction has written for long."""
-        if not self._manager.is_untouched(group):
-            raise NextGroupError  # replaying the log must not find it before or after what it came after or before
         state = self._manager.state
-        self._manager.apply(group, state.one_shots.end_idle(state.last_pointer, group.now_ms).edits)
+        idle = state.one_shots.end_idle(state.last_pointer, group.now_ms, state.in_flight.first)
+        self._manager.apply(group, idle.edits)
 
     def count_commit(self, started_ms: float) -> None:
         """A commit that began then is done."""
@@ -279,13 +279,8 @@ class CommitStage:
 
     def _join(self, group: Group, write_pointer: int, plan: TopicPlan) -> None:
         """Log the plan's topics: if rows and outcome are not one batch, recovery must know where to look for rows."""
-        for topic in plan.topics:
-            self._manager.join(group, write_pointer, topic, self._topics.newest_ms(topic))
-
-    def _joins(self, plan: TopicPlan) -> list[Join]:
-        """The plan's topics, each once, as they are before its rows."""
-        topics = {topic.keys.generation_key: topic for topic in plan.topics}
-        return [Join(*key, self._topics.newest_ms(topic)) for key, topic in topics.items()]
+        for join in self._topics.joins(plan):
+            self._manager.join_in_log(group, write_pointer, join)
 
 
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -330,6 +325,12 @@ class TopicPlan(NamedTuple):
         for publication in self.publications:
             total += sum(map(len, publication.messages))
         return total
+
+
+def _has_rows(plan: TopicPlan, transaction: Transaction | None) -> bool:
+    """True when the commit has, or may have, something to write in topics; or cells may be under way, for which it waits."""
+    joined = transaction is not None and (transaction.topics or transaction.tables)
+    return bool(plan.publications or plan.markers or joined)
 
 
 def _add_publication(publications: list[Publication], number: int, part: WorkPublish, log: TopicLog) -> None:
@@ -492,9 +493,32 @@ class TopicParticipant:
                         hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
                     )
 
+    def joins(self, plan: TopicPlan) -> list[Join]:
+        """The plan's topics, each once, as they are before its rows."""
+        topics = {topic.keys.generation_key: topic for topic in plan.topics}
+        return [Join(*key, self.newest_ms(topic)) for key, topic in topics.items()]
+
     def newest_ms(self, topic: Topic) -> int:
         """No row that is appended to the topic from now on has an earlier publish time."""
         return self._logs.loaded(topic.title).newest_ms
+
+    def place(self, group: Group, plan: TopicPlan, transaction: Transaction) -> None:
+        """In a stage: the same as `commit`, of which the outcome follows. Where the rows lie is noted until then."""
+        newest = {log: log.newest for log in self._logs.loaded_joined(transaction.topics).values()}
+        self.commit(group, plan, transaction.write_pointer, transaction)
+        self._note_undecided(newest, transaction.write_pointer)
+
+    def place_one_shot(self, group: Group, plan: TopicPlan, write_pointer: int) -> None:
+        """In a stage: the same of a one-shot transaction."""
+        newest = {log: log.newest for log in plan.logs}
+        self.commit(group, plan, write_pointer, None)
+        self._note_undecided(newest, write_pointer)
+
+    @staticmethod
+    def _note_undecided(before: Mapping[TopicLog, bytes], write_pointer: int) -> None:
+        for log, newest in before.items():
+            if log.newest != newest:
+                log.note_uncommitted(write_pointer, newest, log.newest)
 
     def commit(self, group: Group, plan: TopicPlan, write_pointer: int, transaction: Transaction | None) -> None:
         """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows.
@@ -579,7 +603,9 @@ class TopicParticipant:
             else:  # what is not in memory has no rows that this process noted
                 rows = None if self._logs.memory.knows(transaction) else (from_position, None)
             start, stop = (from_position, from_position) if rows is None else rows
-            self._roll_backs.note_garbage(group, join, list(transaction.pointers), start, stop or FOREVER, log)
+            self._roll_backs.note_garbage(
+                group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=True
+            )
 
     def ended(self, transaction: Transaction) -> None:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""

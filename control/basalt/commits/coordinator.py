@@ -6,6 +6,7 @@ add the rows that go with them. They are durable once `GroupCommit` has written 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -13,17 +14,18 @@ from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import Topic
+from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import Asking, Beginning, CommitStage, Guard, TopicParticipant, TopicPlan
 from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError
 from basalt.groups.groups import Groups
-from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, Phase, Waiter
+from basalt.runtime.group_commit import Group, Waiter
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
 from basalt.transactions.rules.edits import Invalidated, Proposal, Pruned, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
-from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -36,9 +38,7 @@ log = logging.getLogger("basalt.transactions")
 class Coordinator:
     """All transactions of one store. Everything runs on the event loop of its group commit."""
 
-    def __init__(
-        self, manager: TransactionManager, topics: TopicParticipant, groups: Groups, writer: GroupCommit, clock: Clock
-    ) -> None:
+    def __init__(self, manager: TransactionManager, topics: TopicParticipant, groups: Groups, clock: Clock) -> None:
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
@@ -47,7 +47,8 @@ class Coordinator:
         self._groups = groups
         self._dead_letters = DeadLetters(clock, manager, groups)
         self._stages = CommitStage(manager, topics, groups, clock)
-        self._recovery = Recovery(manager, self._stages, topics, writer)
+        self._recovery = Recovery(manager, self._stages, topics)
+        self._carrier = Carrier(manager, self._stages, topics, groups, self._recovery, clock)
         self._run = manager.run
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
@@ -58,7 +59,10 @@ class Coordinator:
 
     async def recover(self) -> None:
         """Read the log, and finish what was being ended when the last process stopped, as far as that succeeds."""
-        await self._recovery.ensure_known()
+        if self.manager.atomic:
+            await self._recovery.ensure_known(None)
+        else:
+            await self._recovery.ensure_known()
         await self._recovery.drive(self.state.unfinished())
 
     async def manager_snapshot(self) -> ManagerSnapshot:
@@ -93,6 +97,7 @@ class Coordinator:
         A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise. A `guard`
         raises, in the stage that decides, when it must not be: then nothing has changed.
         """
+        await self._carrier.carried(transaction_id)  # a retry is answered as the first call is
         await self.manager.ensure_known()
         try:
             plan = await self._plan(work, self.state.find(transaction_id))
@@ -101,8 +106,17 @@ class Coordinator:
             if before.state is State.COMMITTED:  # a retry is answered whatever became of the topics since
                 return before
             raise
+        await self.manager.ensure_known()
+        told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
+        self._submit_commit(told, transaction_id, plan, request_id, deferred_changes, guard)
+        return _answer_or_raise(await told)
+
+    def _submit_commit(
+        self, told: Waiter[Outcome | BasaltError], transaction_id: int, plan: TopicPlan, request_id: str | None,
+        deferred_changes: frozenset[bytes] | None, guard: Guard | None,
+    ) -> None:  # fmt: skip
         stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes, guard)
-        return _answer_or_raise(await self._run(stage, plan.payload_bytes))
+        self._carrier.commit(stage, transaction_id, plan, told)
 
     async def one_shot(
         self,
@@ -121,7 +135,22 @@ class Coordinator:
             if before is not None:
                 return before
             raise
-        return await self._run(self._stages.one_shot_of(plan, asked, staged), plan.payload_bytes)
+        await self.manager.ensure_known()
+        told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._submit_one_shot(told, plan, asked, staged)
+        return await told
+
+    def _submit_one_shot(
+        self, told: Waiter[Outcome], plan: TopicPlan, asked: Asking, staged: Callable[[Group], None] | None = None
+    ) -> None:
+        if self.manager.atomic:
+            self.manager.lanes.log.submit(self._stages.one_shot_of(plan, asked, staged), told, plan.payload_bytes)
+        else:
+            self._carrier.one_shot(plan, asked, told, staged)
+
+    async def carry_through(self) -> None:
+        """Return once every commit that has begun is decided, or has failed."""
+        await self._carrier.finish()
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -135,6 +164,7 @@ class Coordinator:
             self._stages.apply(group, self.state.abort(transaction_id, group.now_ms).edits)
             return self.state.find(transaction_id)  # None once it has ended, with nothing to undo
 
+        await self._carrier.carried(transaction_id)
         unfinished = await self._run(stage)
         if unfinished is not None:
             await self._recovery.roll_back(unfinished)
@@ -149,11 +179,12 @@ class Coordinator:
             self._stages.apply(group, proposal.edits)
             return bool(proposal.edits)
 
+        await self._carrier.carried(transaction_id)
         return await self._run(stage)
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
         def propose(group: Group) -> Proposal:
-            self.manager.check_order(group)
+            self.manager.announce(group)
             return self.state.checkpoint(transaction_id, group.now_ms)
 
         return await self._move(transaction_id, propose)
@@ -180,7 +211,8 @@ class Coordinator:
         """The topic takes part in the transaction, before anything was written to it."""
 
         def stage(group: Group) -> Transaction:
-            self.manager.join(group, transaction_id, topic, self._topics.newest_ms(topic))
+            joined = Join(topic.keys.prefix, topic.generation, self._topics.newest_ms(topic))
+            self.manager.join_in_log(group, transaction_id, joined)
             return self.state.get(transaction_id)
 
         return await self._run(stage)
@@ -211,8 +243,10 @@ class Coordinator:
         guard: Guard | None = None,
     ) -> bool:
         """As `commit`, of what the transaction stored, without more."""
-        stage = self._stages.commit(transaction_id, _NOTHING, None, deferred_changes, guard)
-        return self.manager.submit(stage, waiter)
+        if not self.manager.is_known or self._carrier.is_carrying(transaction_id):
+            return False
+        self._submit_commit(waiter, transaction_id, _NOTHING, None, deferred_changes, guard)
+        return True
 
     def submit_one_shot(
         self, waiter: Waiter[Outcome], work: Work, owner: str = "", request_id: str | None = None, principal: str = ""
@@ -222,10 +256,10 @@ class Coordinator:
             plan = self._topics.plan_in_memory(work)
         except InputError:
             return False  # it may be a retry, which is answered whatever became of the topics since
-        if plan is None:
+        if plan is None or not self.manager.is_known:
             return False
-        asked = Asking(owner, request_id, principal)
-        return self.manager.submit(self._stages.one_shot_of(plan, asked), waiter, plan.payload_bytes)
+        self._submit_one_shot(waiter, plan, Asking(owner, request_id, principal))
+        return True
 
     async def log_no_changes(self, transaction_ids: Collection[int]) -> None:
         """Log that the deferred change sets of these transactions are empty, so that nothing of them can be lost."""
@@ -245,7 +279,8 @@ class Coordinator:
                 break
             expired += proposal
         state = self.state
-        if not self.manager.atomic and state.one_shots.end_idle(state.last_pointer, self._clock.now_ms()).edits:
+        idle = state.one_shots.end_idle(state.last_pointer, self._clock.now_ms(), state.in_flight.first)
+        if not self.manager.atomic and idle.edits:
             await self._run(self._stages.end_idle_topics)
         failed = await self._recovery.drive_all()
         if failed is not None:
@@ -396,11 +431,12 @@ class SessionCalls:
             done = state.sessions.done_before(name)
             if done is not None:
                 return done, []
+            self._manager.announce(group)
             proposal = state.sessions.begin_named(
                 group.now_ms, name, asked.kind, asked.timeout_ms, asked.owner, asked.external_writes, asked.principal
             )
             # As one entry, for a session that is taken over and the begin in it are one decision.
-            self._stages.apply(group, proposal.edits, phase=Phase.OUTCOME)
+            self._stages.apply(group, proposal.edits)
             taken = any(isinstance(edit, SessionOpened) for edit in proposal.edits)
             ending = _unfinished(state.sessions.transactions(name.session)) if taken else []
             return state.get(proposal.transaction_id), ending
@@ -425,8 +461,7 @@ class SessionCalls:
         """Forget every transaction and session: only where `transactions.allow_reset` says so."""
 
         def stage(group: Group) -> None:
-            if not self._manager.is_untouched(group):
-                raise NextGroupError  # what the group has begun would otherwise be logged behind it
+            self._manager.announce(group)  # it ends these, too
             self._stages.apply(group, self._manager.state.reset(group.now_ms).edits)
 
         await self._manager.run(stage)

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from basalt.commits.commit_stage import CommitStage, TopicParticipant
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.errors import CoordinatorUnavailableError
+from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.transaction import Join, State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
-from basalt_engine.errors import BasaltError, RowExistsError
+from basalt_engine.errors import BasaltError, FencedError, RetryError, RowExistsError
 
+KNOWN_WAIT_MS_MAX = 4_000  # how long a call waits for the log to be read: clients hear of it within five seconds
 TAKE_OVER_TRIES = 16  # a former leader has one append under way at a time, and is fenced before this one reads
 
 log = logging.getLogger("basalt.transactions")
@@ -22,26 +24,45 @@ log = logging.getLogger("basalt.transactions")
 class Recovery:
     """Reads the manager's state from the log, and drives decided roll backs to their end."""
 
-    def __init__(
-        self, manager: TransactionManager, stages: CommitStage, topics: TopicParticipant, writer: GroupCommit
-    ) -> None:
+    def __init__(self, manager: TransactionManager, stages: CommitStage, topics: TopicParticipant) -> None:
         self._manager = manager
+        self._lanes = manager.lanes
         self._stages = stages
         self._topics = topics
-        self._writer = writer
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None  # the attempt that everybody waits for
         manager.recovered_by(self.ensure_known)
         self._driven: dict[int, asyncio.Event] = {}  # roll backs that a call drives right now, set when it is through
 
-    async def ensure_known(self) -> None:
-        """Read the log, if what it holds is unknown: at the start, and after a write that failed."""
-        if not self._manager.is_known:
-            async with self._reading:
-                if not self._manager.is_known:
-                    await self._read_log()
+    async def ensure_known(self, wait_ms: float | None = KNOWN_WAIT_MS_MAX) -> None:
+        """Read the log, if what it holds is unknown: at the start, and after a write that failed.
+
+        `CoordinatorUnavailableError` when it cannot be read, or not in this time (None: however long that is); the attempt goes on.
+        """
+        if self._manager.is_known:
+            return
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_log())
+            self._reading.add_done_callback(self._was_read)
+        reading = self._reading
+        done, _ = await asyncio.wait((reading,), timeout=None if wait_ms is None else wait_ms / 1_000)
+        if not done:
+            raise _cannot_read(f"the log of transactions has not been read within {wait_ms:.0f} ms")
+        try:
+            reading.result()
+        except (FencedError, RowExistsError):
+            raise  # another server leads
+        except RetryError as error:
+            raise _cannot_read(f"the log of transactions cannot be read: {error.message}") from error
+
+    def _was_read(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            log.warning("the log of transactions could not be read, which will be tried again: %s", error)
 
     async def _read_log(self) -> None:
         """Know the state again, and lead. While a former leader still adds entries, there is more to read."""
+        # Rows that were added by the state that is lost are there when topics are looked through, or in doubt.
+        await self._lanes.topics.run(_nothing, must_run=True)
         for tries_left in reversed(range(TAKE_OVER_TRIES)):
             state = await self._manager.read_log()
             last_pointer = state.last_pointer
@@ -50,7 +71,7 @@ class Recovery:
             unknown = await self._topics.unknown_writers(in_use, last_pointer)
             held = await self._topics.hold(state.transactions(State.COMMITTING))
             try:
-                await self._writer.run(partial(self._take_over, state, unknown))
+                await self._lanes.log.run(partial(self._take_over, state, unknown))
                 return
             except RowExistsError:
                 if not tries_left:
@@ -75,9 +96,11 @@ class Recovery:
         return await self.drive([each for each in unfinished if each.id not in self._driven])
 
     async def drive(self, unfinished: Iterable[Transaction]) -> BasaltError | None:
-        """Finish each of them; the first error. Where one cannot be rolled back the others are none the worse for it."""
+        """Finish each roll back; the first error. Where one cannot be rolled back the others are none the worse for it."""
         first: BasaltError | None = None
         for transaction in unfinished:
+            if transaction.state is State.COMMITTING:
+                continue  # its carrier decides; when the log is read, those that have none are given up
             try:
                 await self.roll_back(transaction)
             except BasaltError as error:
@@ -87,7 +110,7 @@ class Recovery:
 
     async def roll_back(self, transaction: Transaction) -> None:
         """Roll back what an ABORTING transaction did, then log that it is done."""
-        assert transaction.state is State.ABORTING, "a commit without an outcome is given up when the log is read"
+        assert transaction.state is State.ABORTING, "only an abort that is decided is rolled back"
         while (driven := self._driven.get(transaction.id)) is not None:
             await driven.wait()
             await self.ensure_known()
@@ -95,6 +118,8 @@ class Recovery:
                 return  # the other call has done it; else it failed, or was cancelled
         driven = self._driven[transaction.id] = asyncio.Event()
         try:
+            if transaction.topics and not self._manager.atomic:
+                await self._lanes.topics.run(_nothing)  # rows that were added before the end was decided are there
             await self._topics.roll_back(transaction)
             await self._manager.run(partial(self._finish, transaction.id))
         finally:
@@ -103,3 +128,13 @@ class Recovery:
 
     def _finish(self, transaction_id: int, group: Group) -> None:
         self._stages.apply(group, self._manager.state.finish(transaction_id, group.now_ms).edits)
+
+
+def _cannot_read(why: str) -> CoordinatorUnavailableError:
+    return CoordinatorUnavailableError(
+        why, hint="send the same call again after Retry-After; publishing without a transaction goes on"
+    )
+
+
+def _nothing(group: Group) -> None:
+    """A stage that waits for those before it."""

@@ -31,8 +31,9 @@ from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
 from basalt.operations.scheduler import Scheduler
 from basalt.pruning.prune import Pruner
-from basalt.runtime.group_commit import SIZES, GroupCommit
+from basalt.runtime.group_commit import SIZES
 from basalt.runtime.loop_lag import LoopLag
+from basalt.transactions.manager import TransactionManager
 from basalt_engine.clock import Clock
 
 if TYPE_CHECKING:
@@ -223,17 +224,26 @@ class JobMetrics(Collector):
 class WriterMetrics(Collector):
     """The series of the group commit and of what is kept in memory for readers."""
 
-    def __init__(self, writer: GroupCommit, tails: Tails) -> None:
-        self._writer = writer
+    def __init__(self, manager: TransactionManager, tails: Tails) -> None:
+        self._manager = manager
         self._tails = tails
 
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
-        writer, tails = self._writer, self._tails
-        writes = SummaryMetricFamily("basalt_store_write_seconds", "Time in writes of the store, one for each group")
-        writes.add_metric((), writer.groups, writer.write_ms / 1_000)
+        manager, tails = self._manager, self._tails
+        writer = manager.lanes.topics
+        lanes = {"all": manager.lanes.topics} if manager.atomic else manager.lanes._asdict()
+        text = "Time in writes of the store, one for each group"
+        writes = SummaryMetricFamily("basalt_store_write_seconds", text, labels=("lane",))
+        text = "Bytes of calls that wait to be written"
+        queues = GaugeMetricFamily("basalt_write_queue_bytes", text, labels=("lane",))
+        for name, lane in lanes.items():
+            writes.add_metric((name,), lane.groups, lane.write_ms / 1_000)
+            queues.add_metric((name,), lane.queue_bytes)
         yield writes
-        yield gauge("basalt_write_queue_bytes", "Bytes of calls that wait to be written", writer.queue_bytes)
+        yield queues
+        text = "1 while the log of transactions can be read and written, as far as the server knows; else 0"
+        yield gauge("basalt_coordinator_available", text, int(manager.is_known and not manager.lanes.log.is_late))
         sizes = HistogramMetricFamily("basalt_group_commit_calls", "Calls that share one write")
         bounds = [*(str(float(1 << power)) for power in range(SIZES)), "+Inf"]
         sizes.add_metric((), list(zip(bounds, map(float, accumulate(writer.sizes)), strict=True)), writer.calls)

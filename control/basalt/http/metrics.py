@@ -231,7 +231,7 @@ class Metrics:
         others: list[Collector] = [
             *services.collectors,
             ConnectionMetrics(services.connections),
-            WriterMetrics(services.writer, services.topics.tails),
+            WriterMetrics(services.transactions.manager, services.topics.tails),
             JobMetrics(services.scheduler),
             LoopMetrics(services.loop_lag),
         ]

@@ -40,6 +40,7 @@ EVERYWHERE: tuple[type[errors.BasaltError], ...] = (
     errors.ThrottledError,
     errors.AuthenticationUnavailableError,
     errors.InternalError,
+    errors.CoordinatorUnavailableError,
     errors.UnavailableError,
 )
 WITH_A_BODY: tuple[type[errors.BasaltError], ...] = (

@@ -177,7 +177,7 @@ class Sampler:
             "throttled": services.quotas.throttled.total() + bad,
             "refused": services.refusals.counts.total(),
             "connections_refused": services.connections.refused.total(),
-            "store_writes": services.writer.groups,
+            "store_writes": sum(lane.groups for lane in services.transactions.manager.lanes.each),
             "jobs_failed": failed,
             "cpu_percent": 100 * time.process_time(),
         }
@@ -208,7 +208,7 @@ class Sampler:
             "waiting_fetches": services.topics.memory.waiting,
             "connections": services.connections.total,
             "producers": services.producers.known,
-            "write_queue_bytes": services.writer.queue_bytes,
+            "write_queue_bytes": sum(lane.queue_bytes for lane in services.transactions.manager.lanes.each),
             "answers_bytes": services.topics.tails.answers.bytes,
             "log_bytes": services.transactions.manager.log_length[1],
             "prune_held": 0 if pruned is None else pruned.held,

@@ -67,6 +67,7 @@ from basalt_engine.table import TABLE_NAMES, Store
 if TYPE_CHECKING:
     from basalt_engine.stores.hbase.gateway import Gateway
 
+COORDINATOR = "coordinator"  # the part of a server's readiness that only calls about transactions need
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
 
 
@@ -127,7 +128,7 @@ class Services:
     async def readiness(self) -> Readiness:
         """Try each part that a request may need."""
         server = ServerPart("server", not self.stopping, 0.0, "stopping" if self.stopping else "running")
-        parts = [await self._store_part(), self._transactions_part(), server]
+        parts = [await self._store_part(), self._coordinator_part(), server]
         if self.authentication is not None:
             age_s = self.directory.age_ms / 1_000
             detail = f"tokens and grants were read {age_s:.0f} s ago, version {self.directory.entries.version}"
@@ -136,7 +137,8 @@ class Services:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
             parts.append(ServerPart("leader", leads, 0.0, detail))
-        return Readiness(all(part.ok for part in parts), tuple(parts))
+        # Without the coordinator all calls but those about transactions are served, so requests may come.
+        return Readiness(all(part.ok for part in parts if part.name != COORDINATOR), tuple(parts))
 
     async def store_info(self) -> StoreInfo:
         """The store and about how many bytes its tables take."""
@@ -200,8 +202,11 @@ class Services:
             ok, detail = False, error.message
         return ServerPart("store", ok, self.clock.monotonic_ms() - start_ms, detail)
 
-    def _transactions_part(self) -> ServerPart:
+    def _coordinator_part(self) -> ServerPart:
         try:
-            return ServerPart("transactions", True, 0.0, f"{self.transactions.state.in_progress_count} in progress")
+            ok, detail = True, f"{self.transactions.state.in_progress_count} transactions in progress"
         except BasaltError as error:
-            return ServerPart("transactions", False, 0.0, error.message)
+            ok, detail = False, error.message
+        if self.transactions.manager.lanes.log.is_late:
+            ok, detail = False, "the log of transactions does not answer"
+        return ServerPart(COORDINATOR, ok, 0.0, detail)

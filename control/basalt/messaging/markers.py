@@ -186,7 +186,7 @@ class TopicMarkers:
         tracked = _tracked(log)
         if not tracked.persisted:
             tracked.persisted = log.marked = True
-            stored_log.put_entry(group, MARKERS, log.topic, tracked.entry(log.topic), Phase.INTENT)
+            stored_log.put_entry(group, MARKERS, log.topic, tracked.entry(log.topic), Phase.BEFORE)
         kind = RecordKind.END_OF_STREAM if marker.ends else RecordKind.WATERMARK
         placed = log.append_marker(group, kind, encode_marker(marker), written_by)
         tracked.add(UnstableMarker(placed.end, written_by, marker))

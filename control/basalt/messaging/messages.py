@@ -208,6 +208,8 @@ class Messages:
                     found = await self._answer_reader.read(log, reading, Encoded(encoding, committed))
                 if markers:
                     found = found._replace(generation=log.topic.generation, tasks=log.topic.tasks)
+                if committed and found.held_by is not None and not (found.slices or found.encoded):
+                    self._writers.check_view()  # or it would look like the topic's end
                 if found.slices or found.encoded:
                     self.fetched_messages_total += found.messages
                     self.fetched_bytes_total += found.payload_bytes

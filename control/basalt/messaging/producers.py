@@ -516,7 +516,7 @@ class Producers:
         state.forget_idle(self._clock.monotonic_ms(), self._limits)
         topic = log.topic
         entry = SavedProducers(topic.generation, state.position.hex(), dict(_entries(state)))
-        stored_log.put_entry(group, PRODUCERS, topic, entry, Phase.OUTCOME)
+        stored_log.put_entry(group, PRODUCERS, topic, entry, Phase.AFTER)
         changes = state.changes
         group.when_durable(lambda: self._saved(log, state, changes))
         return True
@@ -535,7 +535,7 @@ class Producers:
         if not state.has_entry:
             state.has_entry = True  # should the group fail, all of this is read anew
             empty = SavedProducers(log.topic.generation, state.position.hex(), {})
-            stored_log.put_entry(group, PRODUCERS, log.topic, empty, Phase.INTENT)
+            stored_log.put_entry(group, PRODUCERS, log.topic, empty, Phase.BEFORE)
 
 
 def _entries(state: LogProducers) -> Iterator[tuple[str, tuple[int, int, int, str]]]:

@@ -235,7 +235,7 @@ def judge_rows(rows: list[tuple[bytes, bool | None]], size_bytes: int, current: 
 
 def _stage(group: Group, judged: JudgedRows) -> None:
     group.add(CellTable.name, *map(Delete, judged.older))
-    group.add(CellTable.name, *map(Delete, judged.tombstones), phase=Phase.OUTCOME)
+    group.add(CellTable.name, *map(Delete, judged.tombstones), phase=Phase.AFTER)
 
 
 def _stage_notes(group: Group, noted: NotedWriters, done: Sequence[GarbageCells]) -> None:
@@ -246,7 +246,7 @@ def _stage_notes(group: Group, noted: NotedWriters, done: Sequence[GarbageCells]
 def _stage_generations(group: Group, prefix: bytes, living: int, is_empty: bool, start: bytes, stop: bytes) -> None:
     if not is_empty:  # a range delete of nothing would be a burden all the same
         group.add(CellTable.name, DeleteRange(start, stop))
-    group.add(SystemTable.name, SWEPT.put(Swept(living), stored_log.entry_name(prefix)), phase=Phase.OUTCOME)
+    group.add(SystemTable.name, SWEPT.put(Swept(living), stored_log.entry_name(prefix)), phase=Phase.AFTER)
 
 
 def _ended(note: GarbageCells, moment: ManagerSnapshot) -> bool:

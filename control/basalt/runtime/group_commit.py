@@ -8,8 +8,10 @@ fails, every caller in it is told so: also one whose stage raised, for it may ha
 A stage never reads the store. One that needs what is not in memory raises `NotLoadedError` before it changes anything:
 it is undone, what it needs is read while others go on, and it is run again.
 
-On a store that is atomic over rows and tables the group is one batch. On others its phases are written one after the
-other, so that an intent is durable before the rows that it announces, and those before the outcome that relies on them.
+On a store that is atomic over rows and tables there is one group commit, and a group is one batch. Elsewhere there are two,
+the *lanes*: one writes what lies in topics and tables, the other the log of transactions. They write at the same time, and
+what holds up one does not hold up the other. A call that needs both takes its steps one after the other, each durable before
+the next: docs/architecture.md says in which order. Within a lane the phases of a group are written one after the other.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from basalt.errors import BusyError, StoppingError, UnknownOutcomeError
+from basalt.errors import BusyError, CoordinatorUnavailableError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import STAGES, Clock, Durations, Stages
 from basalt_engine.errors import BasaltError
@@ -44,6 +46,7 @@ INLINE_BYTES_MAX = 64 << 10
 # slow again, and everybody would wait for it.
 INLINE_WRITE_MS_MAX = 3.0
 INLINE_WRITES_SEEN = 4
+LOG_LATE_MS_MAX = 4_000  # how long a call about transactions waits for the log: clients hear of it within five seconds
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
 # Loads for one stage before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
@@ -55,11 +58,11 @@ log = logging.getLogger("basalt.group_commit")
 
 
 class Phase(enum.IntEnum):
-    """In which order a store without atomic batches gets the parts of a group."""
+    """In which order a store without atomic batches gets the parts of a group: rows, and notes that must come before or after them."""
 
-    INTENT = 0
+    BEFORE = 0
     ROWS = 1
-    OUTCOME = 2
+    AFTER = 2
 
 
 class NextGroupError(Exception):
@@ -177,11 +180,20 @@ def _by_table(items: list[tuple[str, Mutation | MakeMutation]]) -> list[TableWri
 
 
 class _Caller(Generic[T]):
-    __slots__ = ("number", "queued_ms", "refusal", "releases", "result", "size_bytes", "stage", "stages", "waiter")
+    __slots__ = (
+        "must_run", "number", "queued_ms", "refusal", "releases", "result", "size_bytes", "stage", "stages", "waiter",
+    )  # fmt: skip
 
     def __init__(
-        self, stage: Callable[[Group], T], size_bytes: int, waiter: Waiter[T], number: int, queued_ms: float
+        self,
+        stage: Callable[[Group], T],
+        size_bytes: int,
+        waiter: Waiter[T],
+        number: int,
+        queued_ms: float,
+        must_run: bool,
     ) -> None:
+        self.must_run = must_run  # whoever waits: a later step of a call that has begun
         self.stage = stage
         self.size_bytes = size_bytes
         self.waiter = waiter
@@ -200,9 +212,18 @@ class _Caller(Generic[T]):
 
 
 class GroupCommit:
-    """The writer of one store. Everything runs on one event loop; only writes that take long are on a thread."""
+    """The writer of one store, or one lane of it. Everything runs on one event loop; only writes that take long are on a thread.
 
-    def __init__(self, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
+    `late_ms` is how long its callers wait for a write. Then they are told that nobody knows, and until the write has ended
+    others are refused: so a call is answered in time though the store does not answer. None: as long as it takes.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX, late_ms: float | None = None
+    ) -> None:
+        self._late_ms = late_ms
+        self.is_late = False
+        self._timer: asyncio.TimerHandle | None = None
         self._store = store
         self._calls = StoreCalls(store)
         self._clock = clock
@@ -225,31 +246,42 @@ class GroupCommit:
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
+    async def run(self, stage: Callable[[Group], T], size_bytes: int = 0, *, must_run: bool = False) -> T:
         """Run the stage in its turn; return what it returned once that is durable.
 
         Raises what the stage raised (then nothing of it is written, but what it relied on is), `BusyError` when the queue is full,
         `StoreError` when the write failed, `UnknownOutcomeError` when nobody can tell.
         """
         future: asyncio.Future[T] = self._running_loop().create_future()
-        self.submit(stage, future, size_bytes)
+        self.submit(stage, future, size_bytes, must_run=must_run)
         return await future
 
-    def submit(self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0) -> None:
-        """Run the stage in its turn, and tell the waiter, as `run` does. Raises only why the call is not taken."""
+    def submit(
+        self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0, *, must_run: bool = False
+    ) -> None:
+        """Run the stage in its turn, and tell the waiter, as `run` does. Raises only why the call is not taken.
+
+        `must_run`: it is a later step of a call that was taken. It is never refused, and runs though its client has gone.
+        """
+        size_bytes += STAGE_BYTES
+        if not must_run:
+            self._check_taking(size_bytes)
+        self._number += 1
+        self._queue.append(_Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms(), must_run))
+        self.queue_bytes += size_bytes
+        if not self._busy:
+            self._wake()
+
+    def _check_taking(self, size_bytes: int) -> None:
         if self._stopping:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
-        size_bytes += STAGE_BYTES
+        if self.is_late:
+            raise self._too_late()
         if self.queue_bytes and self.queue_bytes + size_bytes > self._queue_bytes_max:
             raise BusyError(
                 f"{self.queue_bytes} bytes wait to be written, the limit is {self._queue_bytes_max}",
                 hint="send the same call again after Retry-After",
             )
-        self._number += 1
-        self._queue.append(_Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms()))
-        self.queue_bytes += size_bytes
-        if not self._busy:
-            self._wake()
 
     @property
     def waiting(self) -> int:
@@ -301,6 +333,8 @@ class GroupCommit:
         slow = max(self._recent_ms, default=0.0) > INLINE_WRITE_MS_MAX
         if self._store.remote or not small or slow or self._store.busy:
             # Meanwhile the loop reads the requests that will make up the next group.
+            if self._late_ms is not None:
+                self._timer = self._loop.call_later(self._late_ms / 1_000, self._be_late, callers)
             self._write_on_thread(group, callers)
             return
         self._finish(group, callers, self._try_write(group))
@@ -356,7 +390,7 @@ class GroupCommit:
         while self._queue and (not staged or group_bytes + self._queue[0].size_bytes <= GROUP_BYTES_MAX):
             caller = self._queue.popleft()
             self.queue_bytes -= caller.size_bytes
-            if caller.waiter.cancelled():  # its client has gone; nothing was promised
+            if caller.waiter.cancelled() and not caller.must_run:  # its client has gone; nothing was promised
                 caller.release()
                 continue
             mark = group._mark()
@@ -420,6 +454,9 @@ class GroupCommit:
 
     def _queue_again(self, caller: _Caller[Any]) -> None:
         """Before all that came later; stages that wait are few, and most came later."""
+        if self.is_late and not caller.must_run:
+            self._drop(caller)
+            return
         place = 0
         while place < len(self._queue) and self._queue[place].number < caller.number:
             place += 1
@@ -449,7 +486,7 @@ class GroupCommit:
                 except BasaltError as error:
                     if number == 0:
                         raise
-                    # The intent is durable, the rest is not: recovery decides, so the caller can only be told "unknown".
+                    # The first phase is durable, the rest is not: the caller can only be told "unknown".
                     raise UnknownOutcomeError(f"the store failed half-way: {error}") from error
         finally:
             STAGES.reset(token)
@@ -461,7 +498,37 @@ class GroupCommit:
             self.write_ms += took_ms
             self._recent_ms.append(took_ms)
 
+    def _be_late(self, callers: list[_Caller[Any]]) -> None:
+        """The write takes too long: answer whoever waits for it, and for one behind it. What is a later step of a call stays."""
+        self.is_late = True
+        waiting, self._queue = self._queue, deque(caller for caller in self._queue if caller.must_run)
+        unknown = UnknownOutcomeError(
+            f"the log of transactions has not answered for {self._late_ms:.0f} ms; the call took effect as a whole or not at all",
+            hint="ask what became of it, or repeat it under the same request id",
+        )
+        for caller in (*callers, *self._queue):
+            if not caller.waiter.done():
+                self._answer_caller(caller, unknown)
+        for caller in waiting:
+            if not caller.must_run:
+                self._drop(caller)
+
+    def _drop(self, caller: _Caller[Any]) -> None:
+        self.queue_bytes -= caller.size_bytes
+        caller.release()
+        if not caller.waiter.done():
+            self._answer_caller(caller, self._too_late())
+
+    def _too_late(self) -> CoordinatorUnavailableError:
+        return CoordinatorUnavailableError(
+            f"the log of transactions has not answered for {self._late_ms:.0f} ms; nothing was done",
+            hint="send the same call again after Retry-After; publishing without a transaction goes on",
+        )
+
     def _finish(self, group: Group, callers: list[_Caller[Any]], error: BasaltError | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self.is_late = None, False
         parts = group._parts.values()
         if error is None:
             calls = [part.durable for part in parts] + group._done
@@ -483,3 +550,22 @@ class GroupCommit:
             self._busy = False
             if not self.loading:
                 self._idle.set()
+
+
+class WriteLanes(NamedTuple):
+    """The writers of one store: of topics and tables, and of the log of transactions. Where the store is atomic both are the same."""
+
+    topics: GroupCommit
+    log: GroupCommit
+
+    @classmethod
+    def of(cls, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> WriteLanes:
+        topics = GroupCommit(store, clock, queue_bytes_max=queue_bytes_max)
+        if store.atomic:
+            return cls(topics, topics)
+        return cls(topics, GroupCommit(store, clock, queue_bytes_max=queue_bytes_max, late_ms=LOG_LATE_MS_MAX))
+
+    @property
+    def each(self) -> tuple[GroupCommit, ...]:
+        """The lanes, each once."""
+        return (self.topics,) if self.log is self.topics else (self.topics, self.log)

@@ -42,7 +42,7 @@ class StoreCalls:
 
     def __init__(self, store: Store) -> None:
         self._threads = _threads_of(store) if store.remote else None
-        self._writer: ThreadPoolExecutor | None = None  # of a local store, made by the first write
+        self._writer: ThreadPoolExecutor | None = None  # for `begin_write`, made by the first
 
     async def __call__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The call's result. A local store answers in microseconds, less than a thread would cost.
@@ -79,13 +79,10 @@ class StoreCalls:
         return await self._threads.write(lambda: call(*args, **kwargs))
 
     def begin_write(self, call: Callable[[], None]) -> None:
-        """Have the writer's thread make the call, which tells by itself what became of it. Raises as `write` does.
+        """Have a thread of this caller's own make the call, which tells by itself what became of it. Raises as `write` does.
 
-        A task that waits for the thread costs as much as the hand-over itself.
+        So of two lanes one is written while the other waits. A task that waits for the thread costs as much as the hand-over itself.
         """
-        if self._threads is not None:
-            self._threads.begin_write(call)
-            return
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix=WRITER_THREAD)
         self._writer.submit(call)
@@ -181,10 +178,6 @@ class _StoreThreads:
     async def write(self, call: Callable[[], T]) -> T:
         """The result of a write, made on the writer's thread."""
         return await asyncio.wrap_future(self._writer.submit(copy_context().run, call))
-
-    def begin_write(self, call: Callable[[], None]) -> None:
-        """As that of `StoreCalls`."""
-        self._writer.submit(call)
 
 
 # All services of a store share its threads. An entry goes with its store; threads that have nothing to do end then.

@@ -54,7 +54,7 @@ from basalt.operations.series.table import FIGURES
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
-from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.group_commit import GroupCommit, WriteLanes
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.authentication import open_access
@@ -68,6 +68,7 @@ from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, Transac
 from basalt.transactions.manager import ExternalTransactions, TransactionManager
 from basalt.transactions.rules.transaction import TransactionIds, TransactionLimits
 from basalt_engine.clock import Clock, SystemClock
+from basalt_engine.errors import FencedError, RowExistsError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.system import SystemTable, install
@@ -176,8 +177,16 @@ class RunningServices(services.Services):
                 await self.topic_stats.save(everything=True)
                 await self.producers.save(everything=True)
                 await save_series(self.series_days, StoreCalls(self.store), self.clock.now_ms())
-        await self.writer.stop()
+        await self._stop_writing()
         self.store.close()
+
+    async def _stop_writing(self) -> None:
+        """Answer what was taken: each lane takes no more, and steps that follow from what it took still go through the other."""
+        lanes = self.transactions.manager.lanes
+        await lanes.log.stop()
+        await self.transactions.carry_through()
+        await lanes.topics.stop()
+        await lanes.log.stop()
 
 
 def pages_of(settings: Settings) -> tuple[Operation, ...]:
@@ -262,11 +271,11 @@ async def _wire(
 ) -> RunningServices:  # fmt: skip
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
-    writer = GroupCommit(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    catalog = Topics(store, clock, facts.buckets)
+    lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
+    writer = lanes.topics
+    catalog, log = Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
-    log = _transaction_log(settings, store)
-    transaction_manager = TransactionManager(store, clock, writer, log, epoch=epoch)
+    transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
@@ -284,7 +293,7 @@ async def _wire(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
-    transactions = await _recovered(Coordinator(transaction_manager, participant, groups, writer, clock), log, clock)
+    transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets)
     pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
@@ -339,8 +348,20 @@ def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
 
 
 async def _recovered(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> Coordinator:
+    """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it."""
     began_ms = clock.monotonic_ms()
-    await transactions.recover()
+    try:
+        await transactions.recover()
+    except (FencedError, RowExistsError):
+        raise  # another server leads
+    except BasaltError as error:
+        if transactions.manager.atomic:
+            raise
+        _SERVER_LOG.warning(
+            "opens without the log of transactions: until it can be read, calls about transactions are refused: %s",
+            error,
+        )
+        return transactions
     state = transactions.state
     _SERVER_LOG.info(
         "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",

@@ -54,7 +54,7 @@ def notes(system: SystemTable) -> Iterator[GarbageCells]:
 
 def remove(group: Group, noted: NotedWriters, done: GarbageCells) -> None:
     """Remove a note with the group, after what was done about it."""
-    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.OUTCOME)
+    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.AFTER)
     noted.removed(group, done.name, done.write_pointers)
 
 

@@ -108,7 +108,7 @@ class Calls:
         self._served = served
         self._transactions = served.transactions
         self.change_sets = DeferredChangeSets(served.transactions, served.clock)
-        self._limits = served.transactions.state.limits
+        self._limits = served.transactions.manager.limits
         self._bytes = SnapshotBytes()
         self._pruning: asyncio.Task[None] | None = None
         self._taking_snapshot = asyncio.Lock()  # one at a time: each holds the whole state in memory twice

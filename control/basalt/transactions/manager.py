@@ -4,10 +4,11 @@ Stages of the group commit move a working state; the edits that they apply becom
 state only once the entry is durable (`current`). When a write fails, what the log holds is unknown: no call may build on
 the working state until `basalt.commits` has read the log again and looked through the topics.
 
-Where the store is atomic over tables, a commit's rows and its edit are one batch. Elsewhere the group writes what a
-transaction intends first (began, joined a topic, committing), then rows, then outcomes. After a crash in between nobody
-can tell which of the rows there are, so a commit without an outcome is rolled back. One-shot transactions leave their
-intent out (rules/one_shots.py): rows of theirs without an outcome are searched for when the log is read.
+Where the store is atomic over tables, a commit's rows and its edit are one batch. Elsewhere the log has a lane of its own,
+and only stages of that lane move the state. A stage of the lane of topics reads it: rows of a transaction are added when
+the log has it that their topic takes part. After a crash nobody can tell which rows of a commit there are, so one without an
+outcome is rolled back. One-shot transactions leave their intent out (rules/one_shots.py): rows of theirs without an outcome
+are searched for when the log is read.
 """
 
 from __future__ import annotations
@@ -22,13 +23,28 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from basalt.catalog.topics import Topic
-from basalt.errors import InputError, TransactionEndedError, TransactionNotFoundError, UnavailableError
-from basalt.runtime.group_commit import INLINE_BYTES_MAX, Group, GroupCommit, NextGroupError, Phase, Waiter
+from basalt.errors import (
+    CoordinatorUnavailableError,
+    InputError,
+    TransactionEndedError,
+    TransactionNotFoundError,
+    UnavailableError,
+)
+from basalt.runtime.group_commit import (
+    INLINE_BYTES_MAX,
+    Group,
+    NextGroupError,
+    NotLoadedError,
+    Phase,
+    Waiter,
+    WriteLanes,
+)
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
+from basalt.transactions.rules.one_shots import TopicKey, TopicUseEdits, UsedTopic
+from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits, next_pointer
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
@@ -38,11 +54,6 @@ from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Put, Store
 
 ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
-OUTCOMES = ENDS.union((
-    edits.OneShot, edits.Pruned, edits.Truncated, edits.Restored, edits.SessionOpened, edits.SessionsForgotten,
-    edits.CounterOwnerClaimed, edits.GroupMade, edits.GroupChanged, edits.GroupSought, edits.GroupsForgotten,
-    edits.Acknowledged, edits.AcknowledgedIn, edits.Returned,
-))  # fmt: skip
 _ABOUT_GROUPS = frozenset((
     edits.Acknowledged, edits.GroupSought, edits.GroupsForgotten, edits.Returned, edits.Reset,
 ))  # fmt: skip
@@ -158,8 +169,7 @@ class _GroupEdits:
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
         self._now_ms = 0
-        self.intents: list[Edit] = []
-        self.outcomes: list[Edit] = []
+        self.edits: list[Edit] = []
         self._acknowledged: dict[int, Spans] = {}  # by group, of the logged edit to which more may come
 
     def merged(self, edit: Edit) -> bool:
@@ -185,11 +195,10 @@ class _GroupEdits:
 
     def closing(self, group: Group) -> None:
         self._now_ms = group.now_ms
-        self._manager.write(group, self.intents, Phase.INTENT)
-        self._manager.write(group, self.outcomes, Phase.OUTCOME)
+        self._manager.write(group, self.edits)
 
     def durable(self) -> None:
-        self._manager.written([*self.intents, *self.outcomes], self._now_ms)
+        self._manager.written(self.edits, self._now_ms)
 
     def failed(self) -> None:
         self._manager.lost()
@@ -202,16 +211,22 @@ class TransactionManager:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, writer: GroupCommit, transaction_log: TransactionLog, *, epoch: int = 0
+        self, store: Store, clock: Clock, lanes: WriteLanes, transaction_log: TransactionLog, *, epoch: int = 0
     ) -> None:
         self._epoch = epoch
         self.atomic = store.atomic
         self._call = StoreCalls(store)
         self._clock = clock
-        self._writer = writer
+        self.lanes = lanes
+        self._writer = lanes.log
         self._log = transaction_log
         self._state: TransactionProposals | None = None
         self._current = TransactionSnapshot(0)
+        self._has_view = False  # the log was read once
+        # What the entry under way says, and the log does not have yet: who joins a topic or table, and, of topics that one-shot
+        # transactions use, what the log has of them.
+        self._joining: set[int] = set()
+        self._use_in_log: dict[TopicKey, UsedTopic | None] = {}
         self.known_since = 0  # transactions with later pointers began while this working state was known
         self._readers = ActiveSnapshots()
         self.reading = self._readers.reading
@@ -230,10 +245,16 @@ class TransactionManager:
 
     @property
     def state(self) -> TransactionProposals:
-        """The working state, which may be a group ahead of what is durable; `UnavailableError` until the log is read."""
+        """The working state, which may be a group ahead of what is durable; `CoordinatorUnavailableError` until the log is read."""
         if self._state is None:
-            raise UnavailableError("the transaction manager is reading its log", hint="try again")
+            raise CoordinatorUnavailableError(
+                "the transaction manager is reading its log", hint="send the same call again after Retry-After"
+            )
         return self._state
+
+    @property
+    def limits(self) -> TransactionLimits:
+        return self._log.limits
 
     @property
     def is_known(self) -> bool:
@@ -241,7 +262,13 @@ class TransactionManager:
         return self._state is not None
 
     def current(self) -> TransactionSnapshot:
+        """The newest durable snapshot. Before the log was ever read it shows no row of a transaction."""
         return self._current
+
+    def check_view(self) -> None:
+        """Refuse a reader whom `current` stops at the first row of a transaction, because the log was not read yet."""
+        if not self._has_view:
+            _ = self.state
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         """The durable snapshot, and that of the working state: the same object where they do not differ."""
@@ -262,6 +289,8 @@ class TransactionManager:
             return ManagerSnapshot(state.leader_epoch, state.last_pointer, state.visibility_upper_bound(), state.view())
 
         found = await self.run(stage)
+        if not self.atomic:
+            await self.lanes.topics.run(_nothing)  # rows of writers that have ended are there, or never come
         # Counted now: a reader that begins later has a snapshot at least as new as this one.
         return found._replace(visibility_upper_bound=self._readers.bound(found.visibility_upper_bound))
 
@@ -285,22 +314,14 @@ class TransactionManager:
 
     def is_untouched(self, group: Group) -> bool:
         """True when no earlier stage of the group has moved the state."""
-        entry = self._entry(group)
-        return not entry.intents and not entry.outcomes
+        return not self._entry(group).edits
 
-    def check_order(self, group: Group) -> None:
-        """In a stage whose edit is an intent and hands out a pointer: `NextGroupError` when the group has outcomes already.
+    def announce(self, group: Group) -> None:
+        """In a stage that is about to give out a pointer: the log hears of the one-shot transactions in flight, whose pointers are lower."""
+        self.apply(group, self.state.in_flight.announcement(self.state.last_pointer))
 
-        Intents are logged before outcomes, so a replay of the log would see the two in another order.
-        """
-        if not self.atomic and self._entry(group).outcomes:
-            raise NextGroupError
-
-    def apply(self, group: Group, made: Sequence[Edit], phase: Phase | None = None) -> list[EndedTransaction]:
-        """In a stage: make the edits true in the working state, and log them with the group, in their phase or this one.
-
-        Returns the transactions that they ended.
-        """
+    def apply(self, group: Group, made: Sequence[Edit]) -> list[EndedTransaction]:
+        """In a stage: make the edits true in the working state, and log them with the group. Returns the transactions that they ended."""
         entry, state = self._entry(group), self.state
         ended: list[EndedTransaction] = []
         for edit in made:
@@ -310,10 +331,21 @@ class TransactionManager:
                 continue
             if kind in ENDS:
                 ended += self._ended_by(edit, group)
+            if not self.atomic:
+                self._note_under_way(edit)
             state.apply(edit)
-            outcome = self.atomic or kind in OUTCOMES or phase is Phase.OUTCOME
-            (entry.outcomes if outcome else entry.intents).append(entry.logged(edit))
+            entry.edits.append(entry.logged(edit))
         return ended
+
+    def _note_under_way(self, edit: Edit) -> None:
+        if isinstance(edit, edits.Joined | edits.TableJoined):
+            self._joining.add(edit.id)
+        elif isinstance(edit, edits.TopicsUsed):
+            for join in edit.topics:
+                if edit.until <= self.state.last_pointer:  # it ends: from now on nothing relies on it
+                    self._use_in_log[join.key] = None
+                else:
+                    self._use_in_log.setdefault(join.key, self.state.one_shots.get(join.key))
 
     def _ended_by(self, edit: Edit, group: Group) -> list[EndedTransaction]:
         if isinstance(edit, edits.Committed | edits.Aborted):
@@ -333,17 +365,19 @@ class TransactionManager:
     def _entry(self, group: Group) -> _GroupEdits:
         return group.part(self, lambda: _GroupEdits(self))
 
-    def write(self, group: Group, entry: list[Edit], phase: Phase) -> None:
+    def write(self, group: Group, entry: list[Edit]) -> None:
+        """Add the entry to the group, behind the notes about writers that it makes invalid."""
         if not entry:
             return
         size_bytes = _SPAN_BYTES * sum([len(edit.spans) for edit in entry if isinstance(edit, _WITH_SPANS)])
         if size_bytes > INLINE_BYTES_MAX:  # encoding it takes more than some two milliseconds
-            group.add_late(self._log.table_name, self._log.next_entry(entry), phase, size_bytes)
+            group.add_late(self._log.table_name, self._log.next_entry(entry), Phase.AFTER, size_bytes)
         else:
-            group.add(self._log.table_name, self._log.encode_next(entry), phase=phase)
+            group.add(self._log.table_name, self._log.encode_next(entry), phase=Phase.AFTER)
 
     def written(self, entry: list[Edit], now_ms: int) -> None:
         """The edits are in the log: readers may see what they made."""
+        self._forget_under_way()
         if self._state is not None:
             self._current = self._state.view()
         if entry:
@@ -352,7 +386,12 @@ class TransactionManager:
 
     def lost(self) -> None:
         """Drop the working state: the log may hold something else, and must be read again before the next call."""
+        self._forget_under_way()
         self._state = None
+
+    def _forget_under_way(self) -> None:
+        self._joining.clear()
+        self._use_in_log.clear()
 
     # For recovery, which `basalt.commits` drives.
 
@@ -365,23 +404,78 @@ class TransactionManager:
     def adopt(self, group: Group, state: TransactionProposals) -> None:
         """In the stage that takes over: the state counts from here on, and this server leads."""
         self._state, self._current, self.known_since = state, state.view(), state.last_pointer
+        self._has_view = True
         self.apply(group, state.lead(self._epoch).edits)
 
     # Writers of messages and cells.
 
     def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        """In a stage, before the writer's rows are added: the topic takes part in the transaction of this pointer.
+        """In a stage that adds rows of the writer, before: the topic takes part in the transaction of this pointer.
 
-        `TransactionEndedError` when the pointer is not in progress.
+        Where rows and log have lanes of their own, the log has it first: until then `NotLoadedError`. `TransactionEndedError` when
+        the pointer is not in progress.
         """
-        transaction = self._open_writer(write_pointer, group.now_ms)
         joined = Join(topic.keys.prefix, topic.generation, from_ms)
-        self._apply_or_refuse(group, self.state.join(transaction.id, joined, group.now_ms))
+        if self.atomic:
+            self.join_in_log(group, write_pointer, joined)
+        else:
+            self._require_join(write_pointer, joined, group.now_ms)
 
     def join_table(self, group: Group, write_pointer: int, table: TableJoin) -> None:
-        """In a stage, before cells of the table are added under this pointer."""
-        transaction = self._open_writer(write_pointer, group.now_ms)
-        self._apply_or_refuse(group, self.state.join_table(transaction.id, table, group.now_ms))
+        """The same for a stage that adds cells of the table under this pointer."""
+        if self.atomic:
+            self.join_in_log(group, write_pointer, table)
+        else:
+            self._require_join(write_pointer, table, group.now_ms)
+
+    def join_in_log(self, group: Group, write_pointer: int, joined: Join | TableJoin) -> None:
+        """In a stage of the log: the topic or table takes part."""
+        transaction_id = self._open_writer(write_pointer, group.now_ms).id
+        self._apply_or_refuse(group, self._proposed_join(transaction_id, joined, group.now_ms))
+
+    def _require_join(self, write_pointer: int, joined: Join | TableJoin, now_ms: int) -> None:
+        transaction_id = self._open_writer(write_pointer, now_ms).id
+        proposal = self._proposed_join(transaction_id, joined, now_ms)
+        if proposal.refusal is not None:
+            raise proposal.refusal
+        if proposal.edits or transaction_id in self._joining:
+
+            def stage(group: Group) -> None:
+                self.join_in_log(group, write_pointer, joined)
+
+            raise NotLoadedError(partial(self._logged, stage))
+
+    def _proposed_join(self, transaction_id: int, joined: Join | TableJoin, now_ms: int) -> Proposal:
+        if isinstance(joined, Join):
+            return self.state.join(transaction_id, joined, now_ms)
+        return self.state.join_table(transaction_id, joined, now_ms)
+
+    async def _logged(self, stage: Callable[[Group], None]) -> Callable[[], None]:
+        """Run a stage of the log, for one of topics that waits for it."""
+        await self.run(stage)
+        return _nothing_to_release
+
+    def use_topics(self, write_pointer: int, joins: Sequence[Join]) -> TopicUseEdits:
+        """In a stage of the lane of topics, before it adds rows of a one-shot transaction: the log has it that these topics are in use.
+
+        Until then `NotLoadedError`. Returns what to log with the outcome.
+        """
+        use = self.state.one_shots.use(write_pointer, joins, self._use_in_log)
+        if not use.before:
+            return use
+
+        def stage(group: Group) -> None:
+            state = self.state
+            pointer = next_pointer(max(state.last_pointer, state.in_flight.last_pointer), group.now_ms)
+            self.apply(group, state.one_shots.use(pointer, joins).before)
+
+        raise NotLoadedError(partial(self._logged, stage))
+
+    async def until_decided(self) -> Callable[[], None]:
+        """Return once the one-shot transactions that are in flight now are decided."""
+        await self.lanes.topics.run(_nothing)
+        await self.lanes.log.run(_nothing)
+        return _nothing_to_release
 
     def check_open(self, write_pointer: int) -> None:
         """`TransactionEndedError` unless the pointer is in progress."""
@@ -426,7 +520,7 @@ class TransactionManager:
 
         def finish(group: Group) -> None:
             self._add_part(first, group)
-            group.add(self._log.table_name, *draft.replaced(), phase=Phase.OUTCOME)
+            group.add(self._log.table_name, *draft.replaced(), phase=Phase.AFTER)
             group.when_durable(partial(self._log.snapshot_written, draft))
 
         await self._writer.run(finish, _size_bytes(first))
@@ -462,6 +556,9 @@ class ExternalTransactions:
     async def flush(self) -> None:
         return
 
+    def check_view(self) -> None:
+        return
+
     def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
         return
 
@@ -474,6 +571,10 @@ Transactions = TransactionManager | ExternalTransactions  # whichever the settin
 
 def _nothing(group: Group) -> None:
     """A stage that waits for those before it."""
+
+
+def _nothing_to_release() -> None:
+    """Do nothing: there is nothing in memory to let go of."""
 
 
 def _size_bytes(part: Put) -> int:

@@ -42,7 +42,7 @@ def test_who_sends_no_credential_may_make_public_calls_alone(client):
 
 def test_readiness_tells_nobody_more_than_the_names_of_parts(client, root):
     parts = Asker(client, None)("GET", "/readyz").json()["parts"]
-    assert [each["name"] for each in parts] == ["store", "transactions", "server", "policy"]
+    assert [each["name"] for each in parts] == ["store", "coordinator", "server", "policy"]
     assert {each["detail"] for each in parts} == {""}
     assert root("GET", "/readyz").json()["parts"][3]["detail"].startswith("tokens and grants were read")
 

@@ -38,7 +38,7 @@ def test_a_live_process_says_so(client):
 def test_a_ready_server_tells_each_part(client):
     reply = client.call("GET", "/readyz")
     assert (reply.status, reply.json()["ready"]) == (200, True)
-    assert {part["name"] for part in reply.json()["parts"]} >= {"store", "transactions", "server"}
+    assert {part["name"] for part in reply.json()["parts"]} >= {"store", "coordinator", "server"}
     assert all(part["ok"] and part["latencyMs"] >= 0 for part in reply.json()["parts"])
 
 

@@ -324,7 +324,7 @@ async def test_a_part_that_cannot_close_fails_its_group_and_not_the_server(caplo
 
 
 def three_phases(group: Group) -> str:
-    for table, phase in (("message", Phase.ROWS), ("system", Phase.OUTCOME), ("payload", Phase.INTENT)):
+    for table, phase in (("message", Phase.ROWS), ("system", Phase.AFTER), ("payload", Phase.BEFORE)):
         group.add(table, Put(table.encode(), {b"c": b""}), phase=phase)
     return "done"
 
@@ -338,7 +338,7 @@ async def test_an_atomic_store_gets_all_phases_as_one_batch() -> None:
 async def test_another_store_gets_intents_then_rows_then_outcomes() -> None:
     store = RecordingStore(atomic=False)
     writer = GroupCommit(store, ManualClock())
-    assert await together(writer, three_phases, put("more", table="message"), put("log", phase=Phase.INTENT)) == [
+    assert await together(writer, three_phases, put("more", table="message"), put("log", phase=Phase.BEFORE)) == [
         "done",
         "more",
         "log",

@@ -171,15 +171,17 @@ def test_a_write_to_another_generation_than_the_client_knows_is_refused(shop: Sh
 @pytest.mark.parametrize("again", [True, False])
 def test_a_table_that_is_deleted_before_the_stage_of_a_write_takes_nothing(shop: Shop, monkeypatch, again: bool):
     tx = shop.begin()
-    run = shop.wired.transactions.manager.run
+    lane = shop.wired.transactions.manager.lanes.topics
+    run = lane.run
 
     async def run_after_the_deletion(*stage):
+        monkeypatch.undo()
         await shop.catalog.delete(STOCK)
         if again:
             await shop.catalog.create(STOCK)
         return await run(*stage)
 
-    monkeypatch.setattr(shop.wired.transactions.manager, "run", run_after_the_deletion)
+    monkeypatch.setattr(lane, "run", run_after_the_deletion)
     with pytest.raises(ConflictError if again else TableNotFoundError):
         shop.put(tx, {"chair/count": "1"})
     assert list(shop.wired.store.table("cell").scan(b"", None)) == []

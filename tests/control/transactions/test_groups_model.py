@@ -1,7 +1,7 @@
 """Acknowledgements against a naive model: of each group a set of numbers, of each transaction another.
 
-Steps meet in groups as the coordinator makes them. Where rows and log are not one batch, the intents of a group are logged before
-its outcomes, so a replay sees them in another order; and a crash may come between the two.
+Steps meet in groups as the coordinator makes them. Where rows and log are not one batch, a crash may come between the intent of a
+commit and its outcome.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from basalt.errors import AcknowledgeConflictError, ConflictError, TransactionConflictError
 from basalt.transactions.log.transaction_log import TransactionLog
-from basalt.transactions.manager import OUTCOMES
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
 from basalt_engine.spans import Spans
@@ -52,8 +51,7 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
         self.log = TransactionLog(self.table, LIMITS)
         self.state = self.log.recover()
         self.now_ms = 1_700_000_000_000
-        self.intents: list[Edit] = []
-        self.outcomes: list[Edit] = []
+        self.made: list[Edit] = []
         self.numbers: dict[str, int] = {}
         self.given: list[int] = []
         self.acknowledged: dict[str, set[int]] = {}
@@ -68,8 +66,7 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
     def applied(self, edits: tuple[Edit, ...] | list[Edit]) -> None:
         for edit in edits:
             self.state.apply(edit)
-            outcome = self.atomic or type(edit) in OUTCOMES
-            (self.outcomes if outcome else self.intents).append(edit)
+            self.made.append(edit)
 
     def done(self, proposal: Proposal) -> None:
         self.applied(proposal.edits)
@@ -79,14 +76,13 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
     @rule()
     def flush(self):
         """The group is written."""
-        for made in (self.intents, self.outcomes):
-            if made:
-                self.table.write([self.log.encode_next(made)])
-        self.intents, self.outcomes = [], []
+        if self.made:
+            self.table.write([self.log.encode_next(self.made)])
+        self.made = []
 
     @rule()
     def restart(self):
-        """The log says what the working state says, in whatever order it was written."""
+        """The log says what the working state says."""
         self.flush()
         before = self.state.image()
         self.log = TransactionLog(self.table, LIMITS)
@@ -113,8 +109,6 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
     @rule(joins=st.booleans())
     def begin(self, joins: bool):
         """With a topic: then an abort is decided first, and rolled back later."""
-        if self.outcomes and not self.atomic:
-            self.flush()  # as `TransactionManager.check_order` says
         proposal = self.state.begin(self.now_ms, Kind.SHORT)
         self.done(proposal)
         self.pending[proposal.transaction_id] = {}
@@ -196,7 +190,6 @@ class AcknowledgementsMatchTheModel(RuleBasedStateMachine):
         assert key not in self.doomed
         if not self.atomic:
             if interrupted:
-                self.outcomes = []
                 self.restart()
                 self.end(key, self.state.give_up(key, self.now_ms), counts=False)
                 return

@@ -61,5 +61,5 @@ def remove(group: Group, noted: NotedWriters, done: GarbageRange, start: bytes |
         rest = done.left(start)
         group.add(SystemTable.name, GARBAGE.put(rest, rest.name))
         noted.added(group, rest.name, rest.write_pointers)
-    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.OUTCOME)
+    group.add(SystemTable.name, GARBAGE.delete(done.name), phase=Phase.AFTER)
     noted.removed(group, done.name, done.write_pointers)

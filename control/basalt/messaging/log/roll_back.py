@@ -78,15 +78,18 @@ class RollBacks:
         log.roll_back(RolledBack(writers, first, known_stop))
 
     def note_garbage(
-        self, group: Group, join: Join, write_pointers: list[int], start: bytes, last: bytes, log: TopicLog | None
-    ) -> None:
+        self, group: Group, join: Join, write_pointers: list[int], start: bytes, last: bytes, log: TopicLog | None,
+        *, in_log: bool = False,
+    ) -> None:  # fmt: skip
         """In a stage: leave a note of rows that no snapshot shows any more, so that retention finds them.
 
-        A store that drops rows itself may drop the newest one with them; its place must not be given out again.
+        A store that drops rows itself may drop the newest one with them; its place must not be given out again. `in_log`: the
+        stage is one of the log's.
         """
         garbage_notes.note(group, self.noted, title_of(join.topic), join.generation, write_pointers, start, last)
         if self._store_drops and log is not None:
-            stored_log.note_newest(group, log.topic, log.newest)
+            record = stored_log.NEWEST_OF_FAILED if in_log else stored_log.NEWEST
+            stored_log.note_newest(group, log.topic, log.newest, record)
 
     async def rows_after(self, log: TopicLog, start: bytes, write_pointer: int) -> dict[int, RowsOfWriter]:
         """Of each writer after this pointer that has rows at or after a position: where they lie."""

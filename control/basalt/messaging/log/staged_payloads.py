@@ -206,7 +206,7 @@ class StagedPayloads:
         writer = self._change(group, log, write_pointer)
         at = None if self._atomic else placed.end
         note = PayloadTable.bind(log.topic.keys, write_pointer, reference.last, writer.published_to, at)
-        group.add(PayloadTable.name, note, phase=Phase.INTENT)
+        group.add(PayloadTable.name, note, phase=Phase.BEFORE)
         writer.publish(reference.last)
         writer.announced = at
 
@@ -220,7 +220,7 @@ class StagedPayloads:
         if writer is not None and writer.announced == at:
             self._change(group, log, write_pointer)
             note = PayloadTable.confirm(log.topic.keys, write_pointer)
-            group.add(PayloadTable.name, note, phase=Phase.INTENT)
+            group.add(PayloadTable.name, note, phase=Phase.BEFORE)
             writer.announced = None
 
     def remove_unpublished(self, group: Group, log: TopicLog, write_pointer: int) -> None:

@@ -167,6 +167,8 @@ class SavedProducers(msgspec.Struct, frozen=True):
 
 EntryT = TypeVar("EntryT", bound=TopicEntry)
 NEWEST = SystemRecord("newest", "", LogEnd)
+# The same, noted in the lane of the log: of two writes of one row that are under way at once, the older one could come last.
+NEWEST_OF_FAILED = SystemRecord("newest-of-failed", "", LogEnd)
 EXPIRED = SystemRecord("expired", "", LogStart)
 MARKERS = SystemRecord("markers", "", SavedMarkers)
 PRODUCERS = SystemRecord("producers", "", SavedProducers)
@@ -190,26 +192,26 @@ def put_entry(
     group.add_late(SystemTable.name, partial(record.put, entry, entry_name(topic.keys.prefix)), phase)
 
 
-def note_newest(group: Group, topic: Topic, newest: bytes) -> None:
+def note_newest(group: Group, topic: Topic, newest: bytes, record: SystemRecord[LogEnd] = NEWEST) -> None:
     """Write, with the group that removes rows and no later than they go, the newest place that was given out."""
-    put_entry(group, NEWEST, topic, LogEnd(topic.generation, newest.hex()), Phase.INTENT)
+    put_entry(group, record, topic, LogEnd(topic.generation, newest.hex()), Phase.BEFORE)
 
 
 def note_expired(group: Group, topic: Topic, before_ms: int, last: bytes) -> None:
     """Write, with the group that removes them, that all rows published before this time are gone, and which was the last."""
-    put_entry(group, EXPIRED, topic, LogStart(topic.generation, before_ms, last.hex()), Phase.OUTCOME)
+    put_entry(group, EXPIRED, topic, LogStart(topic.generation, before_ms, last.hex()), Phase.AFTER)
 
 
 def forget(group: Group, prefix: bytes) -> None:
     """The topic is no more."""
-    for record in (NEWEST, EXPIRED):
+    for record in (NEWEST, NEWEST_OF_FAILED, EXPIRED):
         group.add(SystemTable.name, record.delete(entry_name(prefix)))
 
 
 def newest(system: SystemTable, topic: Topic) -> bytes:
     """The newest place that was given out when rows were last removed; empty when none ever were."""
-    found = read_entry(NEWEST, system, topic)
-    return b"" if found is None else bytes.fromhex(found.position)
+    found = (read_entry(record, system, topic) for record in (NEWEST, NEWEST_OF_FAILED))
+    return max([b"", *(bytes.fromhex(entry.position) for entry in found if entry is not None)])
 
 
 def expired(system: SystemTable, topic: Topic) -> LogStart | None:

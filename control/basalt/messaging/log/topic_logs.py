@@ -219,7 +219,9 @@ class TopicLogs:
     # How.
 
     def recovered(self, last_pointer: int) -> None:
-        """Of transactions up to this pointer nothing is known but what the store says."""
+        """Of transactions up to this pointer nothing is known but what the store says; later ones were never heard of."""
+        for log in list(self.memory.with_uncommitted):
+            log.end_writers({writer for writer in log.uncommitted or () if writer > last_pointer})
         self.memory.uncommitted_unknown_up_to = last_pointer
         self.memory.writers.recovered(last_pointer)
 

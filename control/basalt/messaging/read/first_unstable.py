@@ -14,6 +14,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
+from basalt.transactions.rules.one_shots import OneShotInFlight
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
@@ -42,6 +43,13 @@ class KnownTransactions:
         except RetryError:
             return None
         return durable
+
+    def in_flight(self) -> list[OneShotInFlight]:
+        """The one-shot transactions of which rows may be there, and no outcome."""
+        try:
+            return list(self._manager.state.in_flight)
+        except RetryError:
+            return []
 
     def in_progress(self) -> list[Transaction]:
         """The transactions that have not ended, oldest first."""
@@ -138,8 +146,12 @@ class FirstUnstable:
         return _Search(rest=rest)
 
     def _ranges(self, log: TopicLog) -> list[Range]:
-        """The ranges of the topic in which rows of transactions in progress may lie."""
-        ranges = [
+        """The ranges of the topic in which rows of undecided transactions may lie."""
+        noted = log.uncommitted or {}
+        ranges: list[Range | None] = []
+        if noted:
+            ranges += [noted.get(one_shot.id) for one_shot in self.known_transactions.in_flight()]
+        ranges += [
             log.uncommitted_range(transaction, position(join.from_ms, 0))
             for transaction in self.known_transactions.in_progress()
             for join in transaction.topics

@@ -100,7 +100,7 @@ class TransactionLog:
     def __init__(self, table: Table, limits: TransactionLimits | None = None, *, entries_kept: int = 0) -> None:
         self._table = table
         self._entries_kept = entries_kept
-        self._limits = limits or TransactionLimits()
+        self.limits = limits or TransactionLimits()
         self._position = 0  # the number of the next entry
         self._edits = 0  # how many edits all entries before it hold
         self.entries_since_snapshot = 0
@@ -118,7 +118,7 @@ class TransactionLog:
         """
         self._position, image = self._newest_snapshot()
         self.entries_since_snapshot = self.bytes_since_snapshot = 0
-        state = TransactionProposals(self._limits, image)
+        state = TransactionProposals(self.limits, image)
         if journal is not None:
             journal.recovering(state.edits_applied, state.last_pointer // POINTERS_PER_MS)
         # Entries before the snapshot are what a crash left of a clean-up; they are in it, and not looked at.

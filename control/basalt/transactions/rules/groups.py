@@ -228,7 +228,7 @@ class GroupTable:
         ])  # fmt: skip
 
     # What edits do. `CorruptionError`, and nothing changed, when the state does not allow it. No conflict between two
-    # transactions is looked for here: proposals do that, and where rows and log are not one batch, outcomes are replayed after intents.
+    # transactions is looked for here: proposals do that.
 
     def made(self, edit: edits.GroupMade) -> None:
         if edit.number <= self.groups_made or (edit.prefix, edit.generation, edit.name) in self._by_name:
@@ -275,12 +275,12 @@ class GroupTable:
             if not others:
                 del self._of_topic[group.topic]
 
-    def acknowledged(self, edit: edits.Acknowledged, last_pointer: int) -> None:
+    def acknowledged(self, edit: edits.Acknowledged, last_one_shot: int) -> None:
         """Some messages are acknowledged at once. Those of a one-shot transaction come in its entry, behind it."""
         group = self._known(edit.number)
-        if edit.writer not in (0, last_pointer):
+        if edit.writer not in (0, last_one_shot):
             raise CorruptionError(
-                f"one-shot transaction {edit.writer} acknowledges, and the last one that committed is {last_pointer}"
+                f"one-shot transaction {edit.writer} acknowledges, and the last one that committed is {last_one_shot}"
             )
         self._acknowledge(group, edit.spans, edit.at_ms)
 

@@ -1,14 +1,14 @@
 """One-shot transactions: what they may leave out of the log before their rows, and what recovery finds again. Pure.
 
-Where rows and log are not one batch, a one-shot transaction is logged only when its rows are written. Write pointers rise
-and groups are written one after the other, so at any time only the rows of the last group can lack an outcome, and their
-writers are above the log's last pointer. TopicsUsed tells recovery where to look for them. It is logged before a topic's
-first use, and again from time to time. docs/decisions/0011-one-shots-without-an-intent.md.
+Where rows and log are not one batch, a one-shot transaction is logged only when its rows are written. Until then it is in
+flight, and its write pointer is above the log's last one: before the log gives out a later pointer, it hears of all that are
+in flight. TopicsUsed tells recovery where to look for their rows. It is logged before a topic's first use, and again from
+time to time. docs/decisions/0011-one-shots-without-an-intent.md, 0056-two-write-lanes.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from basalt.transactions.rules import edits
@@ -21,6 +21,7 @@ RENEWED_POINTERS = 2_000 * POINTERS_PER_MS  # how old a steady use gets before t
 LOST_OWNER = "one-shot without an outcome"
 
 TopicKey = tuple[bytes, int]  # topic prefix and generation
+_NOTHING: Mapping[TopicKey, UsedTopic | None] = {}
 
 
 class UsedTopic(NamedTuple):
@@ -28,6 +29,74 @@ class UsedTopic(NamedTuple):
 
     until: int
     join: Join
+
+
+class OneShotInFlight(NamedTuple):
+    """A one-shot transaction whose rows are written, or being written, and which is not decided."""
+
+    id: int
+    began_ms: int
+    owner: str
+    principal: str
+    request_id: str | None
+    joins: tuple[Join, ...]
+
+    def began(self) -> list[Edit]:
+        """The edits by which the log hears of it before it is decided."""
+        made: list[Edit] = [edits.Began(self.id, Kind.SHORT, False, self.began_ms, self.began_ms, self.owner, None)]
+        if self.principal:
+            made.append(edits.Owned(self.id, self.principal))
+        return [*made, *(edits.Joined(self.id, join) for join in self.joins)]
+
+
+class OneShotsInFlight:
+    """The one-shot transactions in flight. What recovery finds again: it is no part of the state that the log makes."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, OneShotInFlight] = {}  # ids rise
+        self._requests: dict[str, int] = {}
+        self.last_pointer = 0  # the newest that was given out here
+        self.last_decided = 0  # the one that the last edit about one-shot transactions has committed
+
+    def __iter__(self) -> Iterator[OneShotInFlight]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, transaction_id: int) -> bool:
+        return transaction_id in self._by_id
+
+    @property
+    def first(self) -> int | None:
+        """The lowest pointer in flight."""
+        return next(iter(self._by_id), None)
+
+    def has_request(self, request_id: str | None) -> bool:
+        """True while the one-shot transaction of this request id is in flight."""
+        return request_id in self._requests
+
+    def add(self, placed: OneShotInFlight) -> None:
+        """Its rows are about to be written."""
+        self._by_id[placed.id] = placed
+        self.last_pointer = placed.id
+        if placed.request_id is not None:
+            self._requests[placed.request_id] = placed.id
+
+    def failed(self, placed: OneShotInFlight) -> None:
+        """It will be given up: the same request is carried out anew."""
+        if placed.request_id is not None and self._requests.get(placed.request_id) == placed.id:
+            del self._requests[placed.request_id]
+
+    def remove(self, placed: OneShotInFlight) -> None:
+        """It is decided, durably."""
+        self.failed(placed)
+        self._by_id.pop(placed.id, None)
+
+    def announcement(self, last_pointer: int) -> list[Edit]:
+        """The edits to log before a later pointer is given out, of those that the log has not heard of. Rows of theirs may be there."""
+        made: list[Edit] = []
+        for placed in self:
+            if placed.id > last_pointer:
+                made += [*placed.began(), edits.Committing(placed.id, None, placed.began_ms)]
+        return made
 
 
 class TopicUseEdits(NamedTuple):
@@ -63,12 +132,17 @@ class OneShotTopics:
 
     # Proposals.
 
-    def use(self, write_pointer: int, joins: Iterable[Join]) -> TopicUseEdits:
-        """The edits to log for these topics, to which no one-shot transaction of the same group has written yet."""
+    def use(
+        self, write_pointer: int, joins: Iterable[Join], durable: Mapping[TopicKey, UsedTopic | None] = _NOTHING
+    ) -> TopicUseEdits:
+        """The edits to log for these topics, to which no one-shot transaction of the same group has written yet.
+
+        `durable` is what the log has of topics of which it is about to hear something else.
+        """
         new: list[Join] = []
         renewed: list[Join] = []
         for join in joins:
-            known = self._used.get(join.key)
+            known = durable[join.key] if join.key in durable else self._used.get(join.key)
             # Where a topic ends may have been read anew from the store, and places that were lost are not known there.
             if known is None or write_pointer > known.until or join.from_ms < known.join.from_ms:
                 new.append(join)
@@ -77,9 +151,11 @@ class OneShotTopics:
         until = write_pointer + USE_POINTERS
         return TopicUseEdits(*((edits.TopicsUsed(until, tuple(some)),) if some else () for some in (new, renewed)))
 
-    def end_idle(self, last_pointer: int, now_ms: int) -> Proposal:
+    def end_idle(self, last_pointer: int, now_ms: int, first_in_flight: int | None = None) -> Proposal:
         """End the use of topics to which no one-shot transaction has written for long, where no other pointer does so."""
         now = next_pointer(last_pointer, now_ms)
+        if first_in_flight is not None:
+            now = min(now, first_in_flight)
         idle = tuple(used.join for used in self.entries(last_pointer) if used.until < now)
         return Proposal((edits.TopicsUsed(last_pointer, idle),) if idle else ())
 

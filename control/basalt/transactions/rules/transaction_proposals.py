@@ -130,14 +130,14 @@ class TransactionProposals(TransactionTable):
     def begin_committed(
         self, now_ms: int, owner: str = "", request_id: str | None = None, principal: str = ""
     ) -> Proposal:
-        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it."""
+        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it, or before."""
         if request_id is not None:
             answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
             if answered is not None:
                 return Proposal((), answered)
         if owner:
             check_owner(owner)
-        pointer = next_pointer(self.last_pointer, now_ms)
+        pointer = next_pointer(max(self.last_pointer, self.in_flight.last_pointer), now_ms)
         done = edits.OneShot(pointer, now_ms, owner, request_id)
         return Proposal((done, edits.Owned(pointer, principal)) if principal else (done,), pointer)
 

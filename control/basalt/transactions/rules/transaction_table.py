@@ -22,7 +22,7 @@ from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, 
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpans
 from basalt.transactions.rules.history import History, Items
-from basalt.transactions.rules.one_shots import OneShotTopics, UsedTopic
+from basalt.transactions.rules.one_shots import OneShotsInFlight, OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
 from basalt.transactions.rules.sessions import PrincipalCounts, SessionState, SessionTable
 from basalt.transactions.rules.transaction import (
@@ -44,9 +44,7 @@ from basalt.transactions.rules.transaction import (
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
 
-ENDED_CHECKPOINTS_MAX = (
-    10_000  # all of one transaction's, at least: their writers hear that they were replaced; about 0.1 KiB each
-)
+ENDED_CHECKPOINTS_MAX = 10_000  # all of one transaction's, at least: their writers hear of its end; 0.1 KiB each
 PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
 
 
@@ -98,8 +96,6 @@ class Memory(Generic[Item]):
 
     def forget(self, now_ms: int) -> None:
         """Forget what is over the bounds at this time."""
-        if not self._by_id:
-            return
         oldest_ms = now_ms - self._age_ms_max
         while (first := self._history.first) is not None and (
             first.at_ms < oldest_ms or len(self._by_id) > self._count_max
@@ -248,6 +244,7 @@ class TransactionTable:
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
         self.session_table = SessionTable(image.sessions, image.session_epoch_over)
         self.one_shots = OneShotTopics(image.topics_used)
+        self.in_flight = OneShotsInFlight()
         self.groups = self._group_table(image)
         self._apply = self._appliers()
         self._index(image)
@@ -363,10 +360,7 @@ class TransactionTable:
         return self._open_changes_bytes + self.conflicts.memory_bytes
 
     def check_room(self, ending: int = 0) -> None:
-        """`BusyError` when no further write pointer may be in progress.
-
-        `ending`: the number of them that are about to end.
-        """
+        """`BusyError` when no further write pointer may be in progress. `ending`: the number of them that are about to end."""
         if len(self.in_progress) - ending >= self.limits.in_progress_max:
             raise refusals.too_many(len(self.in_progress), self.limits.in_progress_max, self.oldest)
 
@@ -554,9 +548,15 @@ class TransactionTable:
             self._leave(transaction, State.INVALID, edit.ended_ms, edit.timed_out or transaction.timed_out)
 
     def _one_shot(self, edit: edits.OneShot) -> None:
-        self._advance(edit.id)
-        self.read_pointer = edit.id
-        self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
+        if edit.id in self.by_id:  # a later pointer was given out while it was in flight
+            self._leave(
+                self._moved(edit.id, State.COMMITTED, Event.FINISH), State.COMMITTED, edit.ended_ms, timed_out=False
+            )
+        else:
+            self._advance(edit.id)
+            self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
+        self.read_pointer = max(self.read_pointer, edit.id)
+        self.in_flight.last_decided = edit.id
         self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
 
@@ -579,7 +579,7 @@ class TransactionTable:
         self.one_shots.apply(edit, self.last_pointer)
 
     def _acknowledged(self, edit: edits.Acknowledged) -> None:
-        self.groups.acknowledged(edit, self.last_pointer)
+        self.groups.acknowledged(edit, self.in_flight.last_decided)
 
     def _acknowledged_in(self, edit: edits.AcknowledgedIn) -> None:
         self.groups.acknowledged_in(edit, self.by_id.get(edit.id))

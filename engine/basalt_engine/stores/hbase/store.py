@@ -40,6 +40,7 @@ READ_CONNECTIONS_MAX = 32  # a server has 24 threads that read, and the store 8 
 # Writes, and the reads that a write needs, have connections of their own, because readers of a region that does not answer
 # may hold all of theirs. A server has one writer, and at most 8 other threads at a time that change a topic or a note.
 WRITE_CONNECTIONS_MAX = 12
+LOG = "transaction_log"
 COMPACT_TIMEOUT_MS = 10_000  # the region server notes the wish, and answers
 
 
@@ -89,7 +90,8 @@ class HBaseStore:
     ) -> HBaseStore:
         """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
 
-        Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing.
+        Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing. The log of
+        transactions may be away: all else goes on without it.
         """
         place = parse_address(address)
         store = cls(
@@ -101,7 +103,10 @@ class HBaseStore:
         )
         try:
             for name in TABLE_NAMES:
-                store.table(name).get(FIRST_KEY)
+                if name != LOG:
+                    store.table(name).get(FIRST_KEY)
+            if not store.regions(LOG):
+                raise no_table(table_name(prefix, LOG))
         except BaseException:
             store.close()
             raise
@@ -118,8 +123,11 @@ class HBaseStore:
             self.table(name).apply(mutations, progress)
 
     def lead(self, epoch: int) -> None:
-        """Write as the leader of this epoch; each region refuses lower ones from when it has this one's fence."""
-        self._fence(TABLE_NAMES, encode_fence(epoch, {}))
+        """Write as the leader of this epoch; each region refuses lower ones from when it has this one's fence.
+
+        The log of transactions needs none: a place in it is taken once. So a leader can begin while it is away.
+        """
+        self._fence([name for name in TABLE_NAMES if name != LOG], encode_fence(epoch, {}))
         self._stamps.lead(epoch)
 
     def take(self, shards: Epochs) -> None:

@@ -148,7 +148,7 @@ async def test_a_commit_that_was_given_up_leaves_no_row_behind_that_arrives_late
     store.lose = True
     with pytest.raises(UnknownOutcomeError):
         await shop.transactions.one_shot(shop_work(orders=["late"]))
-    await shop.transactions.expire()
+    await shop.transactions.carry_through()  # it is given up
     store.arrive()
     await shop.transactions.one_shot(shop_work(orders=["last"]))
     assert await shop.read(A, committed=True) == ["first", "last"]
