@@ -215,6 +215,8 @@ def findings(view: InstallationView) -> Iterator[CheckFinding]:
     if owners.KIND in view.faults:
         told = "restore the row owners:map; until then no server can lead, and regions that open let nobody write"
         yield error("owners", view.faults[owners.KIND], told)
+    elif view.owners is not None:
+        yield ok("owners", f"{count(len(view.owners.members), 'server')} of all shards, by map {view.owners.version}")
     yield from region_findings(view)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from basalt.cluster.owners import granted
 from basalt.hbase_admin import check
 from basalt_engine.system import entry_key
 from tests.control.hbase_admin.conftest import Admin
@@ -187,6 +188,11 @@ def test_a_damaged_lease_or_snapshot_is_an_error(admin: Admin, healthy: FakeHBas
     write(healthy, "lease", "leader", b"[]")
     write(healthy, "snapshot", "latest", b"\x01\x02")
     assert levels(lines(admin, code=1)) == {"leader": "error", "snapshot": "error"}
+
+
+def test_who_owns_the_shards_is_told(admin: Admin, healthy: FakeHBase):
+    write(healthy, "owners", "map", granted(None, "a", (), 7).encode())
+    assert "1 server of all shards, by map 1" in str(lines(admin, code=0))
 
 
 def test_a_damaged_map_of_owners_is_an_error(admin: Admin, healthy: FakeHBase):
