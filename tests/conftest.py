@@ -10,18 +10,14 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.budgets import pytest_itemcollected
+from tests.budgets import leave_to_soaks, pytest_itemcollected
 from tests.hbase.gateways import coprocessor_jar, hbase_gateways, hbase_runtime
 from tests.hbase.java_gateway import java_class_path, twins
 from tests.hbase.mini_cluster import mini_cluster
 from tests.hbase.secured import secured_hbase
 from tests.hbase.tables import hbase_tables
 from tests.kdc import kdc
-from tests.sharing import (
-    pytest_collection_modifyitems,
-    pytest_xdist_auto_num_workers,
-    pytest_xdist_make_scheduler,
-)
+from tests.sharing import pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler, share
 from tests.spark.session import spark
 
 __all__ = [
@@ -32,7 +28,6 @@ __all__ = [
     "java_class_path",
     "kdc",
     "mini_cluster",
-    "pytest_collection_modifyitems",
     "pytest_itemcollected",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
@@ -56,3 +51,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         gc.set_threshold(*GC_THRESHOLDS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out what only a soak runs, and order the rest."""
+    leave_to_soaks(config, items)
+    share(items)

@@ -79,8 +79,7 @@ def group(name: str) -> str:
     return next((known for known, pattern in GROUPS.items() if pattern.search(name)), name.partition("::")[0])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def share(items: list[pytest.Item]) -> None:
     """Mark what runs on Spark, see that each test's group can be told, and in one of several processes order them."""
     for item in items:
         if "spark" in asked_for(item):

@@ -26,6 +26,7 @@ class Survey:
 
     statuses: tuple[int, ...]
     opens: bool = False  # what a page has folded up, before it is looked at
+    looks: set[str] = field(default_factory=set)  # of texts, as they were judged on pages of any state
     places: list[Place] = field(default_factory=list)
     faults: dict[str, list[str]] = field(default_factory=dict)
     _routes: set[object] = field(default_factory=set)
@@ -43,11 +44,17 @@ class Survey:
 
 
 @pytest.fixture(scope="module")
-def survey(chromium: Any, request: pytest.FixtureRequest) -> Survey:
+def looks() -> set[str]:
+    """How texts look whose colors were judged."""
+    return set()
+
+
+@pytest.fixture(scope="module")
+def survey(chromium: Any, looks: set[str], request: pytest.FixtureRequest) -> Survey:
     """Go through all pages once, and note everything."""
     url, token = _who(request)
     of_a_kind, within = OF_A_KIND[request.param], WITHIN.get(request.param, "/console")
-    found = Survey(STATUSES.get(request.param, (200, 409)), request.param in OPENED)
+    found = Survey(STATUSES.get(request.param, (200, 409)), request.param in OPENED, looks)
     with (
         Visitor.at(chromium, url, token, reduced_motion="reduce") as visitor,
         Visitor.at(chromium, url, token, java_script_enabled=False) as plain,
@@ -79,7 +86,7 @@ def _look(visitor: Visitor, plain: Visitor, place: Place, found: Survey) -> str 
     if found.opens:
         visitor.open_all()
     found.note("status", place, answer.status not in found.statuses and not refused and answer.status)
-    found.note("axe", place, visitor.violations(dark=found.is_first(place)))
+    found.note("axe", place, visitor.violations(dark=found.is_first(place), seen=found.looks))
     found.note("sideways", place, visitor.sideways())
     found.note("motion", place, visitor.motion())
     found.note("refused", place, visitor.refused())

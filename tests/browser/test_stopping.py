@@ -30,7 +30,8 @@ def visitor(chromium: Any, server: ServerProcess) -> Iterator[Visitor]:
 
 
 def test_every_page_says_how_old_it_is_and_can_be_read(visitor: Visitor):
-    faults = []
+    faults: list[str] = []
+    looks: set[str] = set()
 
     def look(place: Place) -> str | None:
         if place.form_on is not None:
@@ -45,7 +46,7 @@ def test_every_page_says_how_old_it_is_and_can_be_read(visitor: Visitor):
             visitor.page.wait_for_selector("#stale:visible")
             if "(as it was)" not in visitor.page.evaluate(_STALE_MARKS):
                 faults.append(f"{place.target}: its panels do not say so")
-            faults.extend(f"{place.target}: {each}" for each in visitor.violations(tags=False))
+            faults.extend(f"{place.target}: {each}" for each in visitor.violations(tags=False, seen=looks))
             faults.extend(f"{place.target}: {each}" for each in visitor.sideways())
         return html
 
@@ -74,3 +75,24 @@ def test_the_colors_that_are_looked_at_are_rules_of_axe(visitor: Visitor):
     visitor.go("/console")
     visitor.page.evaluate("document.querySelector('h1').style.color = '#fefefe'")
     assert any(COLORS[0] in each for each in visitor.violations(tags=False))
+
+
+def test_colors_are_judged_again_where_a_text_looks_as_none_did_or_lies_on_another_ground(visitor: Visitor):
+    looks: set[str] = set()
+    visitor.go("/console")
+    assert visitor.violations(seen=looks) == []
+    known = len(looks)
+    visitor.page.evaluate("document.querySelector('h1').style.color = '#fefefe'")
+    assert any("light: " + COLORS[0] in each for each in visitor.violations(seen=looks))
+    assert len(looks) > known
+    visitor.go("/console")
+    visitor.page.evaluate("document.querySelector('main').style.background = '#333'")
+    assert any("light: " + COLORS[0] in each for each in visitor.violations(tags=False, seen=looks))
+
+
+def test_a_page_of_known_colors_is_still_asked_for_all_else(visitor: Visitor):
+    looks: set[str] = set()
+    visitor.go("/console")
+    visitor.violations(seen=looks)
+    visitor.page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=x>')")
+    assert any("image-alt" in each for each in visitor.violations(seen=looks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 # WCAG 2.2 AA, and what axe thinks good beside it.
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 COLORS = ("color-contrast", "link-in-text-block")  # the rules that depend on the color scheme
+_ALL = {"runOnly": {"type": "tag", "values": list(TAGS)}}
+_ALL_BUT_COLORS = {**_ALL, "rules": {rule: {"enabled": False} for rule in COLORS}}
+_COLORS_ALONE = {"runOnly": {"type": "rule", "values": list(COLORS)}}
 DOWNLOADED = "Download is starting"  # Playwright's word for a target that is a file
 NARROW = {"width": 320, "height": 640}
 ZOOMED = {"width": 640, "height": 450}  # what a page has of 1280 x 900 at 200 %
@@ -53,6 +57,35 @@ _MOTION = """() => [...document.querySelectorAll("body, body *")].filter((each) 
   const style = getComputedStyle(each);
   return style.animationName !== "none" || style.transitionDuration !== "0s" || style.scrollBehavior === "smooth";
 }).map((each) => `${each.tagName} ${each.id} ${each.className}`)"""
+
+# What axe's rules of colors look at, of each text or field: its own style, its parent's color, and all that is painted below it.
+_LOOKS = """() => {
+  const below = new Map();
+  const paintedBelow = (each) => {
+    if (each === null) return "";
+    if (!below.has(each)) {
+      const style = getComputedStyle(each);
+      const own = [style.backgroundColor, style.backgroundImage, style.opacity, style.filter].join(" ");
+      const around = paintedBelow(each.parentElement);
+      below.set(each, around.endsWith(own) ? around : `${around} | ${own}`);
+    }
+    return below.get(each);
+  };
+  const looks = new Set();
+  for (const each of document.querySelectorAll("body, body *")) {
+    const isText = [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    if (!(isText || each.matches("input, select, textarea")) || !each.checkVisibility()) continue;
+    const style = getComputedStyle(each);
+    looks.add([
+      each.tagName, each.matches(":disabled"), style.color, style.fontSize, style.fontWeight, style.fontStyle, style.textDecorationLine, style.textShadow,
+      style.borderBottom, getComputedStyle(each.parentElement).color, paintedBelow(each),
+    ].join("; "));
+  }
+  return [...looks];
+}"""
+
+_RUN_AXE = """(options) => axe.run({...options, resultTypes: ["violations"]}).then(({violations}) =>
+  violations.flatMap(({id, nodes}) => nodes.slice(0, 3).map(({html}) => `${id}: ${html.slice(0, 200)}`)))"""
 
 
 class Visitor:
@@ -99,18 +132,31 @@ class Visitor:
         for key in keys:
             self.page.keyboard.press(key)
 
-    def violations(self, *, tags: bool = True, dark: bool = True) -> list[str]:
-        """What axe finds on the page, in both color schemes or the light one; without `tags` only what has to do with colors."""
+    def violations(self, *, tags: bool = True, dark: bool = True, seen: set[str] | None = None) -> list[str]:
+        """What axe finds on the page, in both color schemes or the light one; without `tags` only what has to do with colors.
+
+        Colors take axe longer than all else. With `seen`, the looks of texts on pages before this one, they are judged where a text looks as none did.
+        """
         found = []
-        colors = {"type": "rule", "values": list(COLORS)}
-        for scheme, options in (
-            ("light", {"type": "tag", "values": list(TAGS)} if tags else colors),
-            ("dark", colors),
-        )[: 2 if dark else 1]:
+        for scheme in ("light", "dark") if dark else ("light",):
             self.page.emulate_media(color_scheme=scheme)
+            judges_all = tags and scheme == "light"
+            if seen is None or self._adds_to(seen, scheme):
+                options = _ALL if judges_all else _COLORS_ALONE
+            elif judges_all:
+                options = _ALL_BUT_COLORS
+            else:
+                continue
             found += [f"{scheme}: {each}" for each in self._axe(options)]
         self.page.emulate_media(color_scheme="light")
         return found
+
+    def _adds_to(self, seen: set[str], scheme: str) -> bool:
+        """Tell whether some text looks as none of those that were seen, and remember all."""
+        looks = {f"{scheme} {look}" for look in self.page.evaluate(_LOOKS)}
+        adds = not looks <= seen
+        seen |= looks
+        return adds
 
     def refused(self) -> list[str]:
         """What the page's policy refused."""
@@ -134,10 +180,9 @@ class Visitor:
         return str(self.page.evaluate(_FACTS))
 
     def _axe(self, options: dict[str, Any]) -> list[str]:
-        from axe_playwright_python.sync_playwright import Axe
-
-        response = Axe().run(self.page, options={"runOnly": options, "resultTypes": ["violations"]}).response
-        return [f"{each['id']}: {node['html'][:200]}" for each in response["violations"] for node in each["nodes"][:3]]
+        if not self.page.evaluate("'axe' in window"):  # half a megabyte, which the page keeps
+            self.page.evaluate(_axe_script())
+        return list(self.page.evaluate(_RUN_AXE, options))
 
     def _note(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
@@ -146,3 +191,10 @@ class Visitor:
     def _asked(self, url: str) -> None:
         if not url.startswith((self.url, "data:")):
             self.faults.append(f"asked {url}")
+
+
+@cache
+def _axe_script() -> str:
+    from axe_playwright_python.sync_playwright import Axe
+
+    return str(Axe().axe_script)

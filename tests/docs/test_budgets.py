@@ -72,3 +72,36 @@ def test_a_test_without_hypothesis_is_left_alone(soak: None):
 
     budgets.give_examples(SimpleNamespace(obj=plain_test, cls=None))
     assert vars(plain_test) == {}
+
+
+NAME = "tests/control/groups/test_groups.py::test_%d[%s]"
+
+
+def left(parameters: str) -> list[int]:
+    return [number for number in range(400) if budgets.is_left_to_soaks(NAME % (number, parameters))]
+
+
+def test_of_tests_on_hbase_with_tails_in_memory_one_in_so_many_is_no_matter_for_a_soak(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(budgets, "HBASE_CACHED_ONE_IN", 8)
+    assert 330 < len(left("hbase-cached")) < 370
+    assert left("hbase-cached") == left("hbase-cached-shared") == left("3-hbase-cached")
+    assert left("hbase-stored") == left("by-row-cached") == left("atomic-cached-shared") == []
+    monkeypatch.setattr(budgets, "HBASE_CACHED_ONE_IN", 1)
+    assert left("hbase-cached") == []
+
+
+@pytest.mark.parametrize(
+    ("args", "keyword", "expected"),
+    [(["tests"], "", 1), (["tests/test_it.py::test_0[hbase-cached]"], "", 8), (["tests"], "hbase-cached", 8)],
+    ids=["all", "a name", "a keyword"],
+)
+def test_what_the_command_line_names_is_left_to_nobody(args, keyword, expected, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(budgets, "HBASE_CACHED_ONE_IN", 8)
+    gone: list[object] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: gone.extend(items))
+    config = SimpleNamespace(args=args, option=SimpleNamespace(keyword=keyword), hook=hook)
+    kept, taken = next(number for number in range(400) if number not in left("hbase-cached")), left("hbase-cached")[:7]
+    items = [SimpleNamespace(nodeid=NAME % (number, "hbase-cached")) for number in (kept, *taken)]
+    budgets.leave_to_soaks(config, items)
+    assert len(items) == expected
+    assert len(items) + len(gone) == 8

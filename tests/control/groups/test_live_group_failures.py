@@ -18,7 +18,7 @@ from basalt.transactions.rules import edits
 from basalt_engine.errors import RetryError, StoreError
 from basalt_engine.records import Extras
 from basalt_engine.spans import ZERO_ID, Spans
-from tests.control.groups.conftest import Billing, ids_of
+from tests.control.groups.conftest import WAIT_S_MAX, Billing, ids_of
 from tests.wiring import A, Wired, encoded, texts
 
 pytestmark = pytest.mark.anyio
@@ -94,9 +94,9 @@ async def test_a_deleted_group_has_no_timer_for_the_claims_that_it_had(
     await billing.groups.delete(A, "billing")
     shop.clock.advance(86_400_000)
     live._time_is_up()
-    for _ in range(20):
-        await asyncio.sleep(0.005)
-    assert (live._timer, len(billing.groups.desk.tasks)) == (None, 0)
+    async with asyncio.timeout(WAIT_S_MAX):
+        while (live._timer, len(billing.groups.desk.tasks)) != (None, 0):
+            await asyncio.sleep(0.005)
     with pytest.raises(GroupNotFoundError):
         await billing.fetch("mary")
 
@@ -145,8 +145,11 @@ async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(sho
     billing = await Billing.made(shop)
     older = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
     await billing.waiting()
+    before = billing.live.members.get("mary")
     newer = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await asyncio.sleep(0.02)
+    async with asyncio.timeout(WAIT_S_MAX):
+        while billing.live.members.get("mary") is before:
+            await asyncio.sleep(0.001)
     await shop.publish(A, "a")
     with pytest.raises(ConflictError, match="was replaced"):
         await asyncio.wait_for(older, 5)
@@ -474,8 +477,7 @@ async def test_what_ran_out_while_the_store_failed_comes_back_though_nobody_asks
     monkeypatch.setattr(LiveGroup, "return_run_out", failing)
     shop.clock.advance(60_000)
     live._time_is_up()
-    for _ in range(100):
-        await asyncio.sleep(0.01)
-        if not len(live.dispatcher.claims):
-            break
+    async with asyncio.timeout(WAIT_S_MAX):
+        while len(live.dispatcher.claims):
+            await asyncio.sleep(0.01)
     assert live.state.returns.at(ids_of(page)[0]) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Coroutine, Iterator, Sequence
 
 import pytest
@@ -20,6 +20,7 @@ from tests.control.http.conftest import Reply
 from tests.control.http.group_client import GROUP, INVOICES, ORDERS, GroupClient, claim_of, done, ids_of, payloads
 
 NAMED = TopicName("shop", "orders"), "billing"
+HANG_S = 60
 
 
 class Disk(MemoryStore):
@@ -28,9 +29,14 @@ class Disk(MemoryStore):
     full = False
     busy = False  # then a write is done on a thread, and others are answered meanwhile
 
+    def __init__(self, **kind: bool) -> None:
+        super().__init__(**kind)
+        self.writing, self.go_on = threading.Event(), threading.Event()
+
     def write(self, writes: Sequence[TableWrite]) -> None:
         if self.busy:
-            time.sleep(0.2)
+            self.writing.set()
+            assert self.go_on.wait(HANG_S)
         if self.full:
             raise DiskFullError("no space left on device")
         super().write(writes)
@@ -48,9 +54,12 @@ class Shop(GroupClient):
 
         async def fetched() -> Reply:
             failing = asyncio.create_task(work)
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(HANG_S):
+                while not self.disk.writing.is_set():
+                    await asyncio.sleep(0.001)
             found = await self.ask("POST", f"{GROUP}/fetch{query}")
             assert not failing.done()
+            self.disk.go_on.set()
             with pytest.raises(DiskFullError):
                 await failing
             return found

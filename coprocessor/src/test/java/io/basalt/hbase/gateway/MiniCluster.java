@@ -1,6 +1,9 @@
 package io.basalt.hbase.gateway;
 
 import java.io.IOException;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -21,6 +24,7 @@ import org.apache.hadoop.hbase.metrics.MetricRegistries;
 import org.apache.hadoop.hbase.metrics.MetricRegistry;
 import org.apache.hadoop.hbase.regionserver.HRegionServer;
 import org.apache.hadoop.hbase.util.JVMClusterUtil.RegionServerThread;
+import org.apache.hbase.thirdparty.com.google.protobuf.ServiceException;
 
 /** An HBase of several region servers on HDFS, all in this process, with both Thrift gateways in front. */
 public final class MiniCluster {
@@ -94,17 +98,36 @@ public final class MiniCluster {
   }
 
   /** Ends a region server as a crash does: no region is closed, no memstore flushed. Returns when it is gone. */
-  public void kill(String server) throws IOException {
+  public void kill(String server) throws IOException, ReflectiveOperationException {
     ServerName name = ServerName.valueOf(server);
+    HRegionServer ended = cluster.getRegionServer(name);
     cluster.killRegionServer(name);
     cluster.waitForRegionServerToStop(name, DEADLINE_MS);
+    haveItReportNoMore(ended);
   }
 
   /** Ends a region server in good order. Returns when it is gone. */
-  public void stop(String server) throws IOException {
+  public void stop(String server) throws IOException, ReflectiveOperationException {
     ServerName name = ServerName.valueOf(server);
+    HRegionServer ended = cluster.getRegionServer(name);
     cluster.stopRegionServer(name);
     cluster.waitForRegionServerToStop(name, DEADLINE_MS);
+    haveItReportNoMore(ended);
+  }
+
+  /**
+   * Ends what a server that is gone would still report of procedures. HBase looks for the master without a pause, and for as long as
+   * the process lives: with a server in a process of its own that is not long, here it takes a core until the end of all tests.
+   */
+  private static void haveItReportNoMore(HRegionServer server) throws ReflectiveOperationException {
+    Field master = HRegionServer.class.getDeclaredField("rssStub");
+    master.setAccessible(true);
+    InvocationHandler refuses =
+        (proxy, method, arguments) -> {
+          throw new ServiceException("this server is gone");
+        };
+    Class<?> calls = master.getType();
+    master.set(server, Proxy.newProxyInstance(calls.getClassLoader(), new Class<?>[] {calls}, refuses));
   }
 
   /** Starts one more region server; returns its name when it has reported for duty. */
