@@ -34,6 +34,7 @@ from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import SIZES, GroupCommit
 from basalt.runtime.loop_lag import LoopLag
 from basalt_engine.clock import Clock
+from basalt_engine.stores.hbase.regions import jar_state, version_text
 
 if TYPE_CHECKING:
     from basalt.access.proofs.jwks import Jwks
@@ -294,12 +295,15 @@ class RegionServerMetrics(Collector):
         counts = CounterMetricFamily("basalt_coprocessor_counts", text, labels=("region_server", "count"))
         text = "Age of the oldest report of a region that the server has"
         ages = GaugeMetricFamily("basalt_region_report_age_seconds", text, labels=("region_server",))
+        text = "Always 1: the oldest coprocessor at a region server, and how its version compares with this server's"
+        jars = GaugeMetricFamily("basalt_coprocessor_jar", text, labels=("region_server", "version", "state"))
         now_ms = self._clock.now_ms()
         for name, server in self._pruner.region_servers.items():
             ages.add_metric((name,), max(now_ms - server.oldest_report_ms, 0) / 1_000)
             for count, value in server.counts.items():
                 counts.add_metric((name, count), value)
-        yield from (counts, ages)
+            jars.add_metric((name, version_text(server.jar_version), jar_state(server.jar_version)), 1)
+        yield from (counts, ages, jars)
 
 
 def process_collectors() -> CollectorRegistry:
