@@ -26,7 +26,7 @@ from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
 from basalt.access.refusals import Refusals
 from basalt.cluster.leader import Leadership
-from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
 from basalt.operations.scheduler import Scheduler
@@ -59,6 +59,17 @@ class ConnectionMetrics(Collector):
             "limit",
             self._connections.refused,
         )
+
+
+class StreamMetrics(Collector):
+    """The series of answers that go on for as long as somebody looks. A standby has none."""
+
+    def __init__(self, streams: OpenStreams) -> None:
+        self._streams = streams
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        yield gauge("basalt_http_open_streams", "Answers that go on for as long as somebody looks", len(self._streams))
 
 
 class TlsMetrics(Collector):
