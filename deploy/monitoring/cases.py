@@ -94,6 +94,9 @@ CASES: dict[str, Case] = {
     "BasaltRunFenced": _risen("basalt_http_problems_total", "10m", "0+1x30", "7x30", "10", code="session_fenced"),
     "BasaltForcedEnd": _risen("basalt_transactions_total", "2h", "0+1x300", "5x300", "120", event="forced"),
     "BasaltRegionSnapshotOld": _one("basalt_region_snapshot_age_seconds", "5m", "360x20", "300x20", "6m 0s"),
+    "BasaltCoprocessorOld": _one(
+        "basalt_coprocessor_jar", "2h", "1x300", "1x100 _x20 1x100", "", region_server="rs1:16020", version="0.0.9", state="older"
+    ),
     "BasaltPruneHeld": _one("basalt_prune_held_writers", "7h", "2000x900", "2000x400 1000 2000x500", "2k"),
     "BasaltCertificateEnds": _one("basalt_tls_certificate_not_after_seconds", "5m", "864300x20", "1209900x20", "10d 0h 0m 0s"),
     "BasaltCertificateRefused": _risen("basalt_tls_reloads_total", "10m", "0+1x30", "3x30", "10", outcome="failed"),

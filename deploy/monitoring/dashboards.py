@@ -82,7 +82,7 @@ OVERVIEW = Dashboard("basalt-overview", "Basalt: overview", "basalt_event_loop_l
     Panel("Wait for a group commit", "Of each group's first call.", _both("basalt_group_commit_wait_seconds"), "s"),
     Panel("Reads out of memory", "Share of the reads of topics for which the tail cache had the rows.", [(_rate("basalt_tail_cache_reads_total", labels='outcome="hit"') + " / " + _rate("basalt_tail_cache_reads_total"), "{{instance}}")], "percentunit"),
     Panel("Memory of caches", "The tail cache, and messages as they were answered.", [(_now("basalt_tail_cache_bytes"), "tail {{instance}}"), (_now("basalt_answers_bytes"), "answers {{instance}}")], "bytes"),
-    Panel("Connections", "Of HTTP clients, and long polls that wait.", [(_now("basalt_connections"), "connections {{instance}}"), (_now("basalt_waiting_fetches"), "waiting {{instance}}")]),
+    Panel("Connections", "Of HTTP clients, long polls that wait, and pages that follow a topic.", [(_now("basalt_connections"), "connections {{instance}}"), (_now("basalt_waiting_fetches"), "waiting {{instance}}"), (_now("basalt_http_open_streams"), "streams {{instance}}")]),
     Panel("Process", "CPU: 1 is one core.", [(f"rate(process_cpu_seconds_total{{{HERE}}}[{RANGE}])", "CPU {{instance}}")]),
     Panel("Memory", "Resident.", [(_now("process_resident_memory_bytes"), "{{instance}}")], "bytes"),
     Panel("Disk", "Of the embedded store.", [(_now("basalt_store_bytes"), "{{kind}} {{instance}}"), (_now("basalt_store_pending_compaction_bytes"), "to compact {{instance}}"), (_now("basalt_store_disk_free_bytes"), "free {{instance}}")], "bytes"),

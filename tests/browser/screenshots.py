@@ -1,6 +1,6 @@
 """A program, `make screenshots`: pictures of pages for docs/operations/console.md, of an installation as tests have it.
 
-They are small on purpose: of each page the part from its heading on.
+They are small on purpose: of each page the part from its heading on, in few colors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.chromium import running_chromium
+from tests.browser.pictures import PICTURE_BYTES_MAX, with_few_colors
 from tests.browser.visitor import Visitor
 from tests.operator_data import fill
 from tests.system.server_process import ServerProcess
@@ -18,7 +19,6 @@ from tests.system.server_process import ServerProcess
 FOLDER = Path(__file__).parents[2] / "docs/operations/console"
 SIZE = {"width": 900, "height": 430}
 MARGIN = 12  # above the heading
-PICTURE_BYTES_MAX = 72_000  # what a page of docs loads quickly
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _pages(server: ServerProcess) -> dict[str, str]:
 def _take(visitor: Visitor, target: str, path: Path) -> None:
     visitor.go(target)
     top = visitor.page.evaluate("document.querySelector('h1').getBoundingClientRect().top") - MARGIN
-    visitor.page.screenshot(path=path, full_page=True, clip={"x": 0, "y": top, **SIZE})
+    path.write_bytes(with_few_colors(visitor.page.screenshot(full_page=True, clip={"x": 0, "y": top, **SIZE})))
     size = path.stat().st_size
     print(
         f"{path.relative_to(FOLDER.parents[2])}: {size:,} bytes{'' if size <= PICTURE_BYTES_MAX else ', which is too much'}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
+from basalt_engine.stores.hbase.regions import OWN_VERSION, version_number
 from deploy import coprocessor_jar
 from deploy.coprocessor_jar import build, is_packaged
 
@@ -59,3 +61,10 @@ def test_two_jars_of_two_versions_are_made_anew(source: Path):
     package(source)
     (coprocessor_jar.TARGET / "coprocessor-0.jar").write_text("zero")
     assert build().read_text() == "one"
+
+
+def test_the_jar_of_a_tree_has_the_version_of_its_server_for_each_warns_of_another():
+    project = ET.parse(coprocessor_jar.COPROCESSOR / "pom.xml").getroot()
+    version = project.findtext("{http://maven.apache.org/POM/4.0.0}version")
+    assert version is not None
+    assert version_number(version) == OWN_VERSION

@@ -23,11 +23,12 @@ from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
 from basalt.http.collectors import JwksMetrics, TlsMetrics
 from basalt.operations.alerts.rules import ALERTS
-from basalt.pruning.prune import PruneResult
+from basalt.pruning.prune import PruneResult, RegionServer
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
+from basalt_engine.stores.hbase.regions import OWN_VERSION
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
 from basalt_engine.table import Store
@@ -203,6 +204,11 @@ def held_writers(world: World) -> None:
     world.services.pruner.last = PruneResult(False, 0, invalid=2_000, waiting=0, pruned=(), regions=0, compactions=())
 
 
+def old_coprocessor(world: World) -> None:
+    world.step_s = 600
+    world.services.pruner.region_servers = {"rs1:16020": RegionServer(world.clock.now_ms(), {}, OWN_VERSION - 1)}
+
+
 def port(world: World) -> Handshakes:
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.not_after_ms = world.clock.now_ms() + 10 * DAY_MS
@@ -248,6 +254,7 @@ FAULTS: dict[str, Fault] = {
     "BasaltMessagesParked": Fault(parked, seconds=30),
     "BasaltRegionSnapshotOld": Fault(lambda _: None, seconds=390, has_regions=True),
     "BasaltPruneHeld": Fault(held_writers, seconds=22_200),
+    "BasaltCoprocessorOld": Fault(old_coprocessor, seconds=4_200, has_regions=True),
     "BasaltCertificateEnds": Fault(port, seconds=90),
     "BasaltCertificateRefused": Fault(refused_certificate, seconds=30),
     "BasaltPolicyStale": Fault(lambda _: None, seconds=150, settings=ASKED, is_shared=True),

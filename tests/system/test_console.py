@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode, urlsplit
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from basalt.cli.root import root as command_line
+from basalt.console.acts import digest_of
+from basalt.console.call import Answer, Call
+from basalt.console.page import Visit
+from basalt.console.pages.access import grants, quotas, roles, tokens
+from basalt.console.pages.messaging import groups, topic
 from tests.console_pages import FILLED_IN, Place, walk
 from tests.operator_data import fill, fill_access
 from tests.system.command_line import CommandLine
@@ -23,13 +32,41 @@ from tests.system.server_process import ServerProcess
 
 BOOTSTRAP = "b" * 40
 LINE = re.compile(r"<code class=\"line\" data-copy[^>]*>(.*?)</code>", re.DOTALL)
+DIGEST = re.compile(r'name="digest" value="([0-9a-f]+)"')
 OF_A_KIND = 2
+# The members by which plans of an act may differ that are the same, by the kinds of acts; of most none.
+MOVED: tuple[frozenset[str], ...] = (
+    frozenset(), grants.MOVING, roles.MOVING, quotas.MOVING, tokens.MOVING, topic.COUNTS, groups.MOVES,
+    frozenset(("skipped", "repeated", "exact", "claimsRevoked", "round")), frozenset(("unparked", "exact")), frozenset(("group",)),
+)  # fmt: skip
+TIMES = frozenset(
+    ("createdms", "expiresms", "changedms")
+)  # of what a plan would make: the present, and what counts from it
 # What each answer has of its own: the number of the request, and times that are counted back from a clock of another kind.
 MOVING = frozenset(("requestId", "seenMs", "expiresMs"))
 # Members of answers that say which thing it is: a command's answer has them, in whatever form.
 NAMES = frozenset(
     ("id", "name", "namespace", "topic", "table", "group", "session", "event", "act", "what", "state", "job")
 )
+
+
+class Plan(NamedTuple):
+    """The page of an act's first step: its status, the digest of what would be done, and the lines that make the same plan."""
+
+    status: int
+    digest: str
+    lines: list[str]
+    server_url: str
+
+    def is_told_by(self, curl: str, answer: bytes) -> bool:
+        """True where the form that follows would do what this line was answered: its digest is of the very same call and answer."""
+        words = shlex.split(curl.replace("$BASALT_TOKEN", ""))
+        method = words[words.index("-X") + 1]
+        sent = words[words.index("--data-binary") + 1] if "--data-binary" in words else ""
+        call = Call(method, words[-1].removeprefix(self.server_url), None)
+        visit = SimpleNamespace(request=SimpleNamespace(caller=SimpleNamespace(principal="token:bootstrap")))
+        told = Answer(replace(call, body=msgspec.Raw(sent.encode()) if sent else None), 200, raw=answer)
+        return self.digest in {digest_of(cast("Visit", visit), told, moving) for moving in MOVED}
 
 
 class Caller:
@@ -52,11 +89,13 @@ class Caller:
             return None
         return reply.body.decode()
 
-    def plan(self, place: Place) -> tuple[int, list[str]]:
-        """The first step of an act: its status, and the lines of the page that make the same plan."""
+    def plan(self, place: Place) -> Plan:
+        """The first step of an act."""
         headers = {"Cookie": f"basalt={self.login}", "Content-Type": "application/x-www-form-urlencoded"}
         reply = self.server.ask("POST", place.target, urlencode(FILLED_IN).encode(), headers)
-        return reply.status, [unescape(each) for each in LINE.findall(reply.body.decode())]
+        html = reply.body.decode()
+        lines = [unescape(each) for each in LINE.findall(html)]
+        return Plan(reply.status, next(iter(DIGEST.findall(html)), ""), lines, self.server.url)
 
     def panels(self, place: Place) -> dict[str, Any]:
         """The calls of a page, with their answers and the lines that make them, by the name of the panel."""
@@ -168,7 +207,9 @@ def test_every_line_for_the_command_line_answers_what_the_page_shows(
     assert ran > 10
 
 
-def test_every_line_of_a_plan_makes_the_same_plan(caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_line_of_a_plan_makes_the_plan_that_the_form_would_do(
+    caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("BASALT_URL", caller.server.url)
     monkeypatch.setenv("BASALT_TOKEN", BOOTSTRAP)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -176,18 +217,45 @@ def test_every_line_of_a_plan_makes_the_same_plan(caller: Caller, tmp_path: Path
     for place in walk(caller.page, OF_A_KIND):
         if place.form_on is None:
             continue
-        status, lines = caller.plan(place)
-        for line in lines:
+        plan = caller.plan(place)
+        assert bool(plan.digest) == (plan.status == 200), place
+        answered: Any = None
+        for line in sorted(plan.lines, key=lambda line: not line.startswith("curl")):
             assert "dryRun=true" in line or "--dry-run" in line, (place, line)
             if line.startswith("curl"):
-                answered = json.loads(shell(line, BASALT_TOKEN=BOOTSTRAP))
-                assert ("code" not in answered) == (status == 200), (place, line, answered)
+                answer = shell(line, BASALT_TOKEN=BOOTSTRAP)
+                answered = json.loads(answer)
+                assert ("code" not in answered) == (plan.status == 200), (place, line, answered)
+                assert plan.status != 200 or plan.is_told_by(line, answer.encode()), (place, line, answered)
             else:
                 words = [each for each in shell(line.replace("basalt", r"printf '%s\0'", 1)).split("\0") if each]
-                told = CliRunner().invoke(command_line, words)
-                assert (told.exit_code == 0) == (status == 200), (place, words, told.output[-500:])
+                told = CliRunner().invoke(command_line, [*words, "--output", "json"])
+                assert (told.exit_code == 0) == (plan.status == 200), (place, words, told.output[-500:])
+                if plan.status == 200:
+                    mine, its = leaves(json.loads(told.output)), leaves(answered)
+                    both = mine.keys() & its.keys() - TIMES
+                    assert both - {"dryrun"}, (place, words)
+                    assert {name: mine[name] for name in both} == {name: its[name] for name in both}, (place, words)
             ran += 1
     assert ran > 30
+
+
+def leaves(answer: Any, name: str = "") -> dict[str, list[Any]]:
+    """The values in an answer by the names that they have, as the API and the command line write these alike; in order."""
+    found: dict[str, list[Any]] = {}
+    parts = (
+        answer.items()
+        if isinstance(answer, dict)
+        else [(name, each) for each in answer]
+        if isinstance(answer, list)
+        else ()
+    )
+    for key, each in parts:
+        for inner, values in leaves(each, key).items():
+            found.setdefault(inner, []).extend(values)
+    if not isinstance(answer, dict | list) and answer is not None:
+        found[name.replace("_", "").casefold()] = [answer]
+    return found
 
 
 def names_in(answer: Any) -> Iterator[str]:

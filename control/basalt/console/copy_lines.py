@@ -86,7 +86,10 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("DELETE", "/v1/admin/grants/{grant}"): "grant remove {grant} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/roles"): "role list",
     ("GET", "/v1/admin/roles/{role}"): "role show {role}",
-    ("PUT", "/v1/admin/roles/{role}"): "role set {role} {members} [--reason {reason}] [--dry-run{dryRun:}]",
+    (
+        "PUT",
+        "/v1/admin/roles/{role}",
+    ): "role set {role} [{members}] [--no-members{members!}] [--reason {reason}] [--dry-run{dryRun:}]",
     ("DELETE", "/v1/admin/roles/{role}"): "role remove {role} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/quotas"): "quota list",
     ("GET", "/v1/admin/quotas/{subject}"): "quota show {subject.~}",
@@ -256,7 +259,9 @@ def _members(body: Any) -> Mapping[str, Any]:
             for each, name in zip(body.__struct_fields__, body.__struct_encode_fields__, strict=True)
         }
     return (
-        {name: value for name, value in body.items() if value not in (None, b"", "")} if isinstance(body, dict) else {}
+        {name: value for name, value in body.items() if value not in (None, b"", "", (), [])}
+        if isinstance(body, dict)
+        else {}
     )
 
 

@@ -15,27 +15,25 @@ from basalt.cluster import owners
 from basalt.cluster.lease import LEASE, LeaseRecord
 from basalt.errors import BasaltError, CorruptionError
 from basalt.hbase_admin.gateway import (
-    HBASE_VERSION,
-    JAR_VERSION,
-    METADATA_TIME_MS,
-    UNKNOWN,
     Reports,
     SystemRows,
-    jar_of,
     read_reports,
-    version_text,
 )
 from basalt.hbase_admin.install import Installation
 from basalt.hbase_admin.plan import FoundTable, buckets_conflict, count
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.kerberos import KerberosLogin
 from basalt_engine.stores.hbase.regions import (
+    HBASE_VERSION,
+    METADATA_TIME_MS,
     NO_SNAPSHOT,
     SNAPSHOT_KIND,
     SNAPSHOT_NAME,
+    UNTOLD,
     Region,
     RegionReport,
     RegionSnapshot,
+    version_text,
 )
 from basalt_engine.stores.hbase.tables import (
     FLUSH_INTERVAL,
@@ -392,27 +390,27 @@ def _jar(reports: Mapping[str, RegionReport]) -> CheckFinding:
     servers: dict[int, set[str]] = defaultdict(set)
     versions: dict[int, int] = {}
     for report in reports.values():
-        servers[jar_of(report)].add(report.server)
-        versions[jar_of(report)] = report.counters.get(JAR_VERSION, UNKNOWN)
+        servers[report.jar_crc32c].add(report.server)
+        versions[report.jar_crc32c] = report.jar_version
     if len(servers) > 1:
         told = "; ".join(f"{_jar_text(jar, versions[jar])} on {some(names)}" for jar, names in sorted(servers.items()))
         hint = "region servers keep a loaded jar under its path: put it there under a new name, then " + _UPGRADE
         return error("jar", f"region servers run different jars: {told}", hint)
-    if UNKNOWN in servers:
+    if UNTOLD in servers:
         return ok("jar", "on the class path of region servers, which do not tell its checksum")
     [(jar, version)] = versions.items()
     return ok("jar", f"{_jar_text(jar, version)} on every region server")
 
 
 def _jar_text(jar: int, version: int) -> str:
-    return f"version {version_text(version)}, " + ("no checksum" if jar == UNKNOWN else f"CRC-32C {jar:08x}")
+    return f"version {version_text(version)}, " + ("no checksum" if jar == UNTOLD else f"CRC-32C {jar:08x}")
 
 
 def _hbase_version(reports: Mapping[str, RegionReport]) -> CheckFinding:
     # No Thrift call tells a version, so this is the region servers' own word.
-    found = {report.counters.get(HBASE_VERSION, UNKNOWN) for report in reports.values()}
+    found = {report.counters.get(HBASE_VERSION, UNTOLD) for report in reports.values()}
     told = some(version_text(number) for number in found)
-    if UNKNOWN in found:
+    if UNTOLD in found:
         return warning("HBase", f"region servers do not tell their version ({told})", _UPGRADE)
     if min(found) < HBASE_VERSION_MIN:
         return error("HBase", told, f"Basalt needs {version_text(HBASE_VERSION_MIN)} or later")
@@ -466,7 +464,7 @@ def _metadata_seen(reports: Mapping[str, RegionReport]) -> CheckFinding:
     silent = {report.server for report in reports.values() if METADATA_TIME_MS not in report.counters}
     if silent:
         return warning(name, f"not told by the coprocessor of {some(silent)}", _UPGRADE)
-    never = {report.server for report in reports.values() if report.counters[METADATA_TIME_MS] == UNKNOWN}
+    never = {report.server for report in reports.values() if report.counters[METADATA_TIME_MS] == UNTOLD}
     if never:
         return error(name, f"never read by {some(never)}; nothing expires there", hint)
     ages = {report.server: report.report_ms - report.counters[METADATA_TIME_MS] for report in reports.values()}

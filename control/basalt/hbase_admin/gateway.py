@@ -29,13 +29,6 @@ _HINTS = {
 _SANITY_CHECK = "hbase.table.sanity.checks"
 _COLUMN = FAMILY.encode() + b":" + VALUE
 
-# Counters of a report that say what runs there; -1 where the region server cannot tell. docs/formats/region-report.md
-JAR_CRC32C = "jar.crc32c"
-JAR_VERSION = "jar.version"
-HBASE_VERSION = "hbase.version"
-METADATA_TIME_MS = "metadata.time_ms"
-UNKNOWN = -1
-
 T = TypeVar("T")
 
 
@@ -144,15 +137,3 @@ def read_reports(rows: SystemRows) -> Reports:
         except CorruptionError:
             damaged.append(name)
     return Reports(reports, tuple(damaged))
-
-
-def jar_of(report: RegionReport) -> int:
-    """Checksum of the jar that the region runs."""
-    return report.counters.get(JAR_CRC32C, UNKNOWN)
-
-
-def version_text(number: int) -> str:
-    """A version that a counter holds as one number: 2_006_001 is 2.6.1."""
-    if number < 0:
-        return "unknown"
-    return f"{number // 1_000_000}.{number // 1_000 % 1_000}.{number % 1_000}"

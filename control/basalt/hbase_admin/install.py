@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from basalt.cluster.lease import LEASE
 from basalt.errors import ConflictError
-from basalt.hbase_admin.gateway import SystemRows, jar_of, read_reports
+from basalt.hbase_admin.gateway import SystemRows, read_reports
 from basalt.hbase_admin.plan import FoundTable, TableChange, Wanted, buckets_conflict, plan
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.tables import (
@@ -137,7 +137,7 @@ class Installation:
         while True:
             now = read_reports(self._system).by_region
             fresh = [now[name] for name in regions if name in now and now[name].report_ms != before.get(name)]
-            progress = UpgradeProgress(len(regions), len(fresh), frozenset(jar_of(report) for report in fresh))
+            progress = UpgradeProgress(len(regions), len(fresh), frozenset(report.jar_crc32c for report in fresh))
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if progress.complete or left_ms <= 0:
                 return progress

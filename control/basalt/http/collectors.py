@@ -26,7 +26,7 @@ from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
 from basalt.access.refusals import Refusals
 from basalt.cluster.leader import Leadership
-from basalt.http.asgi.connections import Connections
+from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
 from basalt.operations.scheduler import Scheduler
@@ -35,6 +35,7 @@ from basalt.runtime.group_commit import SIZES
 from basalt.runtime.loop_lag import LoopLag
 from basalt.transactions.manager import TransactionManager
 from basalt_engine.clock import Clock
+from basalt_engine.stores.hbase.regions import jar_state, version_text
 
 if TYPE_CHECKING:
     from basalt.access.proofs.jwks import Jwks
@@ -59,6 +60,17 @@ class ConnectionMetrics(Collector):
             "limit",
             self._connections.refused,
         )
+
+
+class StreamMetrics(Collector):
+    """The series of answers that go on for as long as somebody looks. A standby has none."""
+
+    def __init__(self, streams: OpenStreams) -> None:
+        self._streams = streams
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        yield gauge("basalt_http_open_streams", "Answers that go on for as long as somebody looks", len(self._streams))
 
 
 class TlsMetrics(Collector):
@@ -304,12 +316,15 @@ class RegionServerMetrics(Collector):
         counts = CounterMetricFamily("basalt_coprocessor_counts", text, labels=("region_server", "count"))
         text = "Age of the oldest report of a region that the server has"
         ages = GaugeMetricFamily("basalt_region_report_age_seconds", text, labels=("region_server",))
+        text = "Always 1: the oldest coprocessor at a region server, and how its version compares with this server's"
+        jars = GaugeMetricFamily("basalt_coprocessor_jar", text, labels=("region_server", "version", "state"))
         now_ms = self._clock.now_ms()
         for name, server in self._pruner.region_servers.items():
             ages.add_metric((name,), max(now_ms - server.oldest_report_ms, 0) / 1_000)
             for count, value in server.counts.items():
                 counts.add_metric((name, count), value)
-        yield from (counts, ages)
+            jars.add_metric((name, version_text(server.jar_version), jar_state(server.jar_version)), 1)
+        yield from (counts, ages, jars)
 
 
 def process_collectors() -> CollectorRegistry:

@@ -40,6 +40,7 @@ from basalt.http.collectors import (
     LeaderMetrics,
     LoopMetrics,
     RegionServerMetrics,
+    StreamMetrics,
     WriterMetrics,
     counter,
     counters,
@@ -231,6 +232,7 @@ class Metrics:
         others: list[Collector] = [
             *services.collectors,
             ConnectionMetrics(services.connections),
+            StreamMetrics(services.streams),
             WriterMetrics(services.transactions.manager, services.topics.tails),
             JobMetrics(services.scheduler),
             LoopMetrics(services.loop_lag),

@@ -90,10 +90,10 @@ class Sampler:
         if self._looking is not None:
             self._looking.cancel()
 
-    def sample(self, now_ms: int, monotonic_ms: float, lag_s: float = 0.0) -> None:
-        """Take one look, but for groups: `look_at_groups`. `lag_s`: how late it comes."""
+    def sample(self, now_ms: int, monotonic_ms: float) -> None:
+        """Take one look, but for groups: `look_at_groups`."""
         self._series.observe(
-            Observation(now_ms, monotonic_ms, self._counters(), self._durations(), self._gauges(now_ms, lag_s))
+            Observation(now_ms, monotonic_ms, self._counters(), self._durations(), self._gauges(now_ms))
         )
 
     async def look_at_groups(self, now_ms: int) -> None:
@@ -126,15 +126,14 @@ class Sampler:
         if rest_s < INTERVAL_S / 10:  # it would be the second that was looked at just now
             rest_s += INTERVAL_S
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + rest_s
-        self._timer = loop.call_at(due_s, self._tick, due_s)
+        self._timer = loop.call_later(rest_s, self._tick)
 
-    def _tick(self, due_s: float) -> None:
+    def _tick(self) -> None:
         self._plan()
         clock = self._services.clock
         try:
             now_ms = clock.now_ms()
-            self.sample(now_ms, clock.monotonic_ms(), max(0.0, asyncio.get_running_loop().time() - due_s))
+            self.sample(now_ms, clock.monotonic_ms())
         except (
             Exception
         ):  # a chart must not end what it shows; a bug is told each time, for there is no other trace of it
@@ -200,11 +199,11 @@ class Sampler:
             self._calls_known = len(everything)
         return self._calls
 
-    def _gauges(self, now_ms: int, lag_s: float) -> dict[str, float]:
+    def _gauges(self, now_ms: int) -> dict[str, float]:
         services = self._services
         pruned = services.pruner.last
         found: dict[str, float] = {
-            "loop_lag_s": lag_s,
+            "loop_lag_s": services.loop_lag.second_max_s,
             "waiting_fetches": services.topics.memory.waiting,
             "connections": services.connections.total,
             "producers": services.producers.known,

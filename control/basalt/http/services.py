@@ -153,7 +153,7 @@ class Services:
         gateways = (hbase.thrift2, hbase.thrift) if self.store.kind == "hbase" else ()
         return StoreInfo(
             self.store.kind, self.store.atomic, self.instance, self.started_ms, tuple(tables), facts.buckets,
-            tuple(filter(None, gateways)),
+            tuple(filter(None, gateways)), self.prune_reports.region_servers,
         )  # fmt: skip
 
     async def change_settings(self, asked: Mapping[str, object], by: By, *, dry_run: bool) -> ChangedSettings:

@@ -30,7 +30,15 @@ from basalt.pruning.rule import (
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.snapshot import POINTERS_PER_MS
-from basalt_engine.stores.hbase.regions import UNKNOWN_ORIGIN, Region, RegionReport, RegionSnapshot
+from basalt_engine.stores.hbase.regions import (
+    UNKNOWN_ORIGIN,
+    UNTOLD,
+    Region,
+    RegionReport,
+    RegionSnapshot,
+    jar_state,
+    version_text,
+)
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -175,6 +183,19 @@ class PruneReports:
         published = await publisher.publish()
         assert published is not None, "only an unchanged one is left out"
         return _published(published)
+
+    @property
+    def region_servers(self) -> tuple[bodies.RegionServerInfo, ...]:
+        """The region servers as the last survey found them; none where nobody has made one, and on a store without regions."""
+        return tuple(
+            bodies.RegionServerInfo(
+                name,
+                server.oldest_report_ms,
+                None if server.jar_version == UNTOLD else version_text(server.jar_version),
+                jar_state(server.jar_version),
+            )
+            for name, server in sorted(self._pruner.region_servers.items())
+        )
 
     @property
     def published(self) -> bodies.PublishedSnapshot | None:
@@ -326,6 +347,7 @@ def _region(regions: Certificates, holding: HoldingRegion, pointers: Sequence[in
     region = holding.region
     report: RegionReport | None = regions.reports.get(region.id)
     fault = fault_of(region, report, regions.terms)
+    jar = UNTOLD if report is None else report.jar_version
     return bodies.RegionInfo(
         id=region.id,
         table=region.table,
@@ -339,6 +361,8 @@ def _region(regions: Certificates, holding: HoldingRegion, pointers: Sequence[in
         held_back=holding.writers,
         oldest_held=None if holding.first is None else pointers[holding.first],
         idle=None if fault is None else f"{fault.cause.value}: {fault.detail}",
+        coprocessor=None if jar == UNTOLD else version_text(jar),
+        coprocessor_state=jar_state(jar),
     )
 
 

@@ -278,10 +278,14 @@ class Pruner:
 
 
 class RegionServer(NamedTuple):
-    """A region server by the reports of its regions: the time of the oldest, and what its coprocessors have counted since it started."""
+    """A region server by the reports of its regions: the time of the oldest, and what its coprocessors have counted since it started.
+
+    `jar_version` is the lowest of the jars that its regions run: an upgrade reaches one table after the other.
+    """
 
     oldest_report_ms: int
     counts: Mapping[str, int]
+    jar_version: int
 
 
 class Survey(NamedTuple):
@@ -322,11 +326,15 @@ def region_servers(regions: Sequence[Region], reports: Mapping[str, RegionReport
         if report is None or report.server != region.server:  # of a server that has the region no more
             continue
         host_and_port = ":".join(region.server.split(",")[:2])
-        before = found.get(host_and_port, RegionServer(report.report_ms, {}))
+        before = found.get(host_and_port, RegionServer(report.report_ms, {}, report.jar_version))
         counts = {
             name: max(count, before.counts.get(name, 0)) for name, count in report.counters.items() if "." not in name
         }
-        found[host_and_port] = RegionServer(min(before.oldest_report_ms, report.report_ms), {**before.counts, **counts})
+        found[host_and_port] = RegionServer(
+            min(before.oldest_report_ms, report.report_ms),
+            {**before.counts, **counts},
+            min(before.jar_version, report.jar_version),
+        )
     return found
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 
 from basalt_engine.clock import Clock, Durations
 
 EVERY_MS = 250  # four looks a second: together some 0.01 % of a core
+LOOKS_A_SECOND = 1_000 // EVERY_MS + 1  # as many as there can be between two looks at the figures of the server
 LOOKS_KEPT = 240  # a minute's, of which the worst is shown: a scraper that comes every 15 s misses none
 
 
@@ -34,6 +36,11 @@ class LoopLag:
     def max_s(self) -> float:
         """The worst lag of the last minute."""
         return max(self._recent, default=0.0)
+
+    @property
+    def second_max_s(self) -> float:
+        """The worst lag of the last second."""
+        return max(islice(reversed(self._recent), LOOKS_A_SECOND), default=0.0)
 
     @property
     def last_s(self) -> float:

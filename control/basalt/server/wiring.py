@@ -176,6 +176,7 @@ class RunningServices(services.Services):
                 await self.markers.save(everything=True)
                 await self.topic_stats.save(everything=True)
                 await self.producers.save(everything=True)
+                self.series.finish()
                 await save_series(self.series_days, StoreCalls(self.store), self.clock.now_ms())
         await self._stop_writing()
         self.store.close()

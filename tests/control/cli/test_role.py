@@ -46,3 +46,13 @@ def test_what_is_no_member_is_told(root):
     ran = root("role", "set", "billing", "role:other")
     assert (ran.code, "no kind of principal or group" in ran.err) == (1, True)
     assert root("role", "set", "billing").code == 2
+
+
+def test_a_role_is_emptied_by_a_word_of_its_own_and_not_by_a_variable_that_is_empty(root):
+    root("role", "set", "billing", "token:invoices")
+    assert root("role", "set", "billing").code == 2
+    assert root("role", "set", "billing", "token:invoices", "--no-members").code == 2
+    assert "token:invoices" in root("role", "show", "billing").out
+    ran = root("role", "set", "billing", "--no-members")
+    assert (ran.code, ran.out) == (0, "set role billing: 0 members (-token:invoices)\n")
+    assert json.loads(root("role", "show", "billing", "-o", "json").out)["members"] == []

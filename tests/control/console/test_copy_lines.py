@@ -134,6 +134,8 @@ def test_the_members_of_a_body_are_words_of_the_line():
     assert grant == "basalt grant add token:a read,write 'topic:shop:*'"
     role = command_of("PUT", "/v1/admin/roles/{role}", {"role": "b"}, {}, RoleRequest(("token:a", "jwt-group:b c")))
     assert role == "basalt role set b token:a 'jwt-group:b c'"
+    emptied = command_of("PUT", "/v1/admin/roles/{role}", {"role": "b"}, {}, RoleRequest(()))
+    assert emptied == "basalt role set b --no-members"
     rule = QuotaRule(requests_per_s=5, topics="off")
     quota = command_of("PUT", "/v1/admin/quotas/{subject}", {"subject": "krb:a~1b~0"}, {"dryRun": "true"}, rule)
     assert quota == "basalt quota set 'krb:a/b~' --requests-per-s 5 --topics off --dry-run"

@@ -252,8 +252,10 @@ def test_a_client_that_goes_leaves_no_wait_no_task_and_no_place_behind(client, r
         before = asyncio.all_tasks()
         async with following(client) as stream:
             await stream.until(lambda: waiting(client) == 1)
+            assert "basalt_http_open_streams 1.0" in (await client.ask("GET", "/metrics")).body.decode()
         await asyncio.sleep(0)
         assert (waiting(client), len(client.services.streams)) == (0, 0)
+        assert "basalt_http_open_streams 0.0" in (await client.ask("GET", "/metrics")).body.decode()
         assert asyncio.all_tasks() == before
 
     run(story)

@@ -6,6 +6,7 @@ from typing import Any
 
 from basalt.console.pages import regions
 from basalt.console.pages.regions import PAGE_ROWS, SKIPPED_MAX
+from basalt_engine.stores.hbase.regions import JAR_VERSION, OWN_VERSION, UNTOLD, version_text
 from tests.control.console.conftest import Api, Browser, Page, failed_writer, outlive
 from tests.control.pruning.conftest import file, region
 
@@ -38,7 +39,7 @@ def test_regions_are_listed_with_what_they_hold_back_and_summed_up_by_server(clu
     browser, cluster, writer = held(clustered)
     cluster.listed.append(region("cell", "c2", server="rs2,16020,1"))
     page = browser.page(LIST)
-    assert "rs1,16020,1 4 0 0 ms ago none 2" in page.text
+    assert "rs1,16020,1 4 0 0 ms ago none 2 version not told" in page.text
     assert "rs2,16020,1 1 1 \u2013 none 0" in page.text
     assert "5 of 5 shown." in page.text
     assert {f"{LIST}/m1", f"{LIST}/c2", f"/console/prune/{writer}"} <= set(page.links)
@@ -75,6 +76,36 @@ def test_a_region_is_shown_with_its_files_and_what_each_may_hold(clustered):
     assert "kept 7" in page.text
     assert "basalt prune info m1" in page.text
     assert browser.page(f"{LIST}/gone").status == 404
+
+
+def test_a_coprocessor_of_another_version_than_the_server_is_told_of_its_regions_its_server_and_on_the_page_of_the_cluster(
+    clustered,
+):
+    client, cluster = clustered
+    browser, now_ms = Browser(client), client.clock.now_ms()
+    versions = {"m1": OWN_VERSION, "m2": OWN_VERSION - 1, "p1": OWN_VERSION + 1, "c1": UNTOLD}
+    for name, version in versions.items():
+        cluster.report(now_ms, of=name, counters={JAR_VERSION: version})
+    older = f"{version_text(OWN_VERSION - 1)}, older than this server"
+    page = browser.page(LIST)
+    for told in (older, f"{version_text(OWN_VERSION + 1)}, newer than this server", "version not told"):
+        assert told in page.text
+    assert f"Coprocessor {version_text(OWN_VERSION)} Oldest" in browser.page(f"{LIST}/m1").text
+    assert f"Coprocessor {older}" in browser.page(f"{LIST}/m2").text
+    cluster.report(now_ms, of="c1", counters={JAR_VERSION: OWN_VERSION})
+    browser.page(LIST)
+    assert f"rs1:16020 {older} 0 ms ago" in browser.page("/console/cluster?panel=store").text
+    (server,) = Api(client)("GET", "/v1/admin/store")["regionServers"]
+    assert (server["coprocessor"], server["coprocessorState"]) == (version_text(OWN_VERSION - 1), "older")
+    (metric,) = [
+        line
+        for line in client.call("GET", "/metrics").body.decode().splitlines()
+        if line.startswith("basalt_coprocessor_jar{")
+    ]
+    assert (
+        metric
+        == f'basalt_coprocessor_jar{{region_server="rs1:16020",state="older",version="{version_text(OWN_VERSION - 1)}"}} 1.0'
+    )
 
 
 def test_a_region_is_compacted_behind_a_plan_that_tells_its_size(clustered):

@@ -24,6 +24,15 @@ def test_members_come_and_go_and_the_plan_says_what_that_means(signed_in, root):
     assert root("GET", "/v1/admin/roles/billing")["members"] == ["token:b", "token:c"]
 
 
+def test_a_role_without_members_stays_with_what_is_granted_to_it_and_the_line_of_its_plan_says_so(signed_in, root):
+    ada = signed_in("ada", *GIVES)
+    root("PUT", "/v1/admin/roles/billing", {"members": ["token:b"]})
+    planned = plan(ada, f"{PATH}/set", {"name": "billing", "members": " \r\n"})
+    assert "basalt role set billing --no-members" in planned.text
+    assert Page(ada.post(f"{PATH}/set", {**planned.fields, "reason": "review"})).status == 200
+    assert root("GET", "/v1/admin/roles/billing")["members"] == []
+
+
 def test_a_role_is_removed_with_its_name_typed(signed_in, root):
     ada = signed_in("ada", *GIVES)
     root("PUT", "/v1/admin/roles/billing", {"members": ["token:b"]})

@@ -234,6 +234,14 @@ def replace_transactions(services, transactions):
     return Others()
 
 
+def test_the_lag_of_the_event_loop_is_the_one_that_is_measured_for_all_who_ask(client, watch):
+    lag = client.services.loop_lag
+    lag.look(lag._due_ms + 700.0)
+    lag.look(lag._due_ms)
+    watch.look()
+    assert watch.now("loop_lag_s") == pytest.approx(0.7)
+
+
 def test_it_looks_in_the_middle_of_each_second_and_stops_when_it_is_told(client):
     sampler, looks = client.app.sampler, []
 
@@ -257,7 +265,7 @@ def test_a_look_that_fails_is_told_and_the_next_one_is_taken(client, monkeypatch
     async def main() -> None:
         sampler = client.app.sampler
         monkeypatch.setattr(sampler, "sample", broken)
-        sampler._tick(0.0)
+        sampler._tick()
         assert sampler._timer is not None
         sampler.stop()
 

@@ -124,8 +124,11 @@ def test_a_server_that_stops_keeps_them(connect, settings):
     for _ in range(70):
         client.clock.advance(1_000)
         client.app.sampler.sample(client.clock.now_ms(), client.clock.monotonic_ms())
-    written = []
+    kept = []
     write = client.services.series_days.write
-    client.services.series_days.write = lambda days: written.append(len(days)) or write(days)
+    client.services.series_days.write = lambda days: kept.extend(days) or write(days)
     client.run(client.services.close())
-    assert written == [1]
+    ((number, day),) = kept
+    last = number * 1_440 + day.first + len(day.columns["groups"]) - 1
+    assert last == client.clock.now_ms() // 60_000  # the minute that was going on, as far as it came
+    assert day.columns["groups"][-1] == 0

@@ -284,7 +284,35 @@ def test_an_unknown_name_is_told_with_the_nearest_one():
         page_of(Series(TABLE), ["lag_seconds:shop:orders/gone"], None, None, None, AT_MS)
 
 
+def test_a_server_that_stops_keeps_the_minute_that_goes_on_as_far_as_it_came():
+    series = Series(TABLE)
+    for second in range(90):  # the first minute ends with second 59
+        series.observe(seen(second, calls=2.0 * second, gauge=second))
+    ring, _ = series.minutes
+    over = ring.newest
+    series.finish()
+    assert (over, ring.newest) == (AT_MS // 60_000, AT_MS // 60_000 + 1)
+    assert known(ring.read("calls_per_s", ring.newest, ring.newest)) == [pytest.approx(2.0)]
+    assert known(ring.read("most", ring.newest, ring.newest)) == [89]
+    assert known(ring.read("most", over, over)) == [59]
+
+
+def test_a_server_that_stops_before_it_has_looked_at_itself_keeps_nothing():
+    series = Series(TABLE)
+    series.finish()
+    assert [ring.newest for ring in series.minutes] == [None, None]
+
+
 # Groups.
+
+
+def test_the_lag_of_a_group_in_the_minute_in_which_a_server_stops_is_kept():
+    series, group = Series(TABLE), "shop:orders/billing"
+    for second in (0, 30, 61):
+        series.observe_groups(AT_MS + second * 1_000, {group: (second, 1)}, [group])
+    series.finish()
+    _, ring = series.minutes
+    assert known(ring.read(f"lag_messages:{group}", ring.newest - 1, ring.newest)) == [30, 61]
 
 
 def test_the_lag_of_a_group_is_kept_by_second_and_minute():

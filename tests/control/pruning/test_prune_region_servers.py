@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt.pruning.prune import RegionServer, region_servers
-from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, Region, RegionReport
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, UNTOLD, Region, RegionReport
 
 ONE, TWO = "rs1,16020,77", "rs2,16020,78"
 
@@ -24,8 +24,8 @@ def test_each_report_has_the_counts_of_its_whole_server_and_the_newest_are_the_h
     }
     regions = [region("a", ONE), region("b", ONE), region("c", TWO)]
     assert region_servers(regions, reports) == {
-        "rs1:16020": RegionServer(100, {"rowsKept": 7, "refreshes": 9}),
-        "rs2:16020": RegionServer(300, {"rowsKept": 1}),
+        "rs1:16020": RegionServer(100, {"rowsKept": 7, "refreshes": 9}, UNTOLD),
+        "rs2:16020": RegionServer(300, {"rowsKept": 1}, UNTOLD),
     }
 
 
@@ -35,4 +35,13 @@ def test_a_report_of_a_server_that_has_the_region_no_more_tells_nothing():
 
 def test_what_is_no_count_is_left_out():
     told = report(ONE, 100)._replace(counters={"rowsKept": 1, "jar.version": 3, "refresh.failures": 2})
-    assert region_servers([region("a", ONE)], {"a": told}) == {"rs1:16020": RegionServer(100, {"rowsKept": 1})}
+    assert region_servers([region("a", ONE)], {"a": told}) == {"rs1:16020": RegionServer(100, {"rowsKept": 1}, 3)}
+
+
+def test_a_server_whose_tables_are_upgraded_one_after_the_other_still_runs_the_oldest_jar():
+    reports = {
+        name: report(ONE, 100)._replace(counters={"jar.version": jar})
+        for name, jar in {"a": 2_000, "b": 1_000, "c": 3_000}.items()
+    }
+    found = region_servers([region(name, ONE) for name in reports], reports)
+    assert found["rs1:16020"].jar_version == 1_000

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from basalt.runtime.loop_lag import EVERY_MS, LOOKS_KEPT, LoopLag
+from basalt.runtime.loop_lag import EVERY_MS, LOOKS_A_SECOND, LOOKS_KEPT, LoopLag
 from basalt_engine.clock import ManualClock, SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +39,18 @@ async def test_the_worst_is_forgotten_after_a_minute():
         assert lag.max_s == 0.9
         lag.look(EVERY_MS)
     assert lag.max_s == 0.0
+    lag.stop()
+
+
+async def test_the_worst_of_a_second_is_forgotten_after_the_looks_of_one():
+    lag = LoopLag(ManualClock())
+    assert lag.second_max_s == 0.0
+    lag.start()
+    lag.look(EVERY_MS + 900.0)
+    for _ in range(LOOKS_A_SECOND):
+        assert lag.second_max_s == 0.9
+        lag.look(EVERY_MS)
+    assert (lag.second_max_s, lag.max_s) == (0.0, 0.9)
     lag.stop()
 
 

@@ -4,7 +4,7 @@ and the document that tells an error.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -164,8 +164,23 @@ class PruneStatus(Struct, frozen=True, rename="camel"):
     last_run: PruneRun | None
 
 
+JarState: TypeAlias = Literal["current", "older", "newer", "untold"]  # a coprocessor beside the server that answers
+
+
+class RegionServerInfo(Struct, frozen=True, rename="camel"):
+    """A region server as the last prune run or look at regions found it; its coprocessor is the oldest that its regions run."""
+
+    name: str
+    oldest_report_ms: int
+    coprocessor: str | None
+    coprocessor_state: JarState
+
+
 class RegionInfo(Struct, frozen=True, rename="camel"):
-    """A region. `held_back`: writers whose lifetime is over; `idle`: why its report vouches for nothing."""
+    """A region. `held_back`: writers whose lifetime is over; `idle`: why its report vouches for nothing.
+
+    `coprocessor`: the version that runs it, null where that is not told.
+    """
 
     id: str
     table: str
@@ -179,6 +194,8 @@ class RegionInfo(Struct, frozen=True, rename="camel"):
     held_back: int
     oldest_held: int | None
     idle: str | None
+    coprocessor: str | None
+    coprocessor_state: JarState
 
 
 class RegionFile(Struct, frozen=True, rename="camel"):
@@ -343,7 +360,7 @@ class StoreTable(Struct, frozen=True):
 class StoreInfo(Struct, frozen=True, rename="camel"):
     """The store, and the installation that it belongs to. `gateways`: where this server gets to it, for one on other machines.
 
-    The rows of topics and tables are spread over `buckets`.
+    The rows of topics and tables are spread over `buckets`. `region_servers`: those of HBase, once a prune run has read their reports.
     """
 
     kind: str
@@ -353,6 +370,7 @@ class StoreInfo(Struct, frozen=True, rename="camel"):
     tables: tuple[StoreTable, ...]
     buckets: int
     gateways: tuple[str, ...]
+    region_servers: tuple[RegionServerInfo, ...]
 
 
 class ClusterInfo(Struct, frozen=True, rename="camel"):

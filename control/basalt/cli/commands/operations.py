@@ -213,9 +213,10 @@ _STATUS = columns(
 _CAUSES = columns("writers cause freed_by")
 _HOLDS = columns("write_pointer began_ms cause table region detail freed_by")
 _REGIONS = columns(
-    "id table server report_ms oldest_edit_ms files unknown_files held_back oldest_held idle",
+    "id table server report_ms oldest_edit_ms files unknown_files held_back oldest_held coprocessor coprocessor_state idle",
     report_ms="reported",
     oldest_edit_ms="oldest unflushed",
+    coprocessor_state="beside the server",
     unknown_files="of unknown origin",
 )
 _FILES = columns("name decided newest bytes modified_ms held_back", bytes="size")

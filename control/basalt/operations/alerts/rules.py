@@ -180,6 +180,11 @@ _PRUNING = (
         "{value} failed writers could not be forgotten, though their lifetime is over", "count",
         Condition(Series("basalt_prune_held_writers"), 1_000),
     ),
+    Alert(
+        "BasaltCoprocessorOld", "warning", HOUR_S,
+        "{region_server} runs version {version} of the coprocessor, which is older than this server", "count",
+        Condition(Series("basalt_coprocessor_jar", {"state": "older"}), 0),
+    ),
 )  # fmt: skip
 
 _ACCESS = (

@@ -10,6 +10,7 @@ A slot in which nothing was seen, because the server was down, or its event loop
 from __future__ import annotations
 
 import difflib
+import itertools
 from array import array
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
@@ -207,11 +208,20 @@ class Series:
         slot = at_ms // minute.step_ms
         before = None if second.newest is None else second.newest * SECOND.step_ms // minute.step_ms
         if before is not None and before != slot:
-            minute.put(before, _of_finer(second, minute.step_ms, before, dict.fromkeys(second.names, "most")))
+            self._make_minute_of_groups(before)
         values = dict[str, float]()
         for group, lag in lags.items():
             values.update(zip(_names_of(group), lag, strict=True))
         second.put(at_ms // SECOND.step_ms, values)
+
+    def finish(self) -> None:
+        """Keep the slots that go on as far as they came, for the server stops. Where it goes on within one, the later part takes the place."""
+        second, minute = self.group_rings
+        if self._last is not None:
+            for finer, ring in itertools.pairwise(self.rings):  # the finer ones first, of which the coarser are made
+                self._make(ring, finer, self._bases[ring.step_ms], self._last)
+        if second.newest is not None:
+            self._make_minute_of_groups(second.newest * SECOND.step_ms // minute.step_ms)
 
     def known(self) -> list[Figure]:
         """Every figure that can be asked for."""
@@ -260,10 +270,18 @@ class Series:
             base = self._bases.setdefault(ring.step_ms, seen)
             if last is None or last.at_ms // ring.step_ms == seen.at_ms // ring.step_ms:
                 continue
-            slot = last.at_ms // ring.step_ms
-            hows = {name: each.how for name, each in self.figures.items() if each.how in ("mean", "most", "least")}
-            ring.put(slot, {**self._counted(base, last), **_of_finer(finer, ring.step_ms, slot, hows)})
+            self._make(ring, finer, base, last)
             self._bases[ring.step_ms] = last
+
+    def _make(self, ring: Ring, finer: Ring, base: Observation, last: Observation) -> None:
+        """Write the slot in which the last look was: its counts since what was seen before it began, its gauges of the finer ring."""
+        slot = last.at_ms // ring.step_ms
+        hows = {name: each.how for name, each in self.figures.items() if each.how in ("mean", "most", "least")}
+        ring.put(slot, {**self._counted(base, last), **_of_finer(finer, ring.step_ms, slot, hows)})
+
+    def _make_minute_of_groups(self, slot: int) -> None:
+        second, minute = self.group_rings
+        minute.put(slot, _of_finer(second, minute.step_ms, slot, dict.fromkeys(second.names, "most")))
 
     def _counted(self, before: Observation | None, seen: Observation) -> dict[str, float]:
         if before is None or seen.monotonic_ms <= before.monotonic_ms:

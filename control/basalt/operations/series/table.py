@@ -77,7 +77,13 @@ _GAUGES = (
     Figure("disk_free_bytes", BYTES, "least", "disk_free_bytes", "Free space on the disk of the data directory"),
     Figure("cpu_percent", PART, "rate", "cpu_percent", "Processor time of the server: 100 is one core"),
     Figure("memory_bytes", BYTES, "most", "memory_bytes", "Memory of the server that is in use"),
-    Figure("loop_lag_s", SECONDS, "most", "loop_lag_s", "How late the event loop came to look at these figures"),
+    Figure(
+        "loop_lag_s",
+        SECONDS,
+        "most",
+        "loop_lag_s",
+        "By how much timers of the event loop were late: the worst of four a second",
+    ),
 )
 
 FIGURES = (*_rates(), *_latencies(), *_GAUGES)

@@ -10,10 +10,12 @@ misread would drop the wrong ones.
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
+from basalt_engine import __version__
 from basalt_engine.errors import CorruptionError
 from basalt_engine.varints import decode_rising, encode_rising
 
@@ -24,6 +26,17 @@ FORMAT = 1  # of both
 EMPTY_MEMSTORE = -1
 NO_SNAPSHOT = -1
 UNKNOWN_ORIGIN = -1
+
+# Counters of a report that say what runs there; UNTOLD where the region server cannot tell.
+JAR_CRC32C = "jar.crc32c"
+JAR_VERSION = "jar.version"
+HBASE_VERSION = "hbase.version"
+METADATA_TIME_MS = "metadata.time_ms"
+UNTOLD = -1
+
+JarState: TypeAlias = Literal["current", "older", "newer", "untold"]  # a coprocessor's jar beside this program
+_VERSION_PARTS, _PART_SIZE = 3, 1_000
+_VERSION_PART = re.compile("[0-9]{1,3}")
 _NUMBER = struct.Struct(">q")
 _SNAPSHOT_HEAD = struct.Struct(">B8q")
 
@@ -86,6 +99,16 @@ class RegionReport(NamedTuple):
         reader.refuse(_report_fault(report, len(counters)))
         return report
 
+    @property
+    def jar_crc32c(self) -> int:
+        """Checksum of the jar that the region runs."""
+        return self.counters.get(JAR_CRC32C, UNTOLD)
+
+    @property
+    def jar_version(self) -> int:
+        """Version of the jar that the region runs, as a number."""
+        return self.counters.get(JAR_VERSION, UNTOLD)
+
 
 class RegionSnapshot(NamedTuple):
     """The writers that have failed and those that are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
@@ -135,6 +158,34 @@ class RegionSnapshot(NamedTuple):
         reader.end()
         reader.refuse(_snapshot_fault(snapshot))
         return snapshot
+
+
+def version_number(text: str) -> int:
+    """A version as one number, as counters hold it: 2.6.1-hadoop3 is 2_006_001. `UNTOLD` when it has another form."""
+    parts = text.split("-", 1)[0].split(".")[:_VERSION_PARTS]
+    number = 0
+    for part in (*parts, *["0"] * (_VERSION_PARTS - len(parts))):
+        if not _VERSION_PART.fullmatch(part):
+            return UNTOLD
+        number = number * _PART_SIZE + int(part)
+    return number
+
+
+def version_text(number: int) -> str:
+    """A version that a counter holds as one number: 2_006_001 is 2.6.1."""
+    if number < 0:
+        return "unknown"
+    return f"{number // 1_000_000}.{number // 1_000 % 1_000}.{number % 1_000}"
+
+
+OWN_VERSION = version_number(__version__)
+
+
+def jar_state(version: int, own: int = OWN_VERSION) -> JarState:
+    """Compare a coprocessor of this version with the server that uses it."""
+    if version < 0:
+        return "untold"
+    return "current" if version == own else "older" if version < own else "newer"
 
 
 class _Reader:

@@ -10,6 +10,7 @@ from basalt.operations.alerts.rules import ALERTS, DAY_S, WORDS_OF_VALUE, Alert,
 # Labels that an alert's series have beside those of every target: the words that its text may use.
 GROUP = {"namespace", "topic", "group"}
 LABELS = {
+    "BasaltCoprocessorOld": {"region_server", "version"},
     "BasaltGroupLags": GROUP,
     "BasaltMessagesParked": GROUP,
     "BasaltJobFails": {"name"},

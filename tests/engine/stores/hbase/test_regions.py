@@ -9,9 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
-from basalt_engine.stores.hbase.regions import RegionReport, RegionSnapshot, StoreFile
+from basalt_engine.stores.hbase.regions import (
+    OWN_VERSION,
+    UNTOLD,
+    RegionReport,
+    RegionSnapshot,
+    StoreFile,
+    jar_state,
+    version_number,
+    version_text,
+)
 from tests.region_reports import encode_report
-from tests.vector_lines import lines
+from tests.vector_lines import cases, lines
 
 relaxed = settings(deadline=None)
 LONGS = st.integers(0, 2**63 - 1)
@@ -110,3 +119,25 @@ def test_copies_are_ordered_by_epoch_and_then_by_sequence():
 def test_what_no_reader_would_take_is_not_written(change):
     with pytest.raises(ValueError, match=r"."):
         RegionSnapshot(1, 1, 1, 10, 10, 10, 10, 1)._replace(**change).encode()
+
+
+@pytest.mark.parametrize(("text", "number"), cases("version-numbers"))
+def test_a_version_is_the_number_that_java_reports(text, number):
+    assert version_number(text.decode()) == number
+
+
+def test_a_number_is_shown_as_the_version_that_it_stands_for():
+    assert version_text(version_number("2.6.1-hadoop3")) == "2.6.1"
+    assert version_text(UNTOLD) == "unknown"
+
+
+def test_a_coprocessor_is_compared_with_the_program_that_asks():
+    own = version_number("0.2.0.dev0")
+    told = {text: jar_state(version_number(text), own) for text in ("0.1.99", "0.2.0", "0.2.1", "none")}
+    assert told == {"0.1.99": "older", "0.2.0": "current", "0.2.1": "newer", "none": "untold"}
+    assert jar_state(OWN_VERSION) == "current"
+
+
+def test_a_report_without_the_counters_does_not_tell_its_jar():
+    report = RegionReport("basalt.message", b"name", "rs1,16020,1", 1, -1, -1, -1, -1, b"", b"")
+    assert (report.jar_version, report.jar_crc32c) == (UNTOLD, UNTOLD)

@@ -34,18 +34,24 @@ def show(invocation: Invocation, name: str) -> None:
 
 @role.call("set")
 @click.argument("name", type=ROLE)
-@click.argument("members", nargs=-1, required=True, metavar="MEMBER...")
+@click.argument("members", nargs=-1, metavar="[MEMBER...]")
+@click.option("--no-members", is_flag=True, help="Leave it without any: its grants stay, and nobody has them by it.")
 @author_options
 @dry_run_option
-def set_role(invocation: Invocation, name: str, members: tuple[str, ...], dry_run: bool, **author: Any) -> None:
+def set_role(
+    invocation: Invocation, name: str, members: tuple[str, ...], no_members: bool, dry_run: bool, **author: Any
+) -> None:
     """Make a role, or give it other members: all of them, principals and groups.
 
-    Whoever does it must have every right of the role.
+    A role without any must be asked for, so that an empty variable of a script does not empty it. Whoever does it must have every right of the role.
 
     \b
     basalt role set billing token:invoices jwt-group:billing
     basalt grant add role:billing reader namespace:shop
     """
+    if bool(members) == no_members:
+        text = "name no member beside --no-members" if no_members else "name the members, or say --no-members"
+        raise click.UsageError(text)
     with invocation.client() as client:
         before = {each.name: set(each.members) for each in client.roles.list()}.get(name, set())
         found = client.roles.set(name, members, dry_run=dry_run, **author)

@@ -17,6 +17,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.Supplier;
+import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hbase.client.Connection;
 import org.apache.hadoop.hbase.util.VersionInfo;
@@ -104,6 +105,7 @@ final class Installation {
 
     private static final int PARTS = 3;
     private static final long PART = 1_000;
+    private static final Pattern PART_FORM = Pattern.compile("[0-9]{1,3}");
     private static final Map<String, Long> COUNTERS = read();
 
     private Deployment() {}
@@ -134,19 +136,19 @@ final class Installation {
       }
     }
 
-    /** 2.6.1-hadoop3 as 2,006,001. */
+    /** 2.6.1-hadoop3 as 2,006,001. Format: docs/formats/region-report.md. */
     static long number(String version) {
       if (version == null) {
         return UNKNOWN;
       }
-      String[] parts = version.split("-", 2)[0].split("\\.");
+      String[] parts = version.split("-", 2)[0].split("\\.", -1);
       long number = 0;
-      try {
-        for (int index = 0; index < PARTS; index++) {
-          number = number * PART + (index < parts.length ? Long.parseLong(parts[index]) : 0);
+      for (int index = 0; index < PARTS; index++) {
+        String part = index < parts.length ? parts[index] : "0";
+        if (!PART_FORM.matcher(part).matches()) {
+          return UNKNOWN;
         }
-      } catch (NumberFormatException unknownForm) {
-        return UNKNOWN;
+        number = number * PART + Long.parseLong(part);
       }
       return number;
     }
