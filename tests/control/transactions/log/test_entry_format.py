@@ -34,7 +34,7 @@ from basalt.transactions.rules.transaction import (
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import InvalidList
+from basalt_engine.snapshot import InvalidList, PointerRuns
 from basalt_engine.spans import Spans
 from basalt_engine.varints import encode_varint
 from tests.control.transactions.whole_bytes import encode_snapshot
@@ -61,6 +61,9 @@ in_sessions = st.builds(SessionBinding, texts, pointers, versions)
 losses = st.builds(Loss, pointers, st.binary(max_size=8), texts)
 sets = st.frozensets(st.binary(max_size=5), max_size=5)
 sorted_pointers = st.frozensets(pointers, max_size=6).map(lambda found: tuple(sorted(found)))
+runs_of_pointers = st.lists(st.tuples(st.integers(0, 2**63 - 9_000), st.integers(0, 4_096)), max_size=3).map(
+    lambda found: PointerRuns((first, first + more) for first, more in found)
+)
 kinds = st.sampled_from(Kind)
 numbers = st.integers(0, 2**32 - 1)
 message_ids = st.binary(max_size=20).map(lambda data: data.ljust(20, b"\0"))
@@ -82,10 +85,10 @@ EDITS = (
     st.builds(edits.Aborted, pointers, times_ms, st.booleans()),
     st.builds(edits.Invalidated, sorted_pointers, times_ms, st.booleans()),
     st.builds(edits.OneShot, pointers, times_ms, texts, request_ids),
-    st.builds(edits.Pruned, sorted_pointers),
+    st.builds(edits.Pruned, sorted_pointers, runs_of_pointers),
     st.builds(edits.Truncated, pointers),
     st.builds(edits.Led, pointers),
-    st.builds(edits.Restored, sorted_pointers),
+    st.builds(edits.Restored, sorted_pointers, runs_of_pointers),
     st.builds(edits.Reset, times_ms),
     st.builds(edits.TableJoined, pointers, table_joins),
     st.builds(edits.SessionOpened, texts, texts, pointers, times_ms, texts),
@@ -402,7 +405,10 @@ def progress(draw: st.DrawFn) -> tuple[Spans, Returns]:
 @st.composite
 def images(draw: st.DrawFn) -> StateImage:
     ids = draw(st.lists(st.integers(1, 2**62), unique=True, max_size=5).map(sorted))
-    invalids = [InvalidList(draw(sorted_pointers), draw(st.integers(0, 9))) for _ in range(2)]
+    invalids = []
+    for _ in range(2):
+        runs, version = draw(runs_of_pointers), draw(st.integers(0, 9))
+        invalids.append(InvalidList(tuple(one for one in draw(sorted_pointers) if one not in runs), version, runs))
     concurrents = [PointerSet.of(draw(sorted_pointers)) for _ in range(2)]
     transactions = tuple(
         Transaction(
