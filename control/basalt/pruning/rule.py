@@ -356,10 +356,9 @@ def free_runs(certificate: Certificates | EmbeddedCertificate, runs: PointerRuns
 
 
 def _borders_of_time(run: PointerRun, terms: Terms, times_ms: Iterable[int]) -> Iterator[int]:
-    """The first pointers that end at these times or later, and the first that did not come back with a restored table."""
+    """The first pointers that end at these times or later; of the others none ends later than one behind it."""
     pointers = range(run.first, run.last + 1)
     yield from (run.first + bisect_left(pointers, time_ms, key=terms.end_ms) for time_ms in times_ms)
-    yield terms.restored + 1
 
 
 def _with(obstacle: Obstacle, at: int, cause: Cause) -> list[Obstacle]:

@@ -134,8 +134,14 @@ def test_a_reader_judges_by_the_runs_in_the_bytes() -> None:
         assert skipped == [3, 5, 6, 7, 8, 9]
         assert held == [50, 51, 52, 53, 54, 55, 56, 57, 60]
         assert snapshot.first_in_progress == 50
-    other = snapshots.snapshot(decode_transaction(encode_transaction(fields._replace(invalid_runs=()))))
-    assert other.judge(7) is Visibility.VISIBLE
+
+
+def test_of_two_transactions_with_the_same_long_list_each_has_its_own_runs() -> None:
+    fields = TransactionFields(9_000, 8_999, range(10, 5_010), invalid_runs=(5, 9))
+    snapshots = SnapshotBytes()
+    for runs, seen in (((5, 9), Visibility.SKIP), ((), Visibility.VISIBLE), ((6, 6), Visibility.VISIBLE)):
+        body = encode_transaction(fields._replace(invalid_runs=runs))
+        assert snapshots.snapshot(decode_transaction(body)).judge(7) is seen
 
 
 def test_the_bytes_of_the_thrift_face_have_no_runs() -> None:

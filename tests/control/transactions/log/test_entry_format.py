@@ -530,6 +530,32 @@ def test_every_snapshot_reads_back_as_it_was_written(image: StateImage):
     assert encode_snapshot(read) == data
 
 
+@pytest.mark.parametrize(
+    ("gone", "added"), [([(5, 9)], [(7, 8)]), ([(5, 15)], []), ([(20, 21)], []), ([], [])], ids=str
+)
+def test_a_change_of_runs_that_is_none_is_refused(gone, added, monkeypatch):
+    held, other = PointerRuns([(5, 12)]), PointerRuns([(3, 9)])
+    transaction = Transaction(
+        id=90, kind=Kind.SHORT, read_pointer=80, began_ms=0, deadline_ms=1, owner="", invalid=InvalidList((), 2, other)
+    )
+    image = StateImage(
+        last_pointer=90, invalid=InvalidList((), 2, held), invalid_version=2, transactions=(transaction,)
+    )
+    assert decode_snapshot(encode_snapshot(image), "row") == image
+    with monkeypatch.context() as patched:
+        patched.setattr(PointerRuns, "without", lambda self, _: PointerRuns(gone if self == held else added))
+        data = encode_snapshot(image)
+    with pytest.raises(CorruptionError, match="a change of the invalid list that is none"):
+        decode_snapshot(data, "row")
+
+
+def test_a_pointer_beside_the_run_that_has_it_is_refused(monkeypatch):
+    invalid = InvalidList((5,), 1, PointerRuns([(8, 9)]))
+    monkeypatch.setattr(invalid, "runs", PointerRuns([(3, 9)]))
+    with pytest.raises(CorruptionError, match="in one of its runs"):
+        decode_snapshot(encode_snapshot(StateImage(invalid=invalid, invalid_version=1)), "row")
+
+
 def test_transactions_that_began_together_share_their_lists_again_once_they_are_read(scene):
     scene.invalidate(scene.begin())
     for _ in range(300):
