@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 
-from basalt_engine.stores.hbase.regions import FORMAT, RegionReport
+from basalt_engine.stores.hbase.regions import REPORT_FORMAT, RegionReport
 
 _NUMBER = struct.Struct(">q")
 
 
 def encode_report(report: RegionReport) -> bytes:
     """The body of the row."""
-    parts = [bytes([FORMAT]), *map(_sized, (report.table.encode(), report.region_name, report.server.encode()))]
+    parts = [bytes([REPORT_FORMAT]), *map(_sized, (report.table.encode(), report.region_name, report.server.encode()))]
     parts += map(_NUMBER.pack, report[3:8])
     parts += map(_sized, (report.start_key, report.stop_key))
     parts.append(len(report.files).to_bytes(4, "big"))

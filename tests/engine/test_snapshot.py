@@ -9,12 +9,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine import snapshot as snapshot_module
-from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot, Visibility, Writers
+from basalt_engine.snapshot import (
+    NO_INVALID,
+    NO_RUNS,
+    InvalidList,
+    PointerRuns,
+    TransactionSnapshot,
+    Visibility,
+    Writers,
+)
 
 relaxed = settings(deadline=None)
 
 POINTERS = st.integers(1, 6)
 SOME = st.sets(POINTERS, max_size=4)
+RUNS = st.lists(st.tuples(POINTERS, POINTERS).map(lambda pair: (min(pair), max(pair))), max_size=2).map(PointerRuns)
+INVALID_LISTS = st.builds(
+    lambda alone, runs: InvalidList(tuple(sorted(one for one in alone if one not in runs)), 0, runs), SOME, RUNS
+)
+
+
+def pointers_of(runs: PointerRuns) -> set[int]:
+    return {pointer for run in runs for pointer in range(run.first, run.last + 1)}
+
+
+def listed(invalid: InvalidList) -> set[int]:
+    return {*invalid.pointers, *pointers_of(invalid.runs)}
 
 
 @st.composite
@@ -24,9 +44,10 @@ def snapshots(draw: st.DrawFn) -> TransactionSnapshot:
         draw(st.integers(0, 7)),
         draw(st.integers(0, 7)),
         tuple(sorted(draw(SOME))),
-        InvalidList(tuple(sorted(draw(SOME)))),
+        draw(INVALID_LISTS),
         draw(st.sampled_from([tuple(own), frozenset(own)])),
         draw(st.none() | POINTERS),
+        draw(RUNS),
     )
 
 
@@ -37,8 +58,11 @@ def naively(snapshot: TransactionSnapshot, written_by: int | None) -> Visibility
     rolled_back = written_by < 0
     unwanted = written_by == snapshot.excluded
     mine = written_by in set(snapshot.own)
-    failed = written_by in set(snapshot.invalid.pointers)
-    undecided = written_by in set(snapshot.in_progress) or written_by > snapshot.read_pointer
+    failed = written_by in listed(snapshot.invalid)
+    undecided = (
+        written_by in {*snapshot.in_progress, *pointers_of(snapshot.in_progress_runs)}
+        or written_by > snapshot.read_pointer
+    )
     if rolled_back or unwanted or (failed and not mine):
         return Visibility.SKIP
     return Visibility.HOLD if undecided and not mine else Visibility.VISIBLE
@@ -127,6 +151,34 @@ def test_adding_and_removing_leave_the_list_itself_alone(
     assert (set(invalid.pointers), invalid.version) == (before, 7)
     assert (more.pointers, more.version) == (tuple(sorted(before | added)), 8)
     assert (fewer.pointers, fewer.version) == (tuple(sorted((before | added) - gone)), 9)
+
+
+@relaxed
+@given(INVALID_LISTS, SOME, RUNS, SOME, RUNS)
+def test_an_invalid_list_with_runs_is_the_set_of_all_its_pointers(
+    invalid: InvalidList, added: set[int], added_runs: PointerRuns, gone: set[int], gone_runs: PointerRuns
+) -> None:
+    assert {pointer for pointer in range(8) if pointer in invalid} == listed(invalid)
+    more = invalid.with_added(added, added_runs)
+    assert listed(more) == listed(invalid) | added | pointers_of(added_runs)
+    fewer = more.without(gone, gone_runs)
+    assert listed(fewer) == listed(more) - gone - pointers_of(gone_runs)
+    for each in (invalid, more, fewer):
+        assert len(each) == len(listed(each)), "no pointer is in it twice"
+        assert each.first == min(listed(each), default=None)
+        assert InvalidList(each.pointers, 3, each.runs) == each
+
+
+@given(snapshots())
+def test_the_first_in_progress_is_the_lowest_undecided_one(snapshot: TransactionSnapshot) -> None:
+    undecided = {*snapshot.in_progress, *pointers_of(snapshot.in_progress_runs)}
+    assert snapshot.first_in_progress == min(undecided, default=None)
+
+
+def test_a_pointer_in_a_run_of_the_list_is_not_beside_it_too() -> None:
+    with pytest.raises(ValueError, match="in one of its runs"):
+        InvalidList((5,), 0, PointerRuns([(3, 7)]))
+    assert InvalidList().runs is NO_RUNS
 
 
 def test_lists_are_equal_by_what_they_hold() -> None:

@@ -61,7 +61,8 @@ def with_unsorted_list(snapshot: RegionSnapshot) -> bytes:
     """The second delta made 0: the same pointer twice."""
     assert len(snapshot.invalid) == 2
     assert snapshot.invalid[1] - snapshot.invalid[0] < 0x80
-    return snapshot.encode()[:-1] + b"\0"
+    assert snapshot.encode()[-4:] == bytes(4), "and no runs behind them"
+    return snapshot.encode()[:-5] + bytes(5)
 
 
 DAMAGES: dict[str, Callable[[RegionSnapshot], bytes]] = {
@@ -70,9 +71,9 @@ DAMAGES: dict[str, Callable[[RegionSnapshot], bytes]] = {
     "empty": lambda _: b"",
     "with a flipped bit": lambda snapshot: seal(snapshot.encode())[:20] + b"\xff" + seal(snapshot.encode())[21:],
     "unsorted": lambda snapshot: seal(with_unsorted_list(snapshot)),
-    "of a format to come": lambda snapshot: seal(b"\2" + snapshot.encode()[1:]),
+    "of a format to come": lambda snapshot: seal(b"\3" + snapshot.encode()[1:]),
     "with a count beyond its end": lambda snapshot: seal(
-        snapshot.encode()[:69] + struct.pack(">I", 0x7FFFFFFF) + snapshot.encode()[73:]
+        snapshot.encode()[:73] + struct.pack(">I", 0x7FFFFFFF) + snapshot.encode()[77:]
     ),
 }
 

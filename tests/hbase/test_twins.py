@@ -28,7 +28,7 @@ from basalt_engine.retention import (
     judge_message,
     judge_payload,
 )
-from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, PointerRuns, TransactionSnapshot
 from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, RegionReport, RegionSnapshot, StoreFile
 from basalt_engine.system import seal, unseal
 from basalt_engine.table import Columns, Row
@@ -71,23 +71,33 @@ PAYLOAD_KEYS = st.builds(PayloadKey, SALTS, PREFIXES, GENERATIONS, KEY_POINTERS,
 NUMBERS = st.integers(0, 40) | st.integers(0, LONG_MAX)
 
 
+def pointer_runs(pointers: st.SearchStrategy[int]) -> st.SearchStrategy[PointerRuns]:
+    """Few runs between such pointers; one of a single pointer now and then."""
+    pairs = st.tuples(pointers, pointers).map(lambda pair: (min(pair), max(pair)))
+    return st.lists(pairs | pointers.map(lambda one: (one, one)), max_size=3).map(PointerRuns)
+
+
 @st.composite
 def region_snapshots(draw: st.DrawFn, pointers: st.SearchStrategy[int] = POINTERS) -> RegionSnapshot:
     """Any snapshot that may be written."""
     in_progress = tuple(sorted(draw(st.sets(pointers, max_size=3))))
-    write_pointer = draw(NUMBERS)
-    decided = draw(st.integers(0, min(write_pointer, in_progress[0] - 1 if in_progress else write_pointer)))
+    busy, write_pointer = draw(pointer_runs(pointers)), draw(NUMBERS)
+    first = min((*in_progress[:1], *busy.edges[:1]), default=LONG_MAX)
+    decided = draw(st.integers(0, min(write_pointer, first - 1)))
     epoch, sequence, time_ms, read_pointer = (draw(NUMBERS) for _ in range(4))
     return RegionSnapshot(
         epoch, sequence, time_ms, read_pointer, write_pointer, decided, draw(NUMBERS), draw(NUMBERS), in_progress,
-        tuple(sorted(draw(st.sets(pointers, max_size=8)))),
+        tuple(sorted(draw(st.sets(pointers, max_size=8)))), busy, draw(pointer_runs(pointers)),
     )  # fmt: skip
 
 
 def as_transactions_see(snapshot: RegionSnapshot) -> TransactionSnapshot:
     """The same in the words of a reader."""
-    invalid = InvalidList(snapshot.invalid)
-    return TransactionSnapshot(snapshot.read_pointer, snapshot.write_pointer, snapshot.in_progress, invalid)
+    invalid = InvalidList(snapshot.invalid).with_added(runs=snapshot.invalid_runs)
+    return TransactionSnapshot(
+        snapshot.read_pointer, snapshot.write_pointer, snapshot.in_progress, invalid,
+        in_progress_runs=snapshot.in_progress_runs,
+    )  # fmt: skip
 
 
 def signed(number: int) -> int:
@@ -386,8 +396,9 @@ def java_snapshots(twins: Any, bodies: list[bytes]) -> list[RegionSnapshot | Non
             read.append(None)
             continue
         numbers = [frames.number() for _ in range(8)]
-        lists = [tuple(frames.number() for _ in range(frames.count())) for _ in range(2)]
-        read.append(RegionSnapshot(*numbers, *lists))
+        lists = [tuple(frames.number() for _ in range(frames.count())) for _ in range(4)]
+        runs = [PointerRuns(zip(ends[::2], ends[1::2], strict=True)) for ends in lists[2:]]
+        read.append(RegionSnapshot(*numbers, *lists[:2], *runs))
     return read
 
 
@@ -410,7 +421,7 @@ def test_both_read_the_same_snapshots_and_refuse_the_same_damage(twins: Any, sna
 
 @relaxed
 @given(
-    st.lists(st.binary(max_size=120) | st.binary(max_size=60).map(lambda tail: b"\1" + b"\0" * 64 + tail), max_size=60)
+    st.lists(st.binary(max_size=120) | st.binary(max_size=60).map(lambda tail: b"\2" + b"\0" * 64 + tail), max_size=60)
 )
 def test_both_refuse_the_same_bytes_as_a_snapshot(twins: Any, bodies: list[bytes]) -> None:
     assert_snapshots_agree(twins, bodies)
@@ -420,8 +431,8 @@ def test_both_refuse_counts_beyond_the_end(twins: Any) -> None:
     head = RegionSnapshot(1, 1, 1, 1, 1, 1, 1, 1).encode()[:65]
     counts = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x1FFFFFFF, 0x20000000, 0x20000001]
     bodies = [
-        head + struct.pack(">I", busy) + struct.pack(">I", failed) + tail
-        for busy, failed, tail in itertools.product(counts, counts, [b"", b"\1", b"\1" * 16])
+        head + struct.pack(">4I", *(count if at in (first, second) else 0 for at in range(4))) + tail
+        for first, second, count, tail in itertools.product(range(4), range(4), counts, [b"", b"\1", b"\1" * 16])
     ]
     assert 0 < assert_snapshots_agree(twins, bodies) < len(bodies)
 

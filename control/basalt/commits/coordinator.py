@@ -22,13 +22,14 @@ from basalt.errors import InputError
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
-from basalt.transactions.rules.edits import Invalidated, Proposal, Pruned, Restored, SessionOpened
+from basalt.transactions.rules.edits import Invalidated, Proposal, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
 from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
+from basalt_engine.snapshot import NO_RUNS, PointerRuns
 
 T = TypeVar("T")
 _NOTHING = TopicPlan([])  # of a commit that brings no work
@@ -295,13 +296,13 @@ class Coordinator:
         """Write the whole state, so that a restart replays only what follows; its bytes."""
         return await self.manager.write_log_snapshot()
 
-    async def prune(self, pointers: Collection[int]) -> int:
+    async def prune(self, pointers: Collection[int], runs: PointerRuns = NO_RUNS) -> int:
         """Take write pointers of which no row is left anywhere off the invalid list; how many it held."""
 
         def stage(group: Group) -> int:
-            proposal = self.state.prune(pointers)
-            self._stages.apply(group, proposal.edits)
-            return sum(len(edit.pointers) for edit in proposal.edits if isinstance(edit, Pruned))
+            before = len(self.state.invalid)
+            self._stages.apply(group, self.state.prune(pointers, runs).edits)
+            return before - len(self.state.invalid)
 
         return await self._run(stage)
 
@@ -315,16 +316,18 @@ class Coordinator:
 
         return await self._run(stage)
 
-    async def restore(self, pointers: Collection[int]) -> int:
+    async def restore(self, pointers: Collection[int], runs: PointerRuns = NO_RUNS) -> int:
         """Put write pointers that were pruned back on the invalid list; how many were not on it."""
 
         def stage(group: Group) -> int:
             held = self.state.invalid
             lost = tuple(sorted(pointer for pointer in set(pointers) if pointer not in held))
-            if lost and not 0 < lost[0] <= lost[-1] <= self.state.last_pointer:
+            lost_runs = runs.without(held.runs)
+            ends = (*lost[:1], *lost[-1:], *(pointer for run in lost_runs for pointer in run))
+            if ends and not 0 < min(ends) <= max(ends) <= self.state.last_pointer:
                 raise InputError("a write pointer to restore was never given out", field="pointers")
-            self._stages.apply(group, (Restored(lost),) if lost else ())
-            return len(lost)
+            self._stages.apply(group, (Restored(lost, lost_runs),) if ends else ())
+            return len(self.state.invalid) - len(held)
 
         return await self._run(stage)
 

@@ -437,7 +437,7 @@ def _snapshot(view: InstallationView) -> CheckFinding:
     if view.snapshot is None:
         return warning(name, "none has been written", "the first server that leads writes one")
     age_ms = view.now_ms - view.snapshot.time_ms
-    told = f"{seconds(max(age_ms, 0))} old, epoch {view.snapshot.epoch}, {len(view.snapshot.invalid):,} invalid"
+    told = f"{seconds(max(age_ms, 0))} old, epoch {view.snapshot.epoch}, {view.snapshot.invalid_count:,} invalid"
     return warning(name, told, hint) if age_ms > SNAPSHOT_AGE_MS_MAX else ok(name, told)
 
 

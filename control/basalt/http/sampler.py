@@ -229,14 +229,14 @@ class Sampler:
             hanging += bool(why_hanging(transaction, now_ms, None, blocks))
             if blocks:
                 blocking_ms = min(blocking_ms, transaction.began_ms)
-        pointers = state.invalid.pointers
+        oldest = state.invalid.first
         return {
             "open": len(state.by_id),
             "hanging": hanging,
             "invalid": len(state.invalid),
             "oldest_open_s": (now_ms - oldest_ms) / 1_000,
             "oldest_blocking_s": (now_ms - blocking_ms) / 1_000,
-            "prune_bound_s": max(now_ms - pointers[0] // POINTERS_PER_MS, 0) / 1_000 if pointers else 0,
+            "prune_bound_s": 0 if oldest is None else max(now_ms - oldest // POINTERS_PER_MS, 0) / 1_000,
             "sessions": len(state.session_table),
             "groups": len(state.groups.by_number),
             "worst_lag_messages": self._worst[0],

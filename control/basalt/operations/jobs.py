@@ -92,9 +92,9 @@ async def write_log_snapshot(transactions: Coordinator, transaction_log: Transac
 async def prune(pruner: Pruner) -> Report:
     """Forget invalid writers of which no row is left anywhere: every snapshot carries them. How: docs/operations/pruning.md."""
     result = await pruner.run()
-    if not result.pruned and not result.compactions:
+    if not result.pruned_count and not result.compactions:
         return {}
-    report = {"pruned": len(result.pruned), "held": result.held, "waiting": result.waiting}
+    report = {"pruned": result.pruned_count, "held": result.held, "waiting": result.waiting}
     return report | ({"compactions": len(result.compactions)} if result.compactions else {})
 
 

@@ -26,6 +26,7 @@ from basalt.pruning.rule import (
     fault_of,
     first_obstacles,
     held_by_file,
+    obstacles_of_runs,
 )
 from basalt.pruning.state import archived
 from basalt.runtime.store_calls import StoreCalls
@@ -92,7 +93,7 @@ class PruneReports:
             return result
 
         result = await self._audit.act(
-            "prune", "the invalid list", *by, do, lambda result: f"{len(result.pruned)} writers forgotten"
+            "prune", "the invalid list", *by, do, lambda result: f"{result.pruned_count} writers forgotten"
         )
         return _run(result)
 
@@ -107,7 +108,7 @@ class PruneReports:
             )
 
         def explained() -> list[bodies.ExplainedWriter]:
-            held = (pointer for pointer in survey.invalid if not survey.certificate.may_go(pointer))
+            held = (pointer for pointer in survey.stand_ins if not survey.certificate.may_go(pointer))
             wanted = islice(held, limit) if write_pointer is None else [write_pointer]
             return [_explained(survey, pointer) for pointer in wanted]
 
@@ -121,7 +122,7 @@ class PruneReports:
     async def regions(self, which: str | None) -> list[bodies.RegionInfo]:
         """The regions with what each holds back: all, those "blocking", or those "idle"."""
         survey = await self._survey()
-        shown = await asyncio.to_thread(_regions, _regions_of(survey), survey.invalid)
+        shown = await asyncio.to_thread(_regions, _regions_of(survey), survey.stand_ins)
         if which == "blocking":
             return [region for region in shown if region.held_back]
         if which == "idle":
@@ -131,7 +132,7 @@ class PruneReports:
     async def region(self, region_id: str) -> bodies.RegionDetail:
         """One region with its files; `NotFoundError` when no table has it now."""
         survey = await self._survey()
-        return _region_detail(_regions_of(survey), survey.invalid, region_id)
+        return _region_detail(_regions_of(survey), survey.stand_ins, region_id)
 
     async def compact(self, wanted: Sequence[str] | None, by: By, *, dry_run: bool) -> bodies.Compactions:
         """Ask HBase to write all files of these regions anew; of those that hold back the oldest writers, where none are named."""
@@ -156,10 +157,7 @@ class PruneReports:
         """List what was pruned, newest first."""
         system = SystemTable(self._store.table(SystemTable.name))
         entries = await StoreCalls(self._store)(lambda: list(islice(archived(system, newest_first=True), limit)))
-        return [
-            bodies.PrunedWriters(each.pruned_ms, len(each.pointers), each.pointers[0], each.pointers[-1])
-            for each in entries
-        ]
+        return [bodies.PrunedWriters(each.pruned_ms, each.count, each.first, each.last) for each in entries]
 
     async def restore(self, since_ms: int, by: By, *, dry_run: bool) -> bodies.RestoredWriters:
         """Make writers invalid again that were pruned since the time of the copy that a table was restored from."""
@@ -209,7 +207,7 @@ def _published(snapshot: RegionSnapshot) -> bodies.PublishedSnapshot:
     """A snapshot, its lists as numbers."""
     return bodies.PublishedSnapshot(
         snapshot.epoch, snapshot.sequence, snapshot.time_ms, snapshot.decided, snapshot.visibility_upper_bound,
-        snapshot.lifetime_ms_max, len(snapshot.in_progress), len(snapshot.invalid),
+        snapshot.lifetime_ms_max, snapshot.in_progress_count, snapshot.invalid_count,
     )  # fmt: skip
 
 
@@ -217,7 +215,7 @@ def _run(result: PruneResult) -> bodies.PruneRun:
     return bodies.PruneRun(
         dry_run=result.dry_run,
         invalid=result.invalid,
-        pruned=len(result.pruned),
+        pruned=result.pruned_count,
         waiting=result.waiting,
         held=result.held,
         regions=result.regions,
@@ -235,10 +233,14 @@ def _status(survey: Survey, last: PruneResult | None) -> bodies.PruneStatus:
         causes[cause] += len(span)
         if oldest is None and cause is not None:
             oldest = _explained(survey, survey.invalid[span.start])
+    for part, cause in obstacles_of_runs(certificate, survey.runs):
+        causes[cause] += part.last - part.first + 1
+        if cause is not None and (oldest is None or part.first < oldest.write_pointer):
+            oldest = _explained(survey, part.first)
     free = causes.pop(None, 0) if certificate.fault is None else 0
     regions = survey.regions
     return bodies.PruneStatus(
-        invalid=len(survey.invalid),
+        invalid=len(survey.moment.view.invalid),
         free=free,
         causes=tuple(
             bodies.PruneCause(cause.value, causes[cause], FREED_BY[cause]) for cause in Cause if causes[cause]
@@ -277,7 +279,9 @@ def _invalid(survey: Survey, after: int, limit: int, cause: str | None) -> bodie
             stop = min(span.stop, max(span.start, start) + limit + 1 - len(found))
             found += ((pointer, first) for pointer in pointers[max(span.start, start) : stop])
     following = found[limit - 1][0] if len(found) > limit else None
-    return bodies.InvalidList(tuple(_writer(survey, *each) for each in found[:limit]), len(pointers), following)
+    return bodies.InvalidList(
+        tuple(_writer(survey, *each) for each in found[:limit]), len(survey.moment.view.invalid), following
+    )
 
 
 def _writer(survey: Survey, pointer: int, cause: Cause | None) -> bodies.InvalidWriter:

@@ -24,11 +24,14 @@ from basalt.pruning.publisher import SnapshotPublisher
 from basalt.pruning.rule import (
     ASK_AGAIN_MS,
     CLOCK_SKEW_MS,
+    Cause,
     Certificates,
     EmbeddedCertificate,
     Notes,
     Terms,
     due,
+    free_runs,
+    obstacles_of_runs,
     worth_compacting,
 )
 from basalt.pruning.state import STATE, PruneState
@@ -38,7 +41,7 @@ from basalt.tables import garbage_cells
 from basalt.transactions.manager import EXTERNAL_WRITERS, ManagerSnapshot, external_writers
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.snapshot import NO_RUNS, POINTER_MAX, PointerRuns
 from basalt_engine.stores.hbase.regions import REPORT_KIND, Region, RegionReport
 from basalt_engine.system import SystemTable, number_name
 from basalt_engine.table import Store
@@ -65,11 +68,17 @@ class PruneResult(msgspec.Struct, frozen=True):
     pruned: tuple[int, ...]
     regions: int
     compactions: tuple[str, ...]
+    pruned_runs: PointerRuns = NO_RUNS
+
+    @property
+    def pruned_count(self) -> int:
+        """The number of writers that are forgotten, those in runs among them."""
+        return len(self.pruned) + self.pruned_runs.pointers
 
     @property
     def held(self) -> int:
         """The number of writers that are held by something other than time."""
-        return self.invalid - self.waiting - len(self.pruned)
+        return self.invalid - self.waiting - self.pruned_count
 
 
 class Pruner:
@@ -151,7 +160,7 @@ class Pruner:
             result = await self._decide(survey, dry_run)
             if dry_run:
                 return result
-            if result.pruned:
+            if result.pruned_count:
                 await self._forget(result)
             await self._compact(survey, result)
             await self._remove_old_reports(survey)
@@ -165,19 +174,21 @@ class Pruner:
         From now on no file counts as filtered that was written before. Returns how many were not on the list.
         """
         async with self._running:
-            pointers = await self._call.long(self._pruned_since, pruned_since_ms)
+            pointers, runs = await self._call.long(self._pruned_since, pruned_since_ms)
             moment = await self._transactions.manager_snapshot()
-            if pointers and pointers[-1] > moment.write_pointer:
+            newest = max((*pointers[-1:], *(run.last for run in runs)), default=0)
+            if newest > moment.write_pointer:
                 raise ConflictError(
-                    f"writer {pointers[-1]} was pruned, and the transaction log knows no writer above {moment.write_pointer}",
+                    f"writer {newest} was pruned, and the transaction log knows no writer above {moment.write_pointer}",
                     hint="the tables transaction_log and system must be restored from the same copy, or neither of them",
                 )
             if dry_run:
-                return sum(pointer not in moment.view.invalid for pointer in pointers)
+                invalid = moment.view.invalid
+                return len(invalid.with_added(pointers, runs)) - len(invalid)
             await self._set_restored(POINTER_MAX)  # if this is interrupted, nothing is pruned until it is repeated
             restored = 0
-            for start in range(0, len(pointers), EDIT_POINTERS_MAX):
-                restored += await self._transactions.restore(pointers[start : start + EDIT_POINTERS_MAX])
+            for part in kept.in_parts(pointers, runs, EDIT_POINTERS_MAX):
+                restored += await self._transactions.restore(*part)
             # A snapshot that is decided on a pointer which is yet to be given out will have all of these.
             await self._set_restored((await self._transactions.manager_snapshot()).write_pointer + 1)
             await self._publish()
@@ -187,7 +198,7 @@ class Pruner:
     def worth_compacting(self, survey: Survey) -> list[Region]:
         """The regions whose files hold back the oldest writers, whether or not they were asked to compact them, or are to be asked now."""
         assert survey.regions is not None, "regions are asked for where there are some"
-        pointers = due(survey.regions, survey.invalid)
+        pointers = due(survey.regions, survey.stand_ins)
         count = self._compactions_max or COMPACTIONS_BY_HAND
         return worth_compacting(survey.regions, pointers, survey.moment.decided, (), count)
 
@@ -202,38 +213,44 @@ class Pruner:
         await self._call.write(kept.change_state, self._system, lambda old: change(old, restored=pointer))
 
     async def _decide(self, survey: Survey, dry_run: bool) -> PruneResult:
-        pruned, waiting, compactions = await asyncio.to_thread(self._judge, survey)
+        pruned, runs, waiting, compactions = await asyncio.to_thread(self._judge, survey)
         regions = 0 if survey.regions is None else len(survey.regions.regions)
         names = tuple(region.id for region in compactions)
-        return PruneResult(dry_run, self._clock.now_ms(), len(survey.invalid), waiting, pruned, regions, names)
+        invalid = len(survey.moment.view.invalid)
+        return PruneResult(dry_run, self._clock.now_ms(), invalid, waiting, pruned, regions, names, runs)
 
-    def _judge(self, survey: Survey) -> tuple[tuple[int, ...], int, list[Region]]:
+    def _judge(self, survey: Survey) -> tuple[tuple[int, ...], PointerRuns, int, list[Region]]:
         certificate, invalid = survey.certificate, survey.invalid
         pruned = tuple(pointer for pointer in invalid if certificate.may_go(pointer))
         now_ms = certificate.terms.now_ms
+        runs = free_runs(certificate, survey.runs)
         waiting = sum(certificate.terms.end_ms(pointer) >= now_ms for pointer in invalid)
+        for part, cause in obstacles_of_runs(certificate, survey.runs):
+            waiting += (part.last - part.first + 1) * (cause is Cause.LIFETIME)
         if survey.regions is None or not self._may_compact(now_ms):
-            return pruned, waiting, []
+            return pruned, runs, waiting, []
         asked = {name for name, at_ms in self._asked_ms.items() if 0 <= now_ms - at_ms < ASK_AGAIN_MS}
         gone = frozenset(pruned)
-        left = [pointer for pointer in due(survey.regions, invalid) if pointer not in gone]
+        left = [
+            pointer for pointer in due(survey.regions, survey.stand_ins) if pointer not in gone and pointer not in runs
+        ]
         found = worth_compacting(survey.regions, left, survey.moment.decided, asked, self._compactions_max)
-        return pruned, waiting, found
+        return pruned, runs, waiting, found
 
     def _may_compact(self, now_ms: int) -> bool:
         return self._compactions_max > 0 and (self.window is None or self.window.contains(now_ms))
 
     async def _forget(self, result: PruneResult) -> None:
         """Each step before the next: a crash in between leaves too much known, never too little."""
-        newest = result.pruned[-1]
+        newest = max((*result.pruned[-1:], *(run.last for run in result.pruned_runs)))
         await self._call.write(
             kept.change_state,
             self._system,
             lambda old: msgspec.structs.replace(old, newest_pruned=max(old.newest_pruned, newest)),
         )
-        await self._call.write(kept.archive, self._system, result.at_ms, result.pruned)
-        for start in range(0, len(result.pruned), EDIT_POINTERS_MAX):
-            self.pruned_total += await self._transactions.prune(result.pruned[start : start + EDIT_POINTERS_MAX])
+        await self._call.write(kept.archive, self._system, result.at_ms, result.pruned, result.pruned_runs)
+        for part in kept.in_parts(result.pruned, result.pruned_runs, EDIT_POINTERS_MAX):
+            self.pruned_total += await self._transactions.prune(*part)
         await self._publish()
 
     async def _publish(self) -> None:
@@ -272,9 +289,10 @@ class Pruner:
         for writer in ended[:NOTES_MAX]:
             await self._call.write(EXTERNAL_WRITERS.remove, self._system, number_name(writer))
 
-    def _pruned_since(self, since_ms: int) -> Sequence[int]:
-        found = kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0))
-        return sorted({pointer for entry in found for pointer in entry.pointers})
+    def _pruned_since(self, since_ms: int) -> tuple[Sequence[int], PointerRuns]:
+        found = list(kept.archived(self._system, max(since_ms - CLOCK_SKEW_MS, 0)))
+        pointers = sorted({pointer for entry in found for pointer in entry.pointers})
+        return pointers, PointerRuns(run for entry in found for run in entry.runs)
 
 
 class RegionServer(NamedTuple):
@@ -299,6 +317,15 @@ class Survey(NamedTuple):
     @property
     def invalid(self) -> tuple[int, ...]:
         return self.moment.view.invalid.pointers
+
+    @property
+    def runs(self) -> PointerRuns:
+        return self.moment.view.invalid.runs
+
+    @property
+    def stand_ins(self) -> Sequence[int]:
+        """The writers on the list, with one for each run, its oldest."""
+        return sorted((*self.invalid, *(run.first for run in self.runs))) if self.runs else self.invalid
 
     @property
     def terms(self) -> Terms:

@@ -18,6 +18,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
+from basalt_engine.snapshot import POINTERS_PER_MS, PointerRun, PointerRuns, TransactionSnapshot, pack_runs
 from basalt_engine.stores.hbase.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
@@ -25,7 +26,14 @@ from basalt_engine.table import Store
 AT_LEAST_EVERY_MS = 60_000  # so that its age says whether it is still being written
 TRIES = 3  # against another server that publishes at the same time, which lasts until it is fenced
 
+# Region servers drop the rows of a failed writer. Who owns a topic goes on behind the last row that is there; if that were dropped, an
+# owner whose clock is late would give its place out again. An hour later no clock gives out that place (`CLOCK_SKEW_MS`).
+RUN_TOLD_AFTER_MS = (
+    CLOCK_SKEW_MS + 60_000
+)  # and a minute, for rows are written for some seconds under a pointer of a run
+
 Order: TypeAlias = tuple[int, int]  # epoch and sequence
+Told: TypeAlias = tuple[int, TransactionSnapshot]  # the newest write pointer, and what a reader sees
 NEVER: Order = (-1, 0)
 
 log = logging.getLogger("basalt.pruning")
@@ -43,6 +51,7 @@ class SnapshotPublisher:
         self._publishing = asyncio.Lock()
         self._started_ms = clock.now_ms()
         self._written: tuple[bytes, RegionSnapshot] | None = None  # as this process wrote it last
+        self._told: Told | None = None  # of what
 
     @property
     def latest(self) -> RegionSnapshot | None:
@@ -72,9 +81,7 @@ class SnapshotPublisher:
         last = self.latest
         if last is None or not 0 <= self._clock.now_ms() - last.time_ms < AT_LEAST_EVERY_MS:
             return False
-        told = (last.write_pointer, last.read_pointer, last.in_progress, last.invalid)
-        view = moment.view
-        return told == (moment.write_pointer, view.read_pointer, view.in_progress, view.invalid.pointers)
+        return self._told == (moment.write_pointer, moment.view)
 
     async def _write(self, moment: ManagerSnapshot) -> RegionSnapshot | None:
         """Write a copy that is newer than the one there; None when somebody else wrote one in between."""
@@ -86,22 +93,11 @@ class SnapshotPublisher:
         state = await self._call.write(
             change_state, self._system, lambda old: old.publishing(self._lifetime_ms, (moment.epoch, sequence), now_ms)
         )
-        snapshot = RegionSnapshot(
-            epoch=moment.epoch,
-            sequence=sequence,
-            time_ms=now_ms,
-            read_pointer=moment.view.read_pointer,
-            write_pointer=moment.write_pointer,
-            decided=moment.decided,
-            visibility_upper_bound=moment.visibility_upper_bound,
-            lifetime_ms_max=state.lifetime_to_publish_ms(self._lifetime_ms, now_ms, CLOCK_SKEW_MS),
-            in_progress=moment.view.in_progress,
-            invalid=moment.view.invalid.pointers,
-        )
-        body = await self._call(snapshot.encode)
+        lifetime_ms = state.lifetime_to_publish_ms(self._lifetime_ms, now_ms, CLOCK_SKEW_MS)
+        snapshot, body = await self._call(_made, moment, sequence, now_ms, lifetime_ms)
         if not await self._call.write(self._system.replace, SNAPSHOT_KIND, SNAPSHOT_NAME, before, body):
             return None
-        self._written = (body, snapshot)
+        self._written, self._told = (body, snapshot), (moment.write_pointer, moment.view)
         return snapshot
 
     def _read(self) -> tuple[bytes | None, Order]:
@@ -117,6 +113,36 @@ class SnapshotPublisher:
         except CorruptionError as error:
             log.error("the published snapshot is written over: %s", error.message)
             return body, NEVER
+
+
+def _made(moment: ManagerSnapshot, sequence: int, now_ms: int, lifetime_ms_max: int) -> tuple[RegionSnapshot, bytes]:
+    """The copy of this moment, and its bytes. Many pointers that follow each other without a gap are told as runs.
+
+    A run that has failed is told as undecided until its last pointer is `RUN_TOLD_AFTER_MS` old, and nothing behind it is decided.
+    """
+    view = moment.view
+    alone, packed = pack_runs(view.invalid.pointers)
+    young = PointerRuns(run for run in view.invalid.runs if _is_young(run, now_ms))
+    undecided = view.in_progress_runs.with_added(young)
+    snapshot = RegionSnapshot(
+        epoch=moment.epoch,
+        sequence=sequence,
+        time_ms=now_ms,
+        read_pointer=view.read_pointer,
+        write_pointer=moment.write_pointer,
+        decided=min((moment.decided, *(run.first - 1 for run in young))),
+        visibility_upper_bound=moment.visibility_upper_bound,
+        lifetime_ms_max=lifetime_ms_max,
+        in_progress=view.in_progress,
+        invalid=alone,
+        in_progress_runs=undecided,
+        invalid_runs=view.invalid.runs.without(young).with_added(packed),
+    )
+    return snapshot, snapshot.encode()
+
+
+def _is_young(run: PointerRun, now_ms: int) -> bool:
+    return run.last // POINTERS_PER_MS + RUN_TOLD_AFTER_MS > now_ms
 
 
 def _sequence_after(order: Order, epoch: int) -> int:

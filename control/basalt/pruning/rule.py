@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.snapshot import NO_RUNS, POINTERS_PER_MS, PointerRun, PointerRuns
 from basalt_engine.stores.hbase.regions import (
     EMPTY_MEMSTORE,
     UNKNOWN_ORIGIN,
@@ -119,6 +119,9 @@ class Terms(NamedTuple):
 
 Reports = Mapping[str, RegionReport]  # by region id
 Obstacle: TypeAlias = "tuple[range, Cause | None]"  # indexes of writers, and the first thing in the way of each of them
+ObstacleOfRun: TypeAlias = (
+    "tuple[PointerRun, Cause | None]"  # a part of a run, and the first thing in the way of each of its writers
+)
 Notes = Mapping[int, Sequence[str]]  # names of retention's notes by the writers that they are about
 
 
@@ -171,6 +174,14 @@ class Certificates:
             found += (range(start, free), None), (range(free, stop), Cause.FILE)
             start = stop
         return [*found, (range(start, certain), None), (range(certain, len(pointers)), self._uncertain)]
+
+    def borders(self, run: PointerRun) -> Iterator[int]:
+        """The pointers within the run from which on something else may be in the way than of the one before."""
+        yield from _borders_of_time(run, self.terms, (self.terms.now_ms, self._certain_ms))
+        for numbers in (self._newest, self._least):  # both ascend
+            yield from (
+                number + 1 for number in numbers[bisect_left(numbers, run.first) : bisect_left(numbers, run.last)]
+            )
 
     def holds(self, pointer: int) -> list[Hold]:
         """All that is in the way of this writer."""
@@ -283,6 +294,10 @@ class EmbeddedCertificate:
         """The first thing in the way of this writer."""
         return self.terms.early_cause(pointer) or (Cause.NOTE if pointer in self._notes else None)
 
+    def borders(self, run: PointerRun) -> Iterator[int]:
+        """The pointers within the run from which on something else is in the way than of the one before."""
+        yield from _borders_of_time(run, self.terms, (self.terms.now_ms,))
+
     def due_obstacles(self, pointers: Sequence[int]) -> list[Obstacle]:
         """Tell of these writers, whose lifetime is over, what `cause` does, but for writes elsewhere."""
         found: list[Obstacle] = []
@@ -316,6 +331,34 @@ def first_obstacles(certificate: Certificates | EmbeddedCertificate, pointers: S
             found = [part for each in found for part in _with(each, at, Cause.EXTERNAL_WRITES)]
     found.append((range(stop, len(pointers)), Cause.LIFETIME))
     return [(span, cause) for span, cause in found if span]
+
+
+def obstacles_of_runs(certificate: Certificates | EmbeddedCertificate, runs: PointerRuns) -> Iterator[ObstacleOfRun]:
+    """The first thing in the way of the writers of each run; a run is cut where it is not the same for all of them."""
+    for run in runs:
+        borders = sorted(
+            {run.first, *(border for border in certificate.borders(run) if run.first < border <= run.last)}
+        )
+        for first, behind in pairwise((*borders, run.last + 1)):
+            cause = certificate.cause(first)
+            if cause is None and isinstance(certificate, EmbeddedCertificate):
+                cause = (
+                    Cause.NOTE
+                )  # notes are about transactions: nobody notes what was written under a pointer of a run
+            yield PointerRun(first, behind - 1), cause
+
+
+def free_runs(certificate: Certificates | EmbeddedCertificate, runs: PointerRuns) -> PointerRuns:
+    """The runs that may be forgotten, and parts of runs."""
+    if certificate.fault is not None:
+        return NO_RUNS
+    return PointerRuns(part for part, cause in obstacles_of_runs(certificate, runs) if cause is None)
+
+
+def _borders_of_time(run: PointerRun, terms: Terms, times_ms: Iterable[int]) -> Iterator[int]:
+    """The first pointers that end at these times or later; of the others none ends later than one behind it."""
+    pointers = range(run.first, run.last + 1)
+    yield from (run.first + bisect_left(pointers, time_ms, key=terms.end_ms) for time_ms in times_ms)
 
 
 def _with(obstacle: Obstacle, at: int, cause: Cause) -> list[Obstacle]:

@@ -6,11 +6,12 @@ Formats: docs/formats/system-table.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
 from basalt.errors import ConflictError
-from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.snapshot import NO_RUNS, POINTERS_PER_MS, PointerRuns
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 
 ARCHIVE_POINTERS_MAX = 10_000  # in one entry: a row of some 200 KiB
@@ -58,15 +59,29 @@ class PruneState(msgspec.Struct, frozen=True):
 
 
 class PruneRecord(msgspec.Struct, frozen=True):
-    """Writers that were forgotten at one time, ascending; the body of a `pruned` entry."""
+    """Writers that were forgotten at one time, ascending; the body of a `pruned` entry. Of a run the first and the last one."""
 
     pruned_ms: int
     pointers: list[int]
+    runs: list[tuple[int, int]] = []
 
     @property
     def name(self) -> str:
         """Its name in the system table: by time, then by the first pointer."""
-        return f"{number_name(self.pruned_ms)}:{number_name(self.pointers[0])}"
+        return f"{number_name(self.pruned_ms)}:{number_name(self.first)}"
+
+    @property
+    def first(self) -> int:
+        return min((*self.pointers[:1], *(first for first, _ in self.runs[:1])))
+
+    @property
+    def last(self) -> int:
+        return max((*self.pointers[-1:], *(last for _, last in self.runs[-1:])))
+
+    @property
+    def count(self) -> int:
+        """The number of writers."""
+        return len(self.pointers) + PointerRuns(self.runs).pointers
 
 
 STATE = SystemRecord("prune", "state", PruneState)  # absent in a new installation
@@ -84,11 +99,22 @@ def change_state(system: SystemTable, change: Callable[[PruneState], PruneState]
     raise ConflictError("another server changes the terms of pruning, too", hint="see which server leads")
 
 
-def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int]) -> None:
+def archive(system: SystemTable, pruned_ms: int, pointers: Sequence[int], runs: PointerRuns = NO_RUNS) -> None:
     """Keep writers that are about to be forgotten, for the day on which a table is restored from an older copy."""
-    for start in range(0, len(pointers), ARCHIVE_POINTERS_MAX):
-        part = PruneRecord(pruned_ms, list(pointers[start : start + ARCHIVE_POINTERS_MAX]))
+    for some, some_runs in in_parts(pointers, runs, ARCHIVE_POINTERS_MAX):
+        part = PruneRecord(pruned_ms, list(some), [(first, last) for first, last in some_runs])
         ARCHIVE.write(system, part, part.name)
+
+
+def in_parts(
+    pointers: Sequence[int], runs: PointerRuns, numbers_max: int
+) -> Iterator[tuple[Sequence[int], PointerRuns]]:
+    """First the pointers, then the runs, not more than so many numbers at a time."""
+    for start in range(0, len(pointers), numbers_max):
+        yield pointers[start : start + numbers_max], NO_RUNS
+    left = iter(runs)
+    while some := list(islice(left, numbers_max // 2)):
+        yield (), PointerRuns(some)
 
 
 def archived(system: SystemTable, since_ms: int = 0, *, newest_first: bool = False) -> Iterator[PruneRecord]:

@@ -294,7 +294,7 @@ class Calls:
         return _TRUE if removed else _FALSE
 
     async def _invalid_size(self, arguments: Arguments) -> Pieces:
-        return (METHODS["invalidTxSize"].encode(success=len(self._transactions.state.invalid)),)
+        return (METHODS["invalidTxSize"].encode(success=len(self._transactions.state.invalid.pointers)),)
 
     async def _status(self, arguments: Arguments) -> Pieces:
         works = not self._served.is_stopping()

@@ -18,16 +18,28 @@ from typing import NamedTuple, NoReturn
 from basalt.api.bodies.messages import LONG_MAX, Buffer
 from basalt.errors import MalformedBodyError
 from basalt.transactions.rules.transaction import Kind, Transaction, VisibilityLevel
-from basalt_engine.snapshot import InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import NO_RUNS, InvalidList, PointerRuns, TransactionSnapshot
 
 NO_SHORT_IN_PROGRESS = LONG_MAX  # Tephra's NO_TX_IN_PROGRESS: no open short transaction is older than anything
 _KINDS, _LEVELS = frozenset(Kind), frozenset(VisibilityLevel)
 
 _STOP, _I32, _I64, _LIST = 0, 8, 10, 15  # Thrift type ids
-_FIELD_TYPES = {1: _I64, 2: _I64, 3: _LIST, 4: _LIST, 5: _I64, 6: _I32, 7: _I64, 8: _LIST, 9: _I32}
+_FIELD_TYPES = {
+    1: _I64,
+    2: _I64,
+    3: _LIST,
+    4: _LIST,
+    5: _I64,
+    6: _I32,
+    7: _I64,
+    8: _LIST,
+    9: _I32,
+    10: _LIST,
+    11: _LIST,
+}
 _FIELD_NAMES = dict(enumerate(
     ("id", "readPointer", "invalids", "inProgress", "firstShort", "type", "writePointer", "checkpointWritePointers",
-     "visibilityLevel"), 1,
+     "visibilityLevel", "invalidRuns", "inProgressRuns"), 1,
 ))  # fmt: skip
 _NO_IDS = array("q")
 _FIELD = "transaction"  # where the bytes stand in the body of a poll
@@ -44,12 +56,13 @@ _SHARED_LISTS_MAX = 2  # the current invalid list, and the one before it, which 
 _LIST_START = struct.Struct(">bhbi")  # a field header and a list header
 _BEFORE_LISTS = struct.Struct(">bhqbhq")  # fields 1 and 2
 _BETWEEN_LISTS = struct.Struct(">bhqbhibhq")  # fields 5 to 7
-_AFTER_LISTS = struct.Struct(">bhib")  # field 9 and the stop
-_IN_PROGRESS_ID, _CHECKPOINTS_ID = 4, 8
+_AFTER_LISTS = struct.Struct(">bhi")  # field 9
+_STOP_BYTE = bytes((_STOP,))
+_IN_PROGRESS_ID, _CHECKPOINTS_ID, _INVALID_RUNS_ID, _IN_PROGRESS_RUNS_ID = 4, 8, 10, 11
 
 
 class TransactionFields(NamedTuple):
-    """The fields of a transaction's bytes. Lists ascend.
+    """The fields of a transaction's bytes. Lists ascend; those of runs have the first and the last pointer of each, in turn.
 
     Decoded lists are arrays, shared between transactions that carry the same one: never change them.
     """
@@ -63,6 +76,8 @@ class TransactionFields(NamedTuple):
     write_pointer: int = 0
     checkpoints: Sequence[int] = ()
     visibility: int = VisibilityLevel.SNAPSHOT
+    invalid_runs: Sequence[int] = ()
+    in_progress_runs: Sequence[int] = ()
 
 
 class EncodedLongs:
@@ -95,7 +110,10 @@ def encode_in_pieces(fields: TransactionFields, *, invalid: EncodedLongs | None 
             _encode_list(_IN_PROGRESS_ID, fields.in_progress),
             _BETWEEN_LISTS.pack(_I64, 5, fields.first_short, _I32, 6, fields.kind, _I64, 7, fields.write_pointer),
             _encode_list(_CHECKPOINTS_ID, fields.checkpoints),
-            _AFTER_LISTS.pack(_I32, 9, fields.visibility, _STOP),
+            _AFTER_LISTS.pack(_I32, 9, fields.visibility),
+            _encode_runs(_INVALID_RUNS_ID, fields.invalid_runs),
+            _encode_runs(_IN_PROGRESS_RUNS_ID, fields.in_progress_runs),
+            _STOP_BYTE,
         )
     except struct.error as error:
         raise ValueError(f"transaction {fields.id} has a number that does not fit: {error}") from None
@@ -136,7 +154,7 @@ def _read_field_header(raw: bytes, position: int, seen: set[int]) -> tuple[int, 
     thrift_type, field_id = _FIELD_HEADER.unpack_from(raw, position)
     expected = _FIELD_TYPES.get(field_id)
     if expected is None:
-        _refuse(position, "a field of TTransaction, 1 to 9", f"field {field_id}")
+        _refuse(position, "a field of TTransaction, 1 to 11", f"field {field_id}")
     if thrift_type != expected:
         _refuse(position, f"Thrift type {expected} for {_FIELD_NAMES[field_id]}", f"type {thrift_type}")
     if field_id in seen:
@@ -191,6 +209,9 @@ def _checked(numbers: dict[int, int], lists: dict[int, Sequence[int]]) -> Transa
         _refuse(None, "type 1 (short) or 2 (long)", f"{numbers[6]}")
     if numbers[9] not in _LEVELS:
         _refuse(None, "visibilityLevel 1 to 3", f"{numbers[9]}")
+    for field_id in (_INVALID_RUNS_ID, _IN_PROGRESS_RUNS_ID):
+        if len(lists.get(field_id, ())) % 2:
+            _refuse(None, f"{_FIELD_NAMES[field_id]} in pairs", f"{len(lists[field_id])} numbers")
     return TransactionFields(
         id=numbers[1],
         read_pointer=numbers[2],
@@ -201,6 +222,8 @@ def _checked(numbers: dict[int, int], lists: dict[int, Sequence[int]]) -> Transa
         write_pointer=numbers[7],
         checkpoints=lists.get(8, _NO_IDS),
         visibility=numbers[9],
+        invalid_runs=lists.get(_INVALID_RUNS_ID, _NO_IDS),
+        in_progress_runs=lists.get(_IN_PROGRESS_RUNS_ID, _NO_IDS),
     )
 
 
@@ -209,6 +232,13 @@ def _encode_list(field_id: int, ids: Sequence[int]) -> bytes:
         raise ValueError(f"{_FIELD_NAMES[field_id]} is not in ascending order")
     start = _LIST_START.pack(_LIST, field_id, _I64, len(ids))
     return start + struct.pack(f">{len(ids)}q", *ids) if ids else start
+
+
+def _encode_runs(field_id: int, ids: Sequence[int]) -> bytes:
+    """No bytes for no runs: those of most transactions are Tephra's."""
+    if len(ids) % 2:
+        raise ValueError(f"{_FIELD_NAMES[field_id]} has a run without an end")
+    return _encode_list(field_id, ids) if ids else b""
 
 
 def _ascending(ids: Sequence[int]) -> bool:
@@ -236,15 +266,19 @@ class SnapshotBytes:
 
     def __init__(self) -> None:
         self._encoded: tuple[InvalidList, EncodedLongs] | None = None
-        self._decoded: tuple[Sequence[int], InvalidList] | None = None
+        self._decoded: tuple[Sequence[int], Sequence[int], InvalidList] | None = None
 
     def encode(self, transaction: Transaction, level: int | None = None) -> bytes:
         """The bytes of a transaction in progress; at another visibility level, where one is given."""
-        return b"".join(self.pieces(transaction, level))
+        fields = self._fields(transaction, level)._replace(invalid_runs=_listed(transaction.invalid.runs))
+        return b"".join(encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid)))
 
     def pieces(self, transaction: Transaction, level: int | None = None) -> tuple[bytes, ...]:
-        """The same in pieces, of which that with the invalid list is shared, not copied."""
-        fields = TransactionFields(
+        """The same in pieces, of which that with the invalid list is shared, not copied; as Tephra has them, without runs."""
+        return encode_in_pieces(self._fields(transaction, level), invalid=self._encoded_invalid(transaction.invalid))
+
+    def _fields(self, transaction: Transaction, level: int | None) -> TransactionFields:
+        return TransactionFields(
             id=transaction.id,
             read_pointer=transaction.read_pointer,
             invalid=transaction.invalid.pointers,
@@ -255,16 +289,16 @@ class SnapshotBytes:
             checkpoints=transaction.checkpoints,
             visibility=int(transaction.level) if level is None else level,
         )
-        return encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid))
 
     def snapshot(self, fields: TransactionFields) -> TransactionSnapshot:
         return TransactionSnapshot(
             read_pointer=fields.read_pointer,
             write_pointer=fields.write_pointer,
             in_progress=tuple(fields.in_progress),
-            invalid=self._invalid(fields.invalid),
+            invalid=self._invalid(fields.invalid, fields.invalid_runs),
             own=frozenset((fields.id, fields.write_pointer, *fields.checkpoints)),
             excluded=fields.write_pointer if fields.visibility == VisibilityLevel.SNAPSHOT_EXCLUDE_CURRENT else None,
+            in_progress_runs=_runs(fields.in_progress_runs),
         )
 
     def _encoded_invalid(self, invalid: InvalidList) -> EncodedLongs:
@@ -272,8 +306,18 @@ class SnapshotBytes:
             self._encoded = (invalid, EncodedLongs(invalid.pointers))
         return self._encoded[1]
 
-    def _invalid(self, pointers: Sequence[int]) -> InvalidList:
+    def _invalid(self, pointers: Sequence[int], runs: Sequence[int]) -> InvalidList:
         # The codec answers the same object for the same list, so identity tells.
-        if self._decoded is None or self._decoded[0] is not pointers:
-            self._decoded = (pointers, InvalidList(tuple(dict.fromkeys(pointers))))  # strangers may say one twice
-        return self._decoded[1]
+        if self._decoded is None or self._decoded[0] is not pointers or self._decoded[1] != runs:
+            made = InvalidList(tuple(dict.fromkeys(pointers)))  # strangers may say one twice
+            self._decoded = (pointers, runs, made.with_added(runs=_runs(runs)) if runs else made)
+        return self._decoded[2]
+
+
+def _listed(runs: PointerRuns) -> list[int]:
+    return [pointer for run in runs for pointer in run]
+
+
+def _runs(listed: Sequence[int]) -> PointerRuns:
+    pairs = iter(listed)
+    return PointerRuns(zip(pairs, pairs, strict=True)) if listed else NO_RUNS

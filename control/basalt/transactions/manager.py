@@ -78,7 +78,8 @@ class ManagerSnapshot(NamedTuple):
     @property
     def decided(self) -> int:
         """Every writer up to it has committed, is undone, or is in the invalid list."""
-        return self.view.in_progress[0] - 1 if self.view.in_progress else self.write_pointer
+        first = self.view.first_in_progress
+        return self.write_pointer if first is None else first - 1
 
 
 class ActiveSnapshots:
@@ -94,8 +95,8 @@ class ActiveSnapshots:
     @contextmanager
     def reading(self, snapshot: TransactionSnapshot) -> Iterator[None]:
         """Hold this from when the snapshot was taken until the last row was read."""
-        bound = snapshot.in_progress[0] - 1 if snapshot.in_progress else snapshot.read_pointer
-        bound = min(bound, snapshot.read_pointer)
+        first = snapshot.first_in_progress
+        bound = snapshot.read_pointer if first is None else min(first - 1, snapshot.read_pointer)
         self._bounds[bound] += 1
         try:
             yield

@@ -18,6 +18,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
@@ -32,7 +33,7 @@ from basalt_engine.messages import WRITER, MessageTable
 from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.retention import OnInvalid, is_old_generation
-from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS, PointerRuns
 from basalt_engine.stores.hbase.kerberos import Kerberos, KerberosLogin
 from basalt_engine.stores.hbase.regions import SNAPSHOT_KIND, SNAPSHOT_NAME, RegionSnapshot
 from basalt_engine.stores.rocks.read_only import ReadOnlyRocksStore
@@ -265,6 +266,10 @@ class _Pruned(msgspec.Struct):
     """The part of an entry of kind `pruned` that is needed."""
 
     pointers: list[int]
+    runs: list[tuple[int, int]] = []
+
+    def writers(self) -> Iterator[int]:
+        return chain(self.pointers, PointerRuns(self.runs).one_by_one())
 
 
 class _State(msgspec.Struct):
@@ -285,7 +290,7 @@ def read_writers(store: OpenTables) -> Writers:
     forgotten = {
         pointer
         for _, entry in system.scan(PRUNED_KIND)
-        for pointer in msgspec.json.decode(entry, type=_Pruned).pointers
+        for pointer in msgspec.json.decode(entry, type=_Pruned).writers()
     }
     external_writers = frozenset(int(name) for name, _ in system.scan(EXTERNAL_WRITER_KIND))
     state = system.get(*PRUNE_STATE)
@@ -301,8 +306,8 @@ def read_writers(store: OpenTables) -> Writers:
     if snapshot is None:
         return lists
     return lists._replace(
-        invalid=frozenset(snapshot.invalid),
-        in_progress=frozenset(snapshot.in_progress),
+        invalid=frozenset(chain(snapshot.invalid, snapshot.invalid_runs.one_by_one())),
+        in_progress=frozenset(chain(snapshot.in_progress, snapshot.in_progress_runs.one_by_one())),
         newest=snapshot.write_pointer,
         lifetime_ms=snapshot.lifetime_ms_max,
         invalid_known=True,

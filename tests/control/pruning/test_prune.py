@@ -16,7 +16,7 @@ from basalt.settings import DayWindow, HBaseSettings, Settings
 from basalt.transactions.manager import EXTERNAL_WRITERS, ExternalWriter, external_writers
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
-from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.snapshot import POINTERS_PER_MS, PointerRun, PointerRuns
 from basalt_engine.stores.hbase.regions import REPORT_KIND, UNKNOWN_ORIGIN, RegionSnapshot
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable, number_name
@@ -117,7 +117,7 @@ async def test_a_crash_before_the_log_entry_leaves_the_writer_invalid(
     writer = await ended_writer(clustered)
     paper(clustered).report_all(clustered.clock.now_ms())
 
-    async def fails(pointers: object) -> int:
+    async def fails(*pointers: object) -> int:
         raise StoreError("no")
 
     with monkeypatch.context() as patch:
@@ -205,6 +205,61 @@ async def _with_cluster(settings: Settings) -> Wired:
     wired = await Wired.start(store, ManualClock(), settings=settings, cluster=cluster)
     await wired.topics.create(A, {})
     return wired
+
+
+# Runs of writers.
+
+
+async def failed_run(wired: Wired, writers: int) -> PointerRun:
+    """So many pointers of a failed server, on the list as one run."""
+    first = (await wired.transactions.begin()).id + 1
+    await wired.transactions.abort(first - 1)
+    wired.clock.advance(1)
+    await wired.transactions.abort((await wired.transactions.begin()).id)  # so they have been given out
+    run = PointerRun(first, first + writers - 1)
+    assert await wired.transactions.restore((), PointerRuns([run])) == writers
+    return run
+
+
+async def test_a_run_is_forgotten_whole_and_comes_back_whole_after_a_restore(clustered: Wired):
+    await clustered.services.pruner.publisher.publish()
+    run, pruner = await failed_run(clustered, 4_096), clustered.services.pruner
+    copied_ms = clustered.clock.now_ms()
+    paper(clustered).report_all(clustered.clock.now_ms())
+    result = await pruner.run()
+    assert (result.invalid, result.waiting, result.pruned_count, result.held) == (4_096, 4_096, 0, 0)
+    clustered.clock.advance(LIFETIME_MS + SKEW_MS + 1_000)
+    paper(clustered).report_all(clustered.clock.now_ms())
+    result = await pruner.run()
+    assert (result.pruned, list(result.pruned_runs), result.waiting, result.held) == ((), [run], 0, 0)
+    assert not clustered.transactions.state.invalid
+    (entry,) = archived(clustered.services.system)
+    assert (entry.pointers, entry.runs, entry.count, entry.last) == ([], [tuple(run)], 4_096, run.last)
+    assert STATE.get(clustered.services.system).newest_pruned == run.last
+    assert pruner.pruned_total == 4_096
+    again = await clustered.restarted()
+    assert not again.transactions.state.invalid
+    pruner = again.services.pruner
+    assert await pruner.restore(copied_ms, dry_run=True) == 4_096
+    assert await pruner.restore(copied_ms) == 4_096
+    assert list(again.transactions.state.invalid.runs) == [run]
+    assert await pruner.restore(copied_ms) == 0
+
+
+async def test_of_a_run_that_a_file_may_hold_in_part_the_rest_is_forgotten(clustered: Wired):
+    await clustered.services.pruner.publisher.publish()
+    run, pruner = await failed_run(clustered, 100), clustered.services.pruner
+    clustered.clock.advance(LIFETIME_MS + SKEW_MS + 1_000)
+    paper(clustered).report_all(clustered.clock.now_ms())
+    paper(clustered).report(clustered.clock.now_ms(), file(run.first + 29, run.last))  # filtered up to the 30th
+    result = await pruner.run()
+    assert list(result.pruned_runs) == [(run.first, run.first + 29)]
+    assert (result.pruned_count, result.held) == (30, 70)
+    assert list(clustered.transactions.state.invalid.runs) == [(run.first + 30, run.last)]
+    assert pruner.worth_compacting(await pruner.survey())[0].id == "m1", "a run holds a file back as one writer does"
+    paper(clustered).report(clustered.clock.now_ms(), file(run.last, run.last))
+    assert (await pruner.run()).pruned_count == 70
+    assert not clustered.transactions.state.invalid
 
 
 # Reports of regions that are gone.
@@ -320,7 +375,7 @@ async def test_a_restore_that_was_interrupted_lets_nothing_go(clustered: Wired, 
     await pruner.run()
     other = await ended_writer(clustered)
 
-    async def fails(pointers: object) -> int:
+    async def fails(*pointers: object) -> int:
         raise StoreError("no")
 
     with monkeypatch.context() as patch:

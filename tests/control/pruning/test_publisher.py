@@ -6,13 +6,13 @@ import pytest
 
 from basalt.errors import ConflictError
 from basalt.operations.jobs import publish_snapshot
-from basalt.pruning.publisher import AT_LEAST_EVERY_MS, SnapshotPublisher
+from basalt.pruning.publisher import AT_LEAST_EVERY_MS, RUN_TOLD_AFTER_MS, SnapshotPublisher
 from basalt.pruning.state import STATE, PruneState, change_state
 from basalt.transactions.manager import ManagerSnapshot
 from basalt.transactions.rules.transaction import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError
-from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import POINTERS_PER_MS, InvalidList, PointerRun, PointerRuns, TransactionSnapshot
 from basalt_engine.stores.hbase.regions import RegionSnapshot
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -65,6 +65,43 @@ async def test_a_snapshot_says_what_the_manager_knows(store, clock):
     made = await publisher(store, clock).publish()
     expected = RegionSnapshot(3, 1, clock.now_ms(), 90, 100, 94, 80, LIFETIME_MS, (95,), (7, 8))
     assert stored(store) == made == expected
+
+
+async def test_many_pointers_without_a_gap_are_published_as_a_run(store, clock):
+    manager = Still()
+    pointers = (7, 8, *range(20, 60), 70)
+    manager.now = manager.now._replace(view=manager.now.view._replace(invalid=InvalidList(pointers)))
+    made = await publisher(store, clock, manager=manager).publish()
+    assert (made.invalid, list(made.invalid_runs)) == ((7, 8, 70), [(20, 59)])
+    assert made.invalid_count == len(pointers)
+    assert stored(store) == made
+
+
+async def test_region_servers_hear_of_a_failed_run_only_when_no_clock_gives_its_places_out_again(store, clock):
+    manager = Still()
+    first = clock.now_ms() * POINTERS_PER_MS
+    run, old = PointerRun(first, first + 4_095), PointerRun(20, 4_115)
+    view = TransactionSnapshot(first + 9_000, 0, (first + 8_000,), InvalidList((7,), 1, PointerRuns([old, run])))
+    manager.now = ManagerSnapshot(3, first + 9_000, 80, view)
+    made = publisher(store, clock, manager=manager)
+    told = await made.publish()
+    assert (list(told.in_progress_runs), list(told.invalid_runs)) == ([run], [old])
+    assert told.decided == first - 1, "a file that is filtered by this copy may hold rows of the run"
+    clock.advance(RUN_TOLD_AFTER_MS - 1)
+    assert list((await made.publish()).invalid_runs) == [old]
+    clock.advance(1)
+    told = await made.publish()
+    assert (list(told.in_progress_runs), list(told.invalid_runs)) == ([], [old, run])
+    assert told.decided == first + 7_999
+
+
+async def test_a_run_in_progress_is_published_and_nothing_behind_it_is_decided(store, clock):
+    manager = Still()
+    runs = PointerRuns([(92, 94), (96, 99)])
+    view = manager.now.view._replace(in_progress_runs=runs)
+    manager.now = manager.now._replace(view=view)
+    made = await publisher(store, clock, manager=manager).publish()
+    assert (made.in_progress_runs, made.in_progress, made.decided) == (runs, (95,), 91)
 
 
 async def test_the_sequence_goes_on_within_a_term_and_begins_anew_with_the_next(store, clock):

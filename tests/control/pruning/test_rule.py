@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from basalt.pruning.rule import (
@@ -14,10 +14,13 @@ from basalt.pruning.rule import (
     blocked,
     due,
     first_obstacles,
+    free_runs,
     held_by_files,
     key_space_fault,
+    obstacles_of_runs,
     worth_compacting,
 )
+from basalt_engine.snapshot import PointerRuns
 from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, UNKNOWN_ORIGIN, Region, RegionReport, StoreFile
 from tests.control.pruning.conftest import SERVER, file, pointer, region
 
@@ -279,3 +282,49 @@ def test_the_first_obstacles_of_many_writers_are_those_of_each(
         told = first_obstacles(certificate, pointers)
         assert [cause for span, cause in told for _ in span] == [certificate.cause(each) for each in pointers]
         assert [index for span, _ in told for index in span] == list(range(len(pointers)))
+
+
+# Runs of writers.
+
+
+NEAR = st.integers(-2, 12)
+
+
+@settings(deadline=None, max_examples=600)
+@given(
+    st.lists(st.tuples(st.none() | NEAR, NEAR), max_size=3),
+    st.lists(st.tuples(NEAR, st.integers(0, 12)), min_size=1, max_size=2),
+    st.sampled_from([0, W + 3, W + 7]),
+    st.sampled_from([END_MS, END_MS + 1, NOW_MS, NOW_MS]),
+)
+@example([(5, 3), (4, 9)], [(0, 12)], W + 7, NOW_MS)
+def test_a_run_is_cut_so_that_each_part_has_the_cause_of_all_its_writers(files, runs, restored, now_ms):
+    terms, late = TERMS._replace(restored=restored, now_ms=now_ms), pointer(SKEW_MS)
+    listed = [
+        file(UNKNOWN_ORIGIN if decided is None else W + decided, W + newest - late, f"f{number}")
+        for number, (decided, newest) in enumerate(files)
+    ]
+    made = certificates(*listed, terms=terms)
+    asked = PointerRuns((W + first, W + first + more) for first, more in runs)
+    parts = list(obstacles_of_runs(made, asked))
+    assert [one for part, _ in parts for one in PointerRuns([part]).one_by_one()] == list(asked.one_by_one())
+    for part, cause in parts:
+        assert {made.cause(one) for one in PointerRuns([part]).one_by_one()} == {cause}
+    assert set(free_runs(made, asked).one_by_one()) == {one for one in asked.one_by_one() if made.may_go(one)}
+
+
+def test_a_run_over_several_milliseconds_ends_by_parts():
+    run = PointerRuns([(W - 5, W + pointer(2) + 7)])
+    by_time, by_report = certificates(terms=TERMS._replace(now_ms=END_MS + 1)), certificates(report_ms=END_MS + 1)
+    for made in (by_time, by_report):
+        assert list(free_runs(made, run)) == [(W - 5, W + pointer(1) - 1)]
+
+
+def test_no_run_is_forgotten_where_the_key_space_has_a_hole_or_nobody_reports():
+    run = PointerRuns([(W, W + 9)])
+    assert list(free_runs(certificates(), run)) == [(W, W + 9)]
+    assert not free_runs(Certificates([P1, C1], {"p1": report(P1), "c1": report(C1)}, TERMS), run)
+    embedded = EmbeddedCertificate({}, TERMS)
+    assert embedded.may_go(W)
+    assert [cause for _, cause in obstacles_of_runs(embedded, run)] == [Cause.NOTE]
+    assert not free_runs(embedded, run)

@@ -8,6 +8,7 @@ from thriftpy2.thrift import TApplicationException
 from basalt.thrift import calls
 from basalt.thrift.wire import METHODS, types
 from basalt.transactions.rules.transaction import State
+from basalt_engine.snapshot import PointerRuns
 from tests.control.thrift.conftest import Serving
 
 SHORT, LONG = 1, 2
@@ -54,6 +55,23 @@ def test_what_is_in_progress_and_invalid_at_a_start_is_in_its_lists(serving: Ser
     assert tx.invalids == [failed.id]
     assert tx.inProgress == [open_one.id]
     assert tx.firstShort == open_one.id
+
+
+def test_a_run_of_failed_writers_is_in_no_list_for_nobody_writes_cells_under_one(serving: Serving):
+    with serving.client() as client:
+        failed = client.startShort()
+        client.invalidateTx(failed.id)
+        serving.clock.advance(1)
+        last = client.startShort().id
+        run = PointerRuns([(failed.id + 1, failed.id + 4_096)])
+        assert last > failed.id + 4_096
+        assert serving.do(lambda services: services.transactions.restore((), run)) == 4_096
+        assert client.startShort().invalids == [failed.id]
+        assert client.invalidTxSize() == 1
+        assert client.truncateInvalidTx({failed.id, failed.id + 5}).value is True, (
+            "a pointer of a run may be named all the same"
+        )
+    assert len(serving.do(lambda services: services.transactions.manager_snapshot()).view.invalid) == 4_095
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 601, 1 << 30])

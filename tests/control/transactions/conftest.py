@@ -22,7 +22,7 @@ from basalt.transactions.rules.transaction import (
 )
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import ManualClock
-from basalt_engine.snapshot import InvalidList
+from basalt_engine.snapshot import InvalidList, PointerRuns
 from basalt_engine.spans import Spans
 
 TABLE = TableJoin(b"shop:~accounts:", 1)
@@ -126,7 +126,9 @@ def plain(value: Any) -> Any:
         of_messages = {"acknowledged": plain(value.acknowledged), "returned": plain(tuple(value.returned))}
         return {name: plain(getattr(value, name)) for name in names} | of_messages
     if isinstance(value, InvalidList):
-        return list(value.pointers)
+        return {"pointers": list(value.pointers), "runs": plain(value.runs)}
+    if isinstance(value, PointerRuns):
+        return [list(run) for run in value]
     if isinstance(value, frozenset):
         return [plain(item) for item in sorted(value)]
     if isinstance(value, (tuple, PointerSet)):

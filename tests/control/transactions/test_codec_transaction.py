@@ -15,10 +15,12 @@ from basalt.errors import MalformedBodyError
 from basalt.transactions.codec import (
     NO_SHORT_IN_PROGRESS,
     EncodedLongs,
+    SnapshotBytes,
     TransactionFields,
     decode_transaction,
 )
-from basalt.transactions.rules.transaction import Kind
+from basalt.transactions.rules.transaction import Kind, Transaction
+from basalt_engine.snapshot import InvalidList, PointerRuns, Visibility
 from tests.control.transactions.whole_bytes import encode_transaction
 
 
@@ -66,8 +68,9 @@ def their_fields(body: bytes) -> TransactionFields:
 def listed(fields: TransactionFields) -> TransactionFields:
     """The same with plain lists, to compare."""
     return fields._replace(
-        invalid=list(fields.invalid), in_progress=list(fields.in_progress), checkpoints=list(fields.checkpoints)
-    )
+        invalid=list(fields.invalid), in_progress=list(fields.in_progress), checkpoints=list(fields.checkpoints),
+        invalid_runs=tuple(fields.invalid_runs), in_progress_runs=tuple(fields.in_progress_runs),
+    )  # fmt: skip
 
 
 LONGS = st.integers(0, 2**63 - 1)
@@ -83,6 +86,8 @@ TRANSACTIONS = st.builds(
     write_pointer=LONGS,
     checkpoints=ID_LISTS,
     visibility=st.sampled_from([1, 2, 3]),
+    invalid_runs=st.just(()),
+    in_progress_runs=st.just(()),
 )
 
 
@@ -103,6 +108,50 @@ def test_they_read_what_we_write_and_we_read_what_they_write(fields: Transaction
     assert ours == theirs
     assert their_fields(ours) == fields
     assert listed(decode_transaction(theirs)) == fields
+
+
+@given(
+    TRANSACTIONS, ID_LISTS.filter(lambda found: len(found) % 2 == 0), st.sampled_from([(), (5, 9), (5, 5, 7, 4_102)])
+)
+def test_runs_come_back_as_they_were_and_stand_behind_all_that_tephra_has(
+    fields: TransactionFields, failed: list[int], busy: tuple[int, ...]
+) -> None:
+    with_runs = fields._replace(invalid_runs=tuple(failed), in_progress_runs=busy)
+    body = encode_transaction(with_runs)
+    assert listed(decode_transaction(body)) == with_runs
+    assert body.startswith(encode_transaction(fields)[:-1])
+
+
+def test_a_reader_judges_by_the_runs_in_the_bytes() -> None:
+    fields = TransactionFields(
+        90, 80, [3], [60], write_pointer=90, invalid_runs=(5, 9), in_progress_runs=(50, 55, 55, 57)
+    )
+    snapshots = SnapshotBytes()
+    for _ in range(2):  # the second time the lists are known
+        snapshot = snapshots.snapshot(decode_transaction(encode_transaction(fields)))
+        skipped = [pointer for pointer in range(1, 81) if snapshot.judge(pointer) is Visibility.SKIP]
+        held = [pointer for pointer in range(1, 81) if snapshot.judge(pointer) is Visibility.HOLD]
+        assert skipped == [3, 5, 6, 7, 8, 9]
+        assert held == [50, 51, 52, 53, 54, 55, 56, 57, 60]
+        assert snapshot.first_in_progress == 50
+
+
+def test_of_two_transactions_with_the_same_long_list_each_has_its_own_runs() -> None:
+    fields = TransactionFields(9_000, 8_999, range(10, 5_010), invalid_runs=(5, 9))
+    snapshots = SnapshotBytes()
+    for runs, seen in (((5, 9), Visibility.SKIP), ((), Visibility.VISIBLE), ((6, 6), Visibility.VISIBLE)):
+        body = encode_transaction(fields._replace(invalid_runs=runs))
+        assert snapshots.snapshot(decode_transaction(body)).judge(7) is seen
+
+
+def test_the_bytes_of_the_thrift_face_have_no_runs() -> None:
+    invalid = InvalidList((3,)).with_added(runs=PointerRuns([(5, 9)]))
+    begun = Transaction(id=90, kind=Kind.SHORT, read_pointer=80, began_ms=0, deadline_ms=1, owner="", invalid=invalid)
+    snapshots = SnapshotBytes()
+    ours, theirs = snapshots.encode(begun), b"".join(snapshots.pieces(begun))
+    assert list(decode_transaction(ours).invalid_runs) == [5, 9]
+    assert list(their_fields(theirs).invalid or ()) == [3]
+    assert len(ours) == len(theirs) + 24
 
 
 def test_a_long_invalid_list_is_encoded_once() -> None:
@@ -143,6 +192,8 @@ def test_one_id_out_of_order_is_found_anywhere_in_a_long_list(at: int) -> None:
         TransactionFields(9, 2**63),
         TransactionFields(9, 8, kind=7),
         TransactionFields(9, 8, visibility=0),
+        TransactionFields(9, 8, invalid_runs=[5]),
+        TransactionFields(9, 8, in_progress_runs=[5, 4]),
     ],
 )
 def test_what_is_no_transaction_is_not_written(fields: TransactionFields) -> None:
@@ -176,7 +227,15 @@ BAD = [
     ("field header cut", HEAD + "0a", "a field header"),
     ("number cut", HEAD + "0a0005 000000", "8 bytes of firstShort"),
     ("list header cut", HEAD + "0f0003 0a0000", "a list header"),
-    ("unknown field 10", HEAD + "0a000a 0000000000000001 00", "field 10"),
+    ("unknown field 12", HEAD + "0a000c 0000000000000001 00", "field 12"),
+    ("runs as a number", HEAD + "0a000a 0000000000000001 00", "Thrift type 15 for invalidRuns"),
+    ("a run without an end", HEAD + "0f000a 0a00000001 0000000000000001 00", "invalidRuns in pairs"),
+    ("a run in progress without an end", HEAD + "0f000b 0a00000001 0000000000000001 00", "inProgressRuns in pairs"),
+    (
+        "a run that ends before it begins",
+        HEAD + "0f000a 0a00000002 0000000000000002 0000000000000001 00",
+        "invalidRuns in ascending",
+    ),
     ("unknown field 0", HEAD + "0a0000 0000000000000001 00", "field 0"),
     ("unknown field -1", HEAD + "0affff 0000000000000001 00", "field -1"),
     ("id as i32", "080001 00000007 00", "Thrift type 10 for id"),

@@ -24,6 +24,7 @@ from basalt.transactions.rules.edits import Edit, ReturnReason
 from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES
+from basalt_engine.snapshot import NO_RUNS, PointerRuns
 from basalt_engine.spans import Spans
 from basalt_engine.varints import VARINT_BYTES_MAX, encode_deltas, encode_varint
 
@@ -226,6 +227,17 @@ class FieldReader:
             raise self.failure("a number beyond 63 bits")
         return tuple(numbers)
 
+    def runs(self) -> PointerRuns:
+        """Runs of write pointers: where each begins, and the first number behind it. They rise, so no two overlap or touch."""
+        start, edges = self.offset, self.pointers()
+        if len(edges) % 2:
+            raise self.failure("a run of write pointers without an end", start)
+        return (
+            PointerRuns((first, behind - 1) for first, behind in zip(edges[::2], edges[1::2], strict=True))
+            if edges
+            else NO_RUNS
+        )
+
     def spans(self) -> Spans:
         """Spans of message ids; never none."""
         start, spans = self.offset, self.any_spans()
@@ -377,6 +389,7 @@ SPANS = FieldType(Spans.encode, FieldReader.spans)
 ANY_SPANS = FieldType(Spans.encode, FieldReader.any_spans)
 RETURN_REASON = numbered(ReturnReason, "reason")
 POINTERS = FieldType(lambda pointers: encode_varint(len(pointers)) + encode_deltas(pointers), FieldReader.pointers)
+RUNS = FieldType(lambda runs: POINTERS.encode(runs.edges), FieldReader.runs)
 VERSION_OF_WORK = FieldType(lambda version: _LONG.pack(NO_VERSION if version is None else version), _read_version)
 JOIN = record(Join, {"generation": COUNT, "from_ms": LONG, "topic": BYTES})
 TABLE_JOIN = record(TableJoin, {"generation": COUNT, "table": BYTES})
@@ -401,11 +414,11 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     9: (edits.Aborted, {"id": POINTER, "ended_ms": LONG, "timed_out": FLAG}),
     10: (edits.Invalidated, {"ended_ms": LONG, "timed_out": FLAG, "ids": _LONGS}),
     11: (edits.OneShot, {"id": POINTER, "ended_ms": LONG, "owner": TEXT, "request_id": OPTIONAL_TEXT}),
-    12: (edits.Pruned, {"pointers": _LONGS}),
+    12: (edits.Pruned, {"pointers": _LONGS, "runs": RUNS}),
     13: (edits.Truncated, {"before": POINTER}),
     14: (edits.Reset, {"at_ms": LONG}),
     15: (edits.Led, {"epoch": POINTER}),
-    16: (edits.Restored, {"pointers": _LONGS}),
+    16: (edits.Restored, {"pointers": _LONGS, "runs": RUNS}),
     17: (edits.TableJoined, {"id": POINTER, "join": TABLE_JOIN}),
     18: (edits.SessionOpened, {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT, "principal": TEXT}),
     19: (edits.SessionBegan, {"id": POINTER, "session": IN_SESSION}),

@@ -28,6 +28,7 @@ from basalt.transactions.log.entry_format import (
     POINTER,
     POINTERS,
     RETURN_REASON,
+    RUNS,
     SET,
     SHORT,
     SPANS,
@@ -51,11 +52,11 @@ from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
 from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import InvalidList
+from basalt_engine.snapshot import InvalidList, PointerRuns
 from basalt_engine.spans import Spans
 from basalt_engine.varints import encode_varint
 
-VERSION = 2
+VERSION = 3
 PIECE_BYTES_MIN = 64 << 10  # of what is encoded at a time: no step of the encoder copies all of it
 _HEADER = struct.Struct(">Bqqq")
 _TRANSACTION = struct.Struct(">qBBHqqqq")
@@ -96,6 +97,7 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield _HEADER.pack(VERSION, image.edits_applied, image.last_pointer, image.read_pointer)
     yield LONG.encode(image.leader_epoch)
     yield encode_varint(image.invalid_version) + POINTERS.encode(image.invalid.pointers)
+    yield RUNS.encode(image.invalid.runs)
     yield COUNT.encode(len(image.transactions))
     concurrent, invalid = PointerSet(), image.invalid
     acknowledging = dict(image.acknowledging)
@@ -129,7 +131,7 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
     if min(edits_applied, last_pointer, read_pointer) < 0:
         raise reader.failure("a negative number in the header", 1)
     invalid_version = reader.varint()
-    invalid = InvalidList(reader.pointers(), invalid_version)
+    invalid = _read_invalid(reader, invalid_version)
     outcomes = many(FieldType(_outcome, _outcome_reader()))
     acknowledging: list[PendingSpans] = []
     image = StateImage(
@@ -190,6 +192,8 @@ def _transaction(
             encode_varint(transaction.invalid.version),
             POINTERS.encode(sorted(before - now)),
             POINTERS.encode(sorted(now - before)),
+            RUNS.encode(invalid.runs.without(transaction.invalid.runs)),
+            RUNS.encode(transaction.invalid.runs.without(invalid.runs)),
         )
     parts += (_JOINS.encode(transaction.topics), _TABLE_JOINS.encode(transaction.tables))
     if transaction.changes is not None:
@@ -318,13 +322,29 @@ def _read_concurrent(reader: FieldReader, pointers: PointerSet) -> PointerSet:
     return pointers
 
 
+def _read_invalid(reader: FieldReader, version: int) -> InvalidList:
+    start, pointers, runs = reader.offset, reader.pointers(), reader.runs()
+    return _invalid_list(reader, start, pointers, version, runs)
+
+
+def _invalid_list(
+    reader: FieldReader, start: int, pointers: tuple[int, ...], version: int, runs: PointerRuns
+) -> InvalidList:
+    if runs and any(pointer in runs for pointer in pointers):
+        raise reader.failure("an invalid list with a write pointer that is in one of its runs, too", start)
+    return InvalidList(pointers, version, runs)
+
+
 def _read_other_invalid(reader: FieldReader, invalid: InvalidList) -> InvalidList:
     start, version = reader.offset, reader.varint()
     gone, added = frozenset(reader.pointers()), frozenset(reader.pointers())
-    held = frozenset(invalid.pointers)
-    if not gone <= held or added & held or not (gone or added or version != invalid.version):
+    gone_runs, added_runs = reader.runs(), reader.runs()
+    held, runs = frozenset(invalid.pointers), invalid.runs
+    right = gone <= held and not added & held and not gone_runs.without(runs) and runs.without(added_runs) == runs
+    if not right or not (gone or added or gone_runs or added_runs or version != invalid.version):
         raise reader.failure("a change of the invalid list that is none", start)
-    return InvalidList(tuple(sorted(held - gone | added)), version)
+    pointers = tuple(sorted(held - gone | added))
+    return _invalid_list(reader, start, pointers, version, runs.without(gone_runs).with_added(added_runs))
 
 
 def _outcome(outcome: Outcome) -> bytes:

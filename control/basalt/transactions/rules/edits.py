@@ -13,6 +13,7 @@ import msgspec
 
 from basalt.errors import BasaltError
 from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin, Transaction
+from basalt_engine.snapshot import NO_RUNS, PointerRuns
 from basalt_engine.spans import Spans
 
 
@@ -119,9 +120,10 @@ class OneShot(Edit, frozen=True):
 
 
 class Pruned(Edit, frozen=True):
-    """These write pointers left the invalid list: no row of theirs is left anywhere. Ascending."""
+    """These write pointers left the invalid list: no row of theirs is left anywhere. Ascending. Of a run on the list it may be a part."""
 
     pointers: tuple[int, ...]
+    runs: PointerRuns = NO_RUNS
 
 
 class Truncated(Edit, frozen=True):
@@ -140,6 +142,7 @@ class Restored(Edit, frozen=True):
     """These write pointers are on the invalid list again: rows of theirs came back with a copy of a table. Ascending."""
 
     pointers: tuple[int, ...]
+    runs: PointerRuns = NO_RUNS
 
 
 class Led(Edit, frozen=True):

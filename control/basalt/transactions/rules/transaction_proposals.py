@@ -37,7 +37,7 @@ from basalt.transactions.rules.transaction import (
     step,
 )
 from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
-from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.snapshot import NO_RUNS, POINTERS_PER_MS, PointerRuns
 from basalt_engine.spans import Spans
 
 
@@ -346,10 +346,12 @@ class TransactionProposals(TransactionTable):
         due = self.deadlines.due(now_ms)[:EXPIRED_MAX]
         return Proposal(forced_ends([self.by_id[key] for key in due], now_ms, timed_out=True))
 
-    def prune(self, pointers: Iterable[int]) -> Proposal:
+    def prune(self, pointers: Iterable[int], runs: PointerRuns = NO_RUNS) -> Proposal:
         """Take write pointers of which no row is left off the invalid list; no edits when it holds none of them."""
         held = tuple(sorted(pointer for pointer in set(pointers) if pointer in self.invalid))
-        return Proposal((edits.Pruned(held),) if held else ())
+        listed = self.invalid.runs
+        held_runs = listed.without(listed.without(runs))
+        return Proposal((edits.Pruned(held, held_runs),) if held or held_runs else ())
 
     def lead(self, epoch: int) -> Proposal:
         """A server leads from now on; no edits when it did so before. `FencedError` when a later one does."""
@@ -371,8 +373,8 @@ class TransactionProposals(TransactionTable):
         before = before_ms * POINTERS_PER_MS
         if self.oldest is not None and self.oldest.id < before:
             raise refusals.in_the_way(before_ms, self.oldest)
-        held = bool(self.invalid.pointers) and self.invalid.pointers[0] < before
-        return Proposal((edits.Truncated(before),) if held else ())
+        first = self.invalid.first
+        return Proposal((edits.Truncated(before),) if first is not None and first < before else ())
 
     def _find(self, transaction_id: int) -> Transaction | Outcome:
         found = self.by_id.get(transaction_id) or self.outcomes.get(transaction_id)

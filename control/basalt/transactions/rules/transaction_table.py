@@ -42,7 +42,7 @@ from basalt.transactions.rules.transaction import (
     step,
 )
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import NO_INVALID, InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import NO_INVALID, InvalidList, PointerRuns, TransactionSnapshot
 
 ENDED_CHECKPOINTS_MAX = 10_000  # all of one transaction's, at least: their writers hear of its end; 0.1 KiB each
 PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
@@ -561,13 +561,13 @@ class TransactionTable:
         self._view = None
 
     def _pruned(self, edit: edits.Pruned) -> None:
-        self._relist(self.invalid.without(edit.pointers))
+        self._relist(self.invalid.without(edit.pointers, edit.runs))
 
     def _truncated(self, edit: edits.Truncated) -> None:
-        self._relist(self.invalid.without(pointer for pointer in self.invalid.pointers if pointer < edit.before))
+        self._relist(self.invalid.without(runs=PointerRuns(((0, max(edit.before - 1, 0)),))))
 
     def _restored(self, edit: edits.Restored) -> None:
-        self._relist(self.invalid.with_added(edit.pointers))
+        self._relist(self.invalid.with_added(edit.pointers, edit.runs))
 
     def _session_opened(self, edit: edits.SessionOpened) -> None:
         self.session_table.opened(edit, self._is_open(edit.name))

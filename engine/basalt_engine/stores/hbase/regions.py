@@ -17,12 +17,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from basalt_engine import __version__
 from basalt_engine.errors import CorruptionError
-from basalt_engine.varints import decode_rising, encode_rising
+from basalt_engine.snapshot import NO_RUNS, PointerRun, PointerRuns
+from basalt_engine.varints import VALUE_MAX, decode_rising, decode_varint, encode_rising, encode_varint
 
 WRITER_TABLES = ("message", "payload", "cell")  # those whose rows have writers
 REPORT_KIND = "region"  # of the system table, named by the region's encoded name
 SNAPSHOT_KIND, SNAPSHOT_NAME = "snapshot", "latest"
-FORMAT = 1  # of both
+REPORT_FORMAT, SNAPSHOT_FORMAT = 1, 2
 EMPTY_MEMSTORE = -1
 NO_SNAPSHOT = -1
 UNKNOWN_ORIGIN = -1
@@ -89,7 +90,7 @@ class RegionReport(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> RegionReport:
         """The report that a body holds; `CorruptionError` for anything else."""
-        reader = _Reader("region report", data)
+        reader = _Reader("region report", data, REPORT_FORMAT)
         head = (reader.text(), reader.sized(), reader.text(), *reader.numbers(5))
         keys = (reader.sized(), reader.sized())
         files = tuple(StoreFile(reader.text(), *reader.numbers(4)) for _ in range(reader.whole(4)))
@@ -113,8 +114,9 @@ class RegionReport(NamedTuple):
 class RegionSnapshot(NamedTuple):
     """The writers that have failed and those that are undecided, as of (`epoch`, `sequence`): of two copies the higher counts.
 
-    `decided`: every writer up to it has committed, is undone, or is in `invalid`. Below `visibility_upper_bound` no
-    reader needs an older version of anything. Both lists rise strictly; `in_progress` has checkpoints, too.
+    `decided`: every writer up to it has committed, is undone, or has failed. Below `visibility_upper_bound` no
+    reader needs an older version of anything. Both lists rise strictly; `in_progress` has checkpoints, too. A writer
+    in a run is as if it were in the list.
     """
 
     epoch: int
@@ -127,6 +129,18 @@ class RegionSnapshot(NamedTuple):
     lifetime_ms_max: int
     in_progress: tuple[int, ...] = ()
     invalid: tuple[int, ...] = ()
+    in_progress_runs: PointerRuns = NO_RUNS
+    invalid_runs: PointerRuns = NO_RUNS
+
+    @property
+    def in_progress_count(self) -> int:
+        """The number of write pointers that are undecided."""
+        return len(self.in_progress) + self.in_progress_runs.pointers
+
+    @property
+    def invalid_count(self) -> int:
+        """The number of write pointers that have failed."""
+        return len(self.invalid) + self.invalid_runs.pointers
 
     @property
     def order(self) -> tuple[int, int]:
@@ -138,23 +152,29 @@ class RegionSnapshot(NamedTuple):
         fault = _snapshot_fault(self)
         if fault is not None:
             raise ValueError(fault)
-        count = len(self.in_progress)
+        count, runs = len(self.in_progress), [pointer for run in self.in_progress_runs for pointer in run]
         return b"".join(
             (
-                _SNAPSHOT_HEAD.pack(FORMAT, *self[:8]),
+                _SNAPSHOT_HEAD.pack(SNAPSHOT_FORMAT, *self[:8]),
                 struct.pack(f">I{count}q", count, *self.in_progress),
+                struct.pack(f">I{len(runs)}q", len(self.in_progress_runs), *runs),
                 len(self.invalid).to_bytes(4, "big"),
                 encode_rising(self.invalid),
+                len(self.invalid_runs).to_bytes(4, "big"),
+                _encode_runs(self.invalid_runs),
             )
         )
 
     @classmethod
     def decode(cls, data: bytes) -> RegionSnapshot:
         """The snapshot that a body holds; `CorruptionError` for anything else."""
-        reader = _Reader("region snapshot", data)
+        reader = _Reader("region snapshot", data, SNAPSHOT_FORMAT)
         head = reader.numbers(8)
         in_progress = reader.numbers(reader.whole(4))
-        snapshot = cls._make((*head, in_progress, reader.rising(reader.whole(4))))
+        edges = reader.numbers(2 * reader.whole(4))
+        undecided = reader.runs([PointerRun(*pair) for pair in zip(edges[::2], edges[1::2], strict=True)])
+        invalid = reader.rising(reader.whole(4))
+        snapshot = cls._make((*head, in_progress, invalid, undecided, reader.rising_runs(reader.whole(4))))
         reader.end()
         reader.refuse(_snapshot_fault(snapshot))
         return snapshot
@@ -191,12 +211,12 @@ def jar_state(version: int, own: int = OWN_VERSION) -> JarState:
 class _Reader:
     """Takes one field after the other off a body, behind its format."""
 
-    def __init__(self, what: str, data: bytes) -> None:
+    def __init__(self, what: str, data: bytes, version: int) -> None:
         self._what = what
         self._data = data
         self._offset = 1
-        if not data or data[0] != FORMAT:
-            raise CorruptionError(f"a {what} of format {data[:1].hex() or 'none'}, expected {FORMAT:02x}")
+        if not data or data[0] != version:
+            raise CorruptionError(f"a {what} of format {data[:1].hex() or 'none'}, expected {version:02x}")
 
     def take(self, size: int) -> bytes:
         start = self._offset
@@ -217,6 +237,33 @@ class _Reader:
         except CorruptionError as error:
             raise CorruptionError(f"the {self._what}'s invalid list: {error.message}") from None
         return numbers
+
+    def rising_runs(self, count: int) -> PointerRuns:
+        """So many runs, each as the distance to the one before it, and what its last pointer is above its first one."""
+        if count > len(self._data) - self._offset:
+            raise CorruptionError(f"the {self._what}: {count} runs cannot be in {len(self._data) - self._offset} bytes")
+        found: list[PointerRun] = []
+        last = 0
+        for _ in range(count):
+            try:
+                gap, self._offset = decode_varint(self._data, self._offset)
+                more, self._offset = decode_varint(self._data, self._offset)
+            except CorruptionError as error:
+                raise CorruptionError(f"the {self._what}'s invalid runs: {error.message}") from None
+            found.append(PointerRun(last + gap, last + gap + more))
+            last += gap + more
+        return self.runs(found)
+
+    def runs(self, found: Sequence[PointerRun]) -> PointerRuns:
+        """These runs; they must ascend, with a gap before each but the first, for only then are they told in one way."""
+        last = -1
+        for run in found:
+            if not last + 1 < run.first <= run.last <= VALUE_MAX:
+                raise CorruptionError(
+                    f"the {self._what} has a run from {run.first} to {run.last} behind one that ends with {last}"
+                )
+            last = run.last
+        return PointerRuns(found) if found else NO_RUNS
 
     def sized(self) -> bytes:
         return self.take(self.whole(2))
@@ -263,9 +310,21 @@ def _snapshot_fault(snapshot: RegionSnapshot) -> str | None:
         return "the transactions in progress do not rise strictly from 1"
     if snapshot.decided > snapshot.write_pointer:
         return "it is decided on writers that do not exist yet"
-    if snapshot.in_progress and snapshot.decided >= snapshot.in_progress[0]:
+    first = min((*snapshot.in_progress[:1], *snapshot.in_progress_runs.edges[:1]), default=None)
+    if first is not None and snapshot.decided >= first:
         return "it is decided on a writer that is in progress"
+    for runs in (snapshot.in_progress_runs, snapshot.invalid_runs):
+        if runs and not (runs.edges[0] > 0 and runs.edges[-1] - 1 <= VALUE_MAX):
+            return "a run is not within 1 to 2^63 - 1"
     return None
+
+
+def _encode_runs(runs: PointerRuns) -> bytes:
+    out, last = bytearray(), 0
+    for run in runs:
+        out += encode_varint(run.first - last) + encode_varint(run.last - run.first)
+        last = run.last
+    return bytes(out)
 
 
 def _sized(data: bytes) -> bytes:

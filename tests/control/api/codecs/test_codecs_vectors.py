@@ -136,8 +136,9 @@ def transaction(meaning: dict[str, Any]) -> codec.TransactionFields:
 def decode_transaction(body: bytes) -> codec.TransactionFields:
     read = codec.decode_transaction(body)
     return read._replace(
-        invalid=list(read.invalid), in_progress=list(read.in_progress), checkpoints=list(read.checkpoints)
-    )
+        invalid=list(read.invalid), in_progress=list(read.in_progress), checkpoints=list(read.checkpoints),
+        invalid_runs=list(read.invalid_runs), in_progress_runs=list(read.in_progress_runs),
+    )  # fmt: skip
 
 
 def carried(meaning: list[dict[str, Any]] | None) -> list[Carried] | None:

@@ -34,7 +34,7 @@ from basalt.transactions.rules.transaction import (
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import InvalidList
+from basalt_engine.snapshot import InvalidList, PointerRuns
 from basalt_engine.spans import Spans
 from basalt_engine.varints import encode_varint
 from tests.control.transactions.whole_bytes import encode_snapshot
@@ -61,6 +61,9 @@ in_sessions = st.builds(SessionBinding, texts, pointers, versions)
 losses = st.builds(Loss, pointers, st.binary(max_size=8), texts)
 sets = st.frozensets(st.binary(max_size=5), max_size=5)
 sorted_pointers = st.frozensets(pointers, max_size=6).map(lambda found: tuple(sorted(found)))
+runs_of_pointers = st.lists(st.tuples(st.integers(0, 2**63 - 9_000), st.integers(0, 4_096)), max_size=3).map(
+    lambda found: PointerRuns((first, first + more) for first, more in found)
+)
 kinds = st.sampled_from(Kind)
 numbers = st.integers(0, 2**32 - 1)
 message_ids = st.binary(max_size=20).map(lambda data: data.ljust(20, b"\0"))
@@ -82,10 +85,10 @@ EDITS = (
     st.builds(edits.Aborted, pointers, times_ms, st.booleans()),
     st.builds(edits.Invalidated, sorted_pointers, times_ms, st.booleans()),
     st.builds(edits.OneShot, pointers, times_ms, texts, request_ids),
-    st.builds(edits.Pruned, sorted_pointers),
+    st.builds(edits.Pruned, sorted_pointers, runs_of_pointers),
     st.builds(edits.Truncated, pointers),
     st.builds(edits.Led, pointers),
-    st.builds(edits.Restored, sorted_pointers),
+    st.builds(edits.Restored, sorted_pointers, runs_of_pointers),
     st.builds(edits.Reset, times_ms),
     st.builds(edits.TableJoined, pointers, table_joins),
     st.builds(edits.SessionOpened, texts, texts, pointers, times_ms, texts),
@@ -402,7 +405,10 @@ def progress(draw: st.DrawFn) -> tuple[Spans, Returns]:
 @st.composite
 def images(draw: st.DrawFn) -> StateImage:
     ids = draw(st.lists(st.integers(1, 2**62), unique=True, max_size=5).map(sorted))
-    invalids = [InvalidList(draw(sorted_pointers), draw(st.integers(0, 9))) for _ in range(2)]
+    invalids = []
+    for _ in range(2):
+        runs, version = draw(runs_of_pointers), draw(st.integers(0, 9))
+        invalids.append(InvalidList(tuple(one for one in draw(sorted_pointers) if one not in runs), version, runs))
     concurrents = [PointerSet.of(draw(sorted_pointers)) for _ in range(2)]
     transactions = tuple(
         Transaction(
@@ -522,6 +528,32 @@ def test_every_snapshot_reads_back_as_it_was_written(image: StateImage):
     assert read == image
     assert [one.invalid.version for one in read.transactions] == [one.invalid.version for one in image.transactions]
     assert encode_snapshot(read) == data
+
+
+@pytest.mark.parametrize(
+    ("gone", "added"), [([(5, 9)], [(7, 8)]), ([(5, 15)], []), ([(20, 21)], []), ([], [])], ids=str
+)
+def test_a_change_of_runs_that_is_none_is_refused(gone, added, monkeypatch):
+    held, other = PointerRuns([(5, 12)]), PointerRuns([(3, 9)])
+    transaction = Transaction(
+        id=90, kind=Kind.SHORT, read_pointer=80, began_ms=0, deadline_ms=1, owner="", invalid=InvalidList((), 2, other)
+    )
+    image = StateImage(
+        last_pointer=90, invalid=InvalidList((), 2, held), invalid_version=2, transactions=(transaction,)
+    )
+    assert decode_snapshot(encode_snapshot(image), "row") == image
+    with monkeypatch.context() as patched:
+        patched.setattr(PointerRuns, "without", lambda self, _: PointerRuns(gone if self == held else added))
+        data = encode_snapshot(image)
+    with pytest.raises(CorruptionError, match="a change of the invalid list that is none"):
+        decode_snapshot(data, "row")
+
+
+def test_a_pointer_beside_the_run_that_has_it_is_refused(monkeypatch):
+    invalid = InvalidList((5,), 1, PointerRuns([(8, 9)]))
+    monkeypatch.setattr(invalid, "runs", PointerRuns([(3, 9)]))
+    with pytest.raises(CorruptionError, match="in one of its runs"):
+        decode_snapshot(encode_snapshot(StateImage(invalid=invalid, invalid_version=1)), "row")
 
 
 def test_transactions_that_began_together_share_their_lists_again_once_they_are_read(scene):

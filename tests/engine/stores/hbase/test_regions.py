@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
+from basalt_engine.snapshot import PointerRuns
 from basalt_engine.stores.hbase.regions import (
     OWN_VERSION,
     UNTOLD,
@@ -24,6 +25,9 @@ from tests.vector_lines import cases, lines
 
 relaxed = settings(deadline=None)
 LONGS = st.integers(0, 2**63 - 1)
+RUNS = st.lists(st.tuples(st.integers(1, 2**63 - 1), st.integers(0, 5_000)), max_size=4).map(
+    lambda found: PointerRuns((first, min(first + more, 2**63 - 1)) for first, more in found)
+)
 LISTS = st.frozensets(st.integers(1, 2**63 - 1), max_size=6).map(lambda found: tuple(sorted(found)))
 FORMATS: dict[str, type[RegionReport] | type[RegionSnapshot]] = {
     "region-report": RegionReport,
@@ -35,16 +39,20 @@ CORRUPT = [pytest.param(name, line[1], id=f"{name} {line[0]}") for name in FORMA
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> RegionSnapshot:
-    write_pointer, in_progress = draw(LONGS), draw(LISTS)
-    decided = draw(st.integers(0, min(write_pointer, in_progress[0] - 1 if in_progress else write_pointer)))
+    write_pointer, in_progress, runs = draw(LONGS), draw(LISTS), draw(RUNS)
+    first = min((*in_progress[:1], *runs.edges[:1]), default=2**63)
+    decided = draw(st.integers(0, min(write_pointer, first - 1)))
     times = [draw(LONGS) for _ in range(4)]
-    return RegionSnapshot._make((*times, write_pointer, decided, draw(LONGS), draw(LONGS), in_progress, draw(LISTS)))
+    lists = (in_progress, draw(LISTS), runs, draw(RUNS))
+    return RegionSnapshot._make((*times, write_pointer, decided, draw(LONGS), draw(LONGS), *lists))
 
 
 def made(name: str, meaning: dict[str, Any]) -> RegionReport | RegionSnapshot:
     if name == "region-snapshot":
         lists = {key: tuple(meaning[key]) for key in ("in_progress", "invalid")}
-        return RegionSnapshot(**{**meaning, **lists})
+        ends = {key: meaning[key] for key in ("in_progress_runs", "invalid_runs")}
+        runs = {key: PointerRuns(zip(each[::2], each[1::2], strict=True)) for key, each in ends.items()}
+        return RegionSnapshot(**{**meaning, **lists, **runs})
     keys = {key: bytes.fromhex(meaning[key]) for key in ("region_name", "start_key")}
     stop = bytes.fromhex(meaning["end_key"])
     files = tuple(StoreFile(**file) for file in meaning["files"])
@@ -113,6 +121,10 @@ def test_copies_are_ordered_by_epoch_and_then_by_sequence():
         {"invalid": (7, 6)},
         {"decided": 11},
         {"in_progress": (9,)},
+        {"in_progress_runs": PointerRuns([(9, 20)])},
+        {"in_progress_runs": PointerRuns([(0, 2)]), "decided": 0},
+        {"invalid_runs": PointerRuns([(0, 2)])},
+        {"invalid_runs": PointerRuns([(5, 2**63)])},
     ],
     ids=str,
 )
@@ -141,3 +153,14 @@ def test_a_coprocessor_is_compared_with_the_program_that_asks():
 def test_a_report_without_the_counters_does_not_tell_its_jar():
     report = RegionReport("basalt.message", b"name", "rs1,16020,1", 1, -1, -1, -1, -1, b"", b"")
     assert (report.jar_version, report.jar_crc32c) == (UNTOLD, UNTOLD)
+
+
+def test_a_run_counts_as_all_its_pointers_and_takes_the_same_bytes_however_long_it_is():
+    short, long = (
+        RegionSnapshot(1, 1, 1, 1, 1, 1, 1, 1, invalid=(7,), invalid_runs=PointerRuns([(first, 200_000)]))
+        for first in (199_990, 100_001)
+    )
+    assert (short.invalid_count, long.invalid_count) == (12, 100_001)
+    assert len(long.encode()) <= len(short.encode()) + 2
+    undecided = RegionSnapshot(1, 1, 1, 1, 9, 1, 1, 1, (3,), in_progress_runs=PointerRuns([(5, 8)]))
+    assert undecided.in_progress_count == 5

@@ -173,9 +173,13 @@ class FormatsTest {
     assertEquals(meaning.get("lifetime_ms_max").getAsLong(), snapshot.lifetimeMsMax);
     assertArrayEquals(Vectors.longs(meaning.get("in_progress")), snapshot.inProgress());
     assertArrayEquals(Vectors.longs(meaning.get("invalid")), snapshot.invalid());
-    for (long pointer : snapshot.invalid()) {
-      assertTrue(snapshot.isInvalid(pointer));
-      assertEquals(Visibility.SKIP, snapshot.judge(pointer));
+    assertArrayEquals(Vectors.longs(meaning.get("in_progress_runs")), snapshot.inProgressRuns());
+    assertArrayEquals(Vectors.longs(meaning.get("invalid_runs")), snapshot.invalidRuns());
+    for (long[] pointers : Arrays.asList(snapshot.invalid(), snapshot.invalidRuns())) {
+      for (long pointer : pointers) {
+        assertTrue(snapshot.isInvalid(pointer));
+        assertEquals(Visibility.SKIP, snapshot.judge(pointer));
+      }
     }
   }
 
@@ -210,6 +214,12 @@ class FormatsTest {
           assertTrue(pointer > last);
           last = pointer;
         }
+        last = -1;
+        for (int index = 0; index < other.invalidRuns().length; index += 2) {
+          assertTrue(other.invalidRuns()[index] > last + 1);
+          last = other.invalidRuns()[index + 1];
+          assertTrue(other.invalidRuns()[index] <= last);
+        }
       } catch (CorruptionException refused) {
         continue;
       }
@@ -224,6 +234,17 @@ class FormatsTest {
     assertEquals(Visibility.HOLD, snapshot.judge(21));
     assertEquals(Visibility.SKIP, snapshot.judge(7));
     assertEquals(Visibility.SKIP, snapshot.judge(-20));
+  }
+
+  @Test
+  void aRunIsJudgedAsIfEachOfItsWritersWereTold() {
+    Snapshot snapshot = new SnapshotBytes().decided(30).invalid(7).invalidRuns(3, 5, 9, 9, 20, Long.MAX_VALUE).build();
+    for (long failed : new long[] {3, 4, 5, 7, 9, 20, 21, 31, Long.MAX_VALUE}) {
+      assertTrue(snapshot.isInvalid(failed), "writer " + failed);
+    }
+    for (long other : new long[] {1, 2, 6, 8, 10, 19}) {
+      assertFalse(snapshot.isInvalid(other), "writer " + other);
+    }
   }
 
   @Test

@@ -12,6 +12,7 @@ public final class SnapshotBytes {
   private Long upperBound;
   private long lifetimeMsMax = 90_000_000;
   private long[] invalid = {};
+  private long[] invalidRuns = {};
 
   public SnapshotBytes sequence(long value) {
     sequence = value;
@@ -50,6 +51,12 @@ public final class SnapshotBytes {
     return this;
   }
 
+  /** Of each run its first and its last writer. */
+  public SnapshotBytes invalidRuns(long... rising) {
+    invalidRuns = rising;
+    return this;
+  }
+
   public Snapshot build() {
     try {
       return Snapshot.decode(body());
@@ -64,9 +71,20 @@ public final class SnapshotBytes {
   }
 
   private byte[] body() {
+    byte[] alone = deltas(invalid);
+    byte[] runs = deltas(invalidRuns);
+    ByteBuffer body = ByteBuffer.allocate(1 + 8 * 8 + 4 * 4 + alone.length + runs.length);
+    body.put((byte) Snapshot.FORMAT).putLong(1).putLong(sequence).putLong(timeMs);
+    body.putLong(decided).putLong(writePointer).putLong(decided).putLong(upperBound == null ? decided : upperBound);
+    body.putLong(lifetimeMsMax);
+    body.putInt(0).putInt(0).putInt(invalid.length).put(alone).putInt(invalidRuns.length / 2).put(runs);
+    return body.array();
+  }
+
+  private static byte[] deltas(long[] rising) {
     ByteArrayOutputStream deltas = new ByteArrayOutputStream();
     long last = 0;
-    for (long pointer : invalid) {
+    for (long pointer : rising) {
       long delta = pointer - last;
       last = pointer;
       for (; delta > 0x7f; delta >>>= 7) {
@@ -74,11 +92,6 @@ public final class SnapshotBytes {
       }
       deltas.write((int) delta);
     }
-    ByteBuffer body = ByteBuffer.allocate(1 + 8 * 8 + 4 + 4 + deltas.size());
-    body.put((byte) Snapshot.FORMAT).putLong(1).putLong(sequence).putLong(timeMs);
-    body.putLong(decided).putLong(writePointer).putLong(decided).putLong(upperBound == null ? decided : upperBound);
-    body.putLong(lifetimeMsMax);
-    body.putInt(0).putInt(invalid.length).put(deltas.toByteArray());
-    return body.array();
+    return deltas.toByteArray();
   }
 }

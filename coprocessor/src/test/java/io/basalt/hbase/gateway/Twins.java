@@ -240,7 +240,7 @@ public final class Twins {
     return output.toBytes();
   }
 
-  /** Reads bodies of snapshots: the eight numbers, then both lists, each behind its length. */
+  /** Reads bodies of snapshots: the eight numbers, then both lists and both lists of runs, each behind its length. */
   public byte[] snapshots(byte[] batch) throws IOException {
     Frames.In input = new Frames.In(batch);
     Frames.Out output = new Frames.Out();
@@ -250,7 +250,8 @@ public final class Twins {
         output.flag(true).number(read.epoch).number(read.sequence).number(read.timeMs).number(read.readPointer);
         output.number(read.writePointer).number(read.decided).number(read.visibilityUpperBound);
         output.number(read.lifetimeMsMax);
-        for (long[] pointers : Arrays.asList(read.inProgress(), read.invalid())) {
+        for (long[] pointers : Arrays.asList(
+            read.inProgress(), read.invalid(), read.inProgressRuns(), read.invalidRuns())) {
           output.count(pointers.length);
           for (long pointer : pointers) {
             output.number(pointer);
