@@ -22,12 +22,13 @@ from basalt.api.topic_properties import PROPERTIES, TopicProperty
 from basalt.cli import reference as command_line
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
+from basalt.cluster.membership import Membership
 from basalt.errors import BY_CODE, BasaltError
 from basalt.http.app import OPERATIONS
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.responses import status_of
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.collectors import LeaderMetrics, TlsMetrics
+from basalt.http.collectors import LeaderMetrics, MemberMetrics, TlsMetrics
 from basalt.http.metrics import Metrics
 from basalt.http.routes.route_table import Operation
 from basalt.server.wiring import open_services
@@ -174,7 +175,10 @@ async def metrics_of_a_server() -> list[Metric]:
         leadership = Leadership(MemoryStore(), SystemClock(), candidate, on_term=lambda _: None)
         port = TlsMetrics(Handshakes(ServerContext(ssl.PROTOCOL_TLS_SERVER)))
         families = [each async for each in Metrics(services).families()]
-        return [*families, *LeaderMetrics(leadership).collect(), *port.collect()]
+        membership = Membership(MemoryStore(), SystemClock(), candidate, leadership)
+        membership.step()
+        members = MemberMetrics(membership, SystemClock())
+        return [*families, *LeaderMetrics(leadership).collect(), *members.collect(), *port.collect()]
     finally:
         await services.close()
 

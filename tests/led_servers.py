@@ -41,6 +41,7 @@ class LeaseTime:
         for server in self.servers:
             if not server.is_stopped:
                 server.member.leadership.step()
+                server.member.membership.step()
 
     async def until(self, is_so: Callable[[], Awaitable[bool]]) -> float:
         """Let time pass until it is so; by how many milliseconds it passed."""

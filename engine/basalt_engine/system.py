@@ -75,6 +75,10 @@ class SystemTable:
         expected = None if old is None else seal(old)
         return self._table.check_and_write(entry_key(kind, name), VALUE, expected, {VALUE: seal(new)})
 
+    def is_still(self, kind: str, name: str, old: bytes) -> bool:
+        """Tell whether the entry is `old`. What this handle writes afterwards takes effect over it, whatever clock wrote it."""
+        return self._table.check_and_write(entry_key(kind, name), VALUE, seal(old), {})
+
 
 class SystemRecord(Generic[T]):
     """One kind of entry whose body is one struct, written as JSON; each lies beside its struct.

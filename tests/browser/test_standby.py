@@ -51,6 +51,18 @@ def test_a_standby_shows_how_it_is_and_the_way_to_the_same_page_of_its_leader(ch
         assert visitor.page.url == f"{two.urls[0]}/console/transactions?state=open"
 
 
+def test_the_leader_lists_its_standby_with_state_and_version(chromium: Any, two: TwoServers):
+    two.lead(0)
+    two.lead(1)  # whoever leads has looked at all members by now
+    with Visitor.at(chromium, two.urls[1]) as visitor:
+        assert visitor.go("/console/cluster").status == 200
+        rows = visitor.page.locator("#panel-cluster_members tbody tr").all_inner_texts()
+        assert sorted(row.split()[1:4] for row in rows) == sorted(
+            [[two.urls[0], "standby", "live"], [two.urls[1], "leader", "live"]]
+        )
+        assert visitor.violations() == visitor.refused() == visitor.sideways() == []
+
+
 def test_a_page_says_that_another_leads_and_goes_on_when_its_own_server_does_again(chromium: Any, two: TwoServers):
     two.lead(0)
     with Visitor.at(chromium, two.urls[0]) as visitor:

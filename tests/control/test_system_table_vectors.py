@@ -10,6 +10,7 @@ import pytest
 from basalt.access.quotas import QuotaRow
 from basalt.access.records import GrantRow, GrantUse, PolicyVersion, RoleRow, TokenRow, TokenUse
 from basalt.cluster.lease import LeaseRecord
+from basalt.cluster.members import MemberRecord
 from basalt.messaging.index import SavedIndex, TopicIndex
 from basalt.messaging.log.garbage_notes import GarbageRange
 from basalt.messaging.log.stored_log import LogEnd, LogStart, SavedProducers
@@ -36,6 +37,7 @@ FORMS: dict[str, type[Any]] = {
     "policy": PolicyVersion,
     "install": InstallationFacts,
     "lease": LeaseRecord,
+    "member": MemberRecord,
     "job": Definition,
     "job-runs": Runs,
     "hidden": GarbageRange,

@@ -14,7 +14,7 @@ Scrape = Mapping[str, list[tuple[Labels, float]]]  # by the name of the sample
 
 TARGET = {"job": "basalt", "instance": "a:4780"}  # what Prometheus adds to every series
 PROMETHEUS_OWN = {"up", "ALERTS"}
-OF_HBASE = ("basalt_leader", "basalt_hbase_", "basalt_region_", "basalt_coprocessor_")
+OF_HBASE = ("basalt_leader", "basalt_cluster_", "basalt_hbase_", "basalt_region_", "basalt_coprocessor_")
 _SELECTOR = re.compile(r"(?<![:\w\"])((?:basalt|process)_\w+|up|ALERTS)\b(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"')
 _GROUPING = re.compile(r"\b(?:by|without|ignoring|on)\s*\(([^)]*)\)")

@@ -17,11 +17,14 @@ import yaml
 from basalt.access.policy import Caller
 from basalt.access.principal import internal
 from basalt.access.proofs.jwks import ALGORITHMS, Jwks
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import Candidate
+from basalt.cluster.membership import Membership
 from basalt.errors import BusyError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
-from basalt.http.collectors import JwksMetrics, TlsMetrics
+from basalt.http.collectors import JwksMetrics, MemberMetrics, TlsMetrics
 from basalt.operations.alerts.rules import ALERTS
 from basalt.pruning.prune import PruneResult, RegionServer
 from basalt.server.wiring import RunningServices, open_services
@@ -39,6 +42,7 @@ from tests.deploy.scrapes import Scrape, parsed, selectors, series
 from tests.programs import needed_program
 
 STEP_S = 30
+LEASE_MS = 6_000
 TRANSACTIONS = "/v1/transactions"
 DAY_MS = 86_400_000
 OPEN = {"timeoutMs": 600_000}
@@ -75,6 +79,7 @@ class World:
         self.client.app = build_app(services, Caller(internal("test"), None))
         self.scrapes: list[Scrape] = []
         self.step_s = STEP_S
+        self.kept: Membership | None = None  # this server's, where it shares a store
 
     def look(self) -> list[Any]:
         """The alerts of now, as an operator asks for them; Prometheus scrapes, too."""
@@ -234,6 +239,36 @@ def refusals(world: World) -> None:
     world.client.app = internal_app
 
 
+def members_of(world: World) -> list[Membership]:
+    """This server and another, which share a store; this one shows what it sees of both."""
+    shared = MemoryStore(atomic=False)
+    leads = Leadership(
+        shared.another(), world.clock, Candidate("a", "http://a:4780", "a", LEASE_MS), on_term=lambda _: None
+    )
+    members = [
+        Membership(shared.another(), world.clock, Candidate(name, f"http://{name}:4780", name, LEASE_MS), leads)
+        for name in "ab"
+    ]
+    world.services.collectors.append(MemberMetrics(members[0], world.clock))
+    return members
+
+
+def standby_dies(world: World) -> None:
+    members = members_of(world)
+    for _ in range(2):
+        for each in members:
+            each.step()
+        world.clock.advance(LEASE_MS // 4)
+    members[0].step()
+    assert "BasaltStandbyMissing" not in world.states(), "there are two"
+    world.kept = members[0]
+
+
+def look_at_members(world: World) -> None:
+    assert world.kept is not None
+    world.kept.step()
+
+
 FAULTS: dict[str, Fault] = {
     "BasaltReadersHeldBack": Fault(held_back, seconds=180),
     "BasaltTransactionHangs": Fault(lambda world: world.client.begin(**OPEN), seconds=420),
@@ -245,6 +280,7 @@ FAULTS: dict[str, Fault] = {
     "BasaltCommitsSlow": Fault(slow_store, commit, seconds=480),
     "BasaltRunFenced": Fault(fenced, seconds=30),
     "BasaltForcedEnd": Fault(forced, seconds=30),
+    "BasaltStandbyMissing": Fault(standby_dies, look_at_members, seconds=690),
     "BasaltEventLoopLags": Fault(lambda _: None, lambda world: world.services.loop_lag.look(900.0), seconds=360),
     "BasaltDiskFull": Fault(lambda _: None, seconds=330, is_rocks=True),
     "BasaltWritesStopped": Fault(write_stopped, seconds=90, is_rocks=True),

@@ -11,6 +11,7 @@ import pytest
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
+from basalt.cluster.membership import Membership
 from basalt.http.app import build_app
 from basalt.operations.alerts.rules import ALERTS
 from basalt.settings import Settings
@@ -58,6 +59,8 @@ def scraped(hbase_gateways: Gateways, hbase_tables: Tables) -> Iterator[str]:
         services = wired.services
         candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
         services.leadership = Leadership(MemoryStore(), services.clock, candidate, on_term=lambda _: None)
+        services.membership = Membership(MemoryStore(), services.clock, candidate, services.leadership)
+        services.membership.step()
         client = Client(services, runner)
         client.app = build_app(services)
         client.publish(client.topic(), "m")

@@ -568,6 +568,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     process = awaiting(admin.process)
     store = awaiting(admin.store)
     cluster = awaiting(admin.cluster)
+    cluster_members = awaiting(admin.cluster_members)
     snapshot = awaiting(admin.snapshot)
     publish_snapshot = awaiting(admin.publish_snapshot)
     prune_status = awaiting(admin.prune_status)

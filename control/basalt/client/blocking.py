@@ -567,6 +567,7 @@ class Admin(Handle[ClientScope, Driver]):
     process = blocking(admin.process)
     store = blocking(admin.store)
     cluster = blocking(admin.cluster)
+    cluster_members = blocking(admin.cluster_members)
     snapshot = blocking(admin.snapshot)
     publish_snapshot = blocking(admin.publish_snapshot)
     prune_status = blocking(admin.prune_status)

@@ -145,10 +145,15 @@ def _wrote(lease: Lease, stored: bytes, sent_ms: float, at_ms: float) -> Lease:
     record = LEASE.decode(stored)
     if lease.role is Role.LEADER and at_ms >= lease.until_ms:  # too late: its writes have been refused meanwhile
         return Lease(Role.STANDBY, stored, record, False, at_ms)
-    until_ms = sent_ms + record.lease_ms - record.lease_ms / MARGIN_PARTS
+    until_ms = end_ms(sent_ms, record.lease_ms)
     if at_ms >= until_ms:  # it was a long time under way
         return Lease(Role.STANDBY, stored, record, False, at_ms)
     return Lease(Role.LEADER, stored, record, True, at_ms, until_ms)
+
+
+def end_ms(sent_ms: float, lease_ms: int) -> float:
+    """Until when its holder goes by a lease that it asked for at `sent_ms`: a margin before others may take it for over."""
+    return sent_ms + lease_ms - lease_ms / MARGIN_PARTS
 
 
 def is_free(lease: Lease, instance: str, now_ms: float) -> bool:

@@ -171,6 +171,7 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/series"): "series [{names}] [--from={from}] [--to={to}] [--step {step}]",
     ("GET", "/v1/admin/store"): None,
     ("GET", "/v1/admin/cluster"): "cluster show",
+    ("GET", "/v1/cluster"): "cluster members",
     ("GET", "/v1/admin/backups"): "backup list",
     ("POST", "/v1/admin/backups"): "backup create {name} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/prune"): "prune status",

@@ -61,10 +61,13 @@ TERMS = {
     ),
     "lag": "Of a group: how far it is behind, the messages that it has not acknowledged, and the age of the oldest. Of the event loop: by how much later than asked for it calls a timer; all that the server does waits as long.",
     "leader": "The one server that writes a store. The others are standbys.",
-    "lease": "How long a member of a group, or a leader's term, lasts without a sign of life.",
+    "lease": "How long a membership, of a group or a cluster, or a leader's term lasts without a sign of life.",
     "login": "A token that was made with another credential, and ends soon, or with that.",
     "marker": "What a producing task says in a topic beside its messages: a watermark or an end of stream. Markers.",
-    "member": "One of those who work for a group: a name, and an epoch that tells two processes of that name apart.",
+    "member": (
+        "Of a cluster: one run of a server on a shared store, from its first row until it stops or is taken for dead. Of a group: one of "
+        "those who work for it: a name, and an epoch that tells two processes of that name apart."
+    ),
     "message id": "20 bytes that name a message and sort as every reader sees it: row keys.",
     "namespace": "The first half of a topic's name. It needs no creation.",
     "one-shot transaction": "One request that begins, writes and commits.",

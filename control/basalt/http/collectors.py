@@ -7,10 +7,11 @@ docs/reference/metrics.md.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -26,6 +27,8 @@ from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
 from basalt.access.refusals import Refusals
 from basalt.cluster.leader import Leadership
+from basalt.cluster.members import State
+from basalt.cluster.membership import Membership
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
@@ -121,6 +124,34 @@ class LeaderMetrics(Collector):
         yield counter(
             "basalt_leader_terms", "How often this server has taken the lead since it started", leadership.terms
         )
+
+
+class MemberMetrics(Collector):
+    """The series of one server's membership, and of all members as it sees them; the same as leader and as standby."""
+
+    def __init__(self, membership: Membership, clock: Clock) -> None:
+        self._membership = membership
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is; before the first look, and before the first row, those that can be told."""
+        membership, now_ms = self._membership, self._clock.monotonic_ms()
+        if membership.looked_ms is not None:
+            text = "Servers that share the store, as this one sees them: silent ones have missed renewals, dead ones are shown for a while"
+            members = GaugeMetricFamily("basalt_cluster_members", text, labels=("state",))
+            counts = Counter(each.state(now_ms) for each in membership.seen.values())
+            for state in get_args(State):
+                members.add_metric((state,), counts[state])
+            yield members
+            ago_s = (now_ms - membership.looked_ms) / 1_000
+            yield gauge(
+                "basalt_cluster_look_age_seconds", "Since when this server has not read who the members are", ago_s
+            )
+        if (age_ms := membership.lease_age_ms) is not None:
+            text = "Since when this server has not renewed its membership"
+            yield gauge("basalt_cluster_lease_age_seconds", text, age_ms / 1_000)
+        text = "Memberships that this server has begun: each after the first follows one that was ended"
+        yield counter("basalt_cluster_memberships", text, membership.begun)
 
 
 class JwksMetrics(Collector):

@@ -39,6 +39,7 @@ from basalt.http.collectors import (
     JwksMetrics,
     LeaderMetrics,
     LoopMetrics,
+    MemberMetrics,
     RegionServerMetrics,
     StreamMetrics,
     WriterMetrics,
@@ -241,6 +242,8 @@ class Metrics:
             others.append(RegionServerMetrics(services.pruner, services.clock))
         if services.leadership is not None:
             others.append(LeaderMetrics(services.leadership))
+        if services.membership is not None:
+            others.append(MemberMetrics(services.membership, services.clock))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
             if services.authentication.jwts is not None:

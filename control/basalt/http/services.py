@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client.registry import Collector
 
@@ -15,6 +15,8 @@ from basalt.access.quotas import Quotas
 from basalt.access.refusals import Refusals
 from basalt.api.bodies.operations import (
     ChangedSettings,
+    ClusterMember,
+    ClusterMembers,
     ManagerSnapshotInfo,
     Readiness,
     ServerPart,
@@ -24,6 +26,8 @@ from basalt.api.bodies.operations import (
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
+from basalt.cluster.members import Seen
+from basalt.cluster.membership import Membership
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError
 from basalt.groups.groups import Groups
@@ -60,6 +64,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
 from basalt.transactions.rules.transaction import TransactionIds
+from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
@@ -69,6 +74,20 @@ if TYPE_CHECKING:
 
 COORDINATOR = "coordinator"  # the part of a server's readiness that only calls about transactions need
 _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so many such bytes
+
+
+def member_part(membership: Membership) -> ServerPart:
+    """A server's membership, as its health tells of it: no name and no other member, for everybody may ask a standby."""
+    return ServerPart("member", membership.is_on, 0.0, f"its lease {'is on' if membership.is_on else 'is not on'}")
+
+
+def _member(instance: str, seen: Seen, leader: str, now_ms: float) -> ClusterMember:
+    record, state = seen.record, seen.state(now_ms)
+    role: Literal["leader", "standby"] = "leader" if instance == leader else "standby"
+    return ClusterMember(
+        instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
+        round(now_ms - seen.since_ms), record.lease_ms,
+    )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +139,7 @@ class Services:
     gateways: Mapping[str, Gateway] = field(default_factory=dict)  # to HBase, by what they are for
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
+    membership: Membership | None = None  # of the same server
     loop_lag: LoopLag = field(init=False)  # of this process, too
     watching: asyncio.Task[None] | None = None  # what the alerts go by
     stopping: bool = False
@@ -138,7 +158,10 @@ class Services:
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
             parts.append(ServerPart("leader", leads, 0.0, detail))
         # Without the coordinator all calls but those about transactions are served, so requests may come.
-        return Readiness(all(part.ok for part in parts if part.name != COORDINATOR), tuple(parts))
+        ready = all(part.ok for part in parts if part.name != COORDINATOR)
+        if self.membership is not None:  # no request needs it: the leader serves without, though nobody is told of it
+            parts.append(member_part(self.membership))
+        return Readiness(ready, tuple(parts))
 
     async def store_info(self) -> StoreInfo:
         """The store and about how many bytes its tables take."""
@@ -160,6 +183,19 @@ class Services:
         """Change settings until the server stops: all that are asked for, or none."""
         async with self.setting:
             return await change(self.settings, asked, by, audit=self.audit, use=self._use, dry_run=dry_run)
+
+    def cluster_members(self) -> ClusterMembers:
+        """The servers that share the store. This one leads."""
+        leadership, membership = self.leadership, self.membership
+        if leadership is None or membership is None:  # nobody else has the store open
+            own = ClusterMember(self.instance, "", "", "leader", "live", __version__, self.started_ms, 0, 0)
+            return ClusterMembers(False, 0, None, (own,))
+        now_ms, looked_ms = self.clock.monotonic_ms(), membership.looked_ms
+        members = [_member(*each, membership.instance, now_ms) for each in membership.seen.items()]
+        return ClusterMembers(
+            True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
+            tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
+        )  # fmt: skip
 
     def manager_snapshot(self) -> ManagerSnapshotInfo:
         """The transaction manager's pointers and the lengths of its lists. Refuses while the manager reads its log."""

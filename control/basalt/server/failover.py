@@ -1,7 +1,7 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
 A standby says that it lives, whether it is ready and its metrics, and passes all else on to the server that leads. Where it cannot, it says who leads: to
-a browser on a page. Nothing is done for a call that gets `not_leader`, so a client may send it to the leader at once.
+a browser on a page. Nothing is done for a call that gets `not_leader`, so a client may send it to the leader at once. Who else there is, its leader tells.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
@@ -24,6 +24,7 @@ from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
+from basalt.cluster.membership import Membership
 from basalt.cluster.owners import take_all
 from basalt.errors import BasaltError, NotLeaderError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
@@ -34,7 +35,8 @@ from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.passed_on import HEADER, PassedExchange, PromptPassedExchange, passed_on
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, ClientGoneError, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, process_collectors
+from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, MemberMetrics, process_collectors
+from basalt.http.services import member_part
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server import passing_on
@@ -69,14 +71,18 @@ log = logging.getLogger("basalt.failover")
 class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
-    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings, connections: Connections) -> None:
+    def __init__(
+        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections
+    ) -> None:
         self._leadership = leadership
+        self._membership = membership
         self._clock = clock
         self._settings = settings
         self._access = settings.log.access
         self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
+        self._registry.register(MemberMetrics(membership, clock))
         self._registry.register(ConnectionMetrics(connections))
         self.passing = PassingOn(leadership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))
@@ -212,7 +218,7 @@ class StandbyFrame:
         store = ServerPart(
             "store", leadership.reachable, 0.0, "" if leadership.reachable else "the lease cannot be read"
         )
-        return Readiness(is_ready, (store, ServerPart("leader", is_ready, 0.0, detail)))
+        return Readiness(is_ready, (store, ServerPart("leader", is_ready, 0.0, detail), member_part(self._membership)))
 
     async def _metrics(self, request: RequestHead) -> responses.Response:
         encode, content_type = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
@@ -255,7 +261,8 @@ class FailoverServer:
         self.loop_lag = LoopLag(clock)
         self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self._standby = StandbyFrame(self.leadership, clock, settings, self.connections)
+        self.membership = Membership(open_store(), clock, candidate, self.leadership)
+        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections)
         self._standby.measure(LoopMetrics(self.loop_lag))
         self._serving: _Serving | None = None
         self._collectors: list[Collector] = []
@@ -317,7 +324,7 @@ class FailoverServer:
             self._serving.services.stop_waiting()
 
     async def close(self) -> None:
-        """Answer what was taken, give up the lease, and let go of the store. `run` has ended."""
+        """Answer what was taken, give up the lease and the membership, and let go of the store. `run` has ended."""
         serving, self._serving = self._serving, None
         self.loop_lag.stop()
         self._standby.passing.close()
@@ -327,7 +334,7 @@ class FailoverServer:
                 await serving.thrift.stop()
                 await serving.services.close()
         finally:
-            await asyncio.to_thread(self.leadership.stop)
+            await asyncio.gather(*map(asyncio.to_thread, (self.leadership.stop, self.membership.stop)))
 
     def _application(self) -> Frame | StandbyFrame:
         serving = self._serving
@@ -365,7 +372,8 @@ class FailoverServer:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
-        services.leadership, services.connections, services.loop_lag = self.leadership, self.connections, self.loop_lag
+        services.leadership, services.membership = self.leadership, self.membership
+        services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:
             await services.scheduler.start()

@@ -272,6 +272,7 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
         failover_server.measure(TlsMetrics(tls.handshakes))
     _heed(process.signals, server, tls)
     failover_server.leadership.start()
+    failover_server.membership.start()
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
     try:

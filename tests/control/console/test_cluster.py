@@ -21,6 +21,7 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.stores.rocks import RocksStore
 from tests.control.console.conftest import Browser, Page
 from tests.control.http.conftest import Client
+from tests.shared_members import URL, SharedMembers
 
 PATH = "/console/cluster"
 
@@ -39,12 +40,41 @@ def on_disk(runner: asyncio.Runner, tmp_path) -> Iterator[Browser]:
 def test_a_server_that_has_its_store_to_itself_says_so(browser, api):
     page = browser.page(PATH)
     assert "Shares its store with nobody" in page.text
+    assert "Its store is embedded: no other server can open it." in page.text
     assert "none: it speaks no TLS" in page.text
     assert f"Installation {api('GET', '/v1/admin/store')['instance']}" in page.text
     assert "transaction_log" in page.text
     assert "This server keeps no backup." in page.text
     for command in ("basalt cluster show", "basalt backup list", "basalt doctor"):
         assert command in page.text
+
+
+def test_members_are_shown_with_their_version_and_last_renewal(client, browser):
+    shared = SharedMembers(client.services)
+    shared.add("other:2", "http://other:4780")
+    shared.add("dead:3", "http://dead:4780", ended_ms=7)
+    client.clock.advance(1_000)
+    page = browser.page(f"{PATH}?panel=cluster_members")
+    assert f"leader:1 {URL} leader live 1.0" in page.text
+    assert "other:2 http://other:4780 standby live 1.0" in page.text
+    assert "dead:3 http://dead:4780 \N{EN DASH} dead 1.0" in page.text
+    assert "read who there is 1 s ago" in page.text
+    assert "basalt cluster members" in page.text
+    for warning in ("no standby", "versions differ"):
+        assert warning not in page.text
+
+
+def test_a_missing_standby_is_told(client, browser):
+    shared = SharedMembers(client.services)
+    shared.add("dead:3", version="2.0", ended_ms=7)
+    page = browser.page(f"{PATH}?panel=cluster_members")
+    assert ("no standby" in page.text, "versions differ" in page.text) == (True, False)
+
+
+def test_versions_that_differ_are_told(client, browser):
+    SharedMembers(client.services).add("other:2", version="2.0")
+    page = browser.page(f"{PATH}?panel=cluster_members")
+    assert ("no standby" in page.text, "versions differ" in page.text) == (False, True)
 
 
 def test_the_process_is_shown_from_within(browser, api):

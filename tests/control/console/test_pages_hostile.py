@@ -16,6 +16,7 @@ from basalt.console.text import shown
 from tests.console_pages import Place, walk
 from tests.control.console.conftest import Api, Browser, Page
 from tests.control.http.conftest import Client, Reply
+from tests.shared_members import SharedMembers
 
 ORDERS = "/v1/namespaces/shop/topics/orders"
 STOCK = "/v1/namespaces/shop/tables/stock"
@@ -77,6 +78,17 @@ def record(client: Client, **given: Any) -> Reply:
     return call(client, "POST", f"{ORDERS}/records", {"records": [{"payload": "1", **given}]})
 
 
+def member(client: Client, **given: str) -> Reply | None:
+    """A server that shares the store calls itself so."""
+    members = vars(client).setdefault("members", None) or SharedMembers(client.services)
+    vars(client)["members"] = members
+    try:
+        members.add(**{"name": "other:2"} | given)
+    except UnicodeEncodeError:  # no row holds it
+        return None
+    return call(client, "GET", "/v1/cluster")
+
+
 def abort_with_agent(client: Client, api: Api, text: str) -> Reply | None:
     if not text.isascii() or not text.isprintable():
         return None  # no header can have it
@@ -122,6 +134,9 @@ FIELDS: dict[str, Fill] = {
         client, "POST", f"/v1/admin/transactions/{begin(api)}/abort?{query(**{'as': text})}"
     ),
     "user agent": abort_with_agent,
+    "name of a server": lambda client, _, text: member(client, name=text),
+    "URL of a server": lambda client, _, text: member(client, url=text),
+    "version of a server": lambda client, _, text: member(client, version=text),
     "token": lambda client, _, text: call(client, "POST", "/v1/admin/tokens", {"name": text}),
     "note of a token": lambda client, _, text: call(client, "POST", "/v1/admin/tokens", {"name": "a", "note": text}),
     "role": lambda client, _, text: call(client, "PUT", f"/v1/admin/roles/{segment(text)}", {"members": ["token:a"]}),

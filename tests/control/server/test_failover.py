@@ -16,6 +16,7 @@ from basalt.cluster import owners
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
 from basalt.cluster.owners import OwnersMap
+from basalt.cluster.members import LOOKS_PER_LEASE, OwnMember
 from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
@@ -175,7 +176,79 @@ def test_a_standby_lives_and_is_not_ready():
         }  # fmt: skip
         assert (await standby.ask("DELETE", "/readyz")).status == 405
         ready = json.loads((await leader.ask("GET", "/readyz")).body)
-        assert ready["parts"][-1] == {"name": "leader", "ok": True, "latencyMs": 0.0, "detail": "leads under epoch 1"}
+        assert ready["parts"][-2] == {"name": "leader", "ok": True, "latencyMs": 0.0, "detail": "leads under epoch 1"}
+
+    run(story)
+
+
+async def _members(server: Server) -> dict[str, tuple[str | None, str]]:
+    """Role and state of each member, as the leader tells them."""
+    told = json.loads((await server.ask("GET", "/v1/cluster")).body)
+    return {each["name"]: (each["role"], each["state"]) for each in told["members"]}
+
+
+async def _are(server: Server, **members: tuple[str | None, str]) -> bool:
+    return await _members(server) == members
+
+
+LEADER, STANDBY, DEAD = ("leader", "live"), ("standby", "live"), (None, "dead")
+
+
+def test_the_leader_tells_who_the_members_are_and_a_standby_does_not():
+    async def story(leader: Server, standby: Server) -> None:
+        await leader.time.until(lambda: _are(leader, first=LEADER, second=STANDBY))
+        leader.time.pass_on()
+        leader.time.pass_on()  # the standby looks, too
+        told = json.loads((await leader.ask("GET", "/v1/cluster")).body)
+        assert (told["shared"], told["epoch"], told["members"][1]["url"]) == (True, 1, standby.url)
+        refused = await standby.ask("GET", "/v1/cluster")
+        assert (refused.status, json.loads(refused.body)["code"]) == (503, "not_leader")
+        for server in (leader, standby):
+            parts = json.loads((await server.ask("GET", "/readyz")).body)["parts"]
+            assert parts[-1] == {"name": "member", "ok": True, "latencyMs": 0.0, "detail": "its lease is on"}
+            figures = (await server.ask("GET", "/metrics")).body.decode()
+            assert 'basalt_cluster_members{state="live"} 2.0' in figures
+            assert "basalt_cluster_memberships_total 1.0" in figures
+
+    run(story)
+
+
+def test_a_leader_without_a_membership_serves_all_the_same():
+    async def story(leader: Server, standby: Server) -> None:
+        await leader.time.until(lambda: _are(leader, first=LEADER, second=STANDBY))
+        membership = leader.member.membership
+        membership._own = OwnMember("other")
+        ready = await leader.ask("GET", "/readyz")
+        assert (ready.status, json.loads(ready.body)["parts"][-1]["detail"]) == (200, "its lease is not on")
+
+    run(story)
+
+
+def test_a_new_leader_tells_at_once_who_died_and_who_stands_by():
+    async def story(leader: Server, standby: Server) -> None:
+        third = Server(leader.time, leader._store, "third")
+        try:
+            await leader.time.until(lambda: _are(leader, first=LEADER, second=STANDBY, third=STANDBY))
+            await leader.die()
+            with third.stopped():  # else it might take the lead
+                await standby.until_it_serves()
+            members = await _members(standby)
+            assert members["second"] == LEADER
+            assert members["first"] in {(None, "dead"), ("standby", "silent")}  # its lease ends with that of its lead
+            await standby.time.until(lambda: _are(standby, first=DEAD, second=LEADER, third=STANDBY))
+        finally:
+            await third.stop()
+
+    run(story)
+
+
+def test_who_stops_in_an_orderly_way_is_no_member_from_then_on():
+    async def story(leader: Server, standby: Server) -> None:
+        await leader.time.until(lambda: _are(leader, first=LEADER, second=STANDBY))
+        await leader.stop()
+        await standby.until_it_serves()
+        waited_ms = await standby.time.until(lambda: _are(standby, second=LEADER))
+        assert waited_ms <= LEASE_MS / LOOKS_PER_LEASE  # its next look; no lease was waited for
 
     run(story)
 
@@ -329,7 +402,7 @@ def test_a_term_that_is_given_up_before_its_services_are_ready_serves_nothing():
             await standby.time.until(standby.answers)
         assert standby.answering_epochs == [3]  # that of its second term
         assert standby.member.leadership.terms == 2
-        assert len(standby.opened) == 3  # one for the lease, one for each term
+        assert len(standby.opened) == 4  # one for the lease, one for the membership, one for each term
 
     run(story)
 
@@ -348,7 +421,7 @@ def test_a_term_that_runs_out_before_its_services_are_ready_serves_nothing():
             await standby.time.until(standby.answers)
         assert standby.answering_epochs == [3]
         assert standby.member.leadership.terms == 2
-        assert len(standby.opened) == 3
+        assert len(standby.opened) == 4
 
     run(story)
 

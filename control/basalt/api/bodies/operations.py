@@ -393,6 +393,37 @@ class ClusterInfo(Struct, frozen=True, rename="camel"):
     certificate_ends_ms: int | None
 
 
+class ClusterMember(Struct, frozen=True, rename="camel"):
+    """One run of a server on a shared store, as the leader knows it.
+
+    `state`: `live`, `silent` once it has not renewed its membership for half a lease, `dead` once the leader has ended it. `role`: null of
+    the dead. `since_ms`: when its membership began, by its own clock. `renewed_ago_ms`: for how long the leader has seen its row unchanged.
+    """
+
+    instance: str
+    name: str
+    url: str
+    role: Literal["leader", "standby"] | None
+    state: Literal["live", "silent", "dead"]
+    version: str
+    since_ms: int
+    renewed_ago_ms: int
+    lease_ms: int
+
+
+class ClusterMembers(Struct, frozen=True, rename="camel"):
+    """The servers that share a store, those that died of late too, in the order in which they became members.
+
+    `shared`: false where the store is embedded; the server that answers is then the only one. `looked_ago_ms`: when the leader, which leads
+    under `epoch`, last read who there is; null before it has.
+    """
+
+    shared: bool
+    epoch: int
+    looked_ago_ms: int | None
+    members: tuple[ClusterMember, ...]
+
+
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
     """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told.
 

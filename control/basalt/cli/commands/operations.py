@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -145,7 +146,7 @@ def _time_ms(option: str, given: Position | None) -> int | None:
     return None if given is None else given.time_ms
 
 
-cluster = group("cluster", "Show which server leads, and under which lease.")
+cluster = group("cluster", "Show which server leads, under which lease, and who stands by.")
 
 _CLUSTER = columns(
     "version started_ms shared leads holder url epoch lease_ms lease_age_ms terms certificate_ends_ms",
@@ -161,6 +162,43 @@ def show_cluster(invocation: Invocation) -> None:
     """Show the server that leads: its lease, its epoch, how often it took the lead, and when its certificate ends."""
     with invocation.client() as client:
         invocation.out.record(row(client.admin.cluster()), _CLUSTER)
+
+
+_MEMBERS = columns(
+    "name url role state version since_ms renewed_ago_ms", since_ms="member since", renewed_ago_ms="renewed ago"
+)
+_STANDING = columns(
+    "leader url epoch shared live silent dead standbys versions looked_ago_ms", looked_ago_ms="looked ago"
+)
+
+
+@cluster.call("members")
+def list_members(invocation: Invocation) -> None:
+    """List the servers that share the store: the leader, its standbys, and those that died of late."""
+    invocation.show_all(_MEMBERS, lambda client: client.admin.cluster_members().members)
+
+
+@cluster.call("status")
+def cluster_status(invocation: Invocation) -> None:
+    """Tell who leads, how many servers stand by to take over, and whether all have the same version."""
+    with invocation.client() as client:
+        told = client.admin.cluster_members()
+    alive = [member for member in told.members if member.state != "dead"]
+    leader = next((member for member in alive if member.role == "leader"), None)
+    counts = Counter(member.state for member in told.members)
+    versions = sorted({member.version for member in alive})
+    answer = {
+        "leader": leader and leader.name, "url": leader and leader.url, "epoch": told.epoch, "shared": told.shared,
+        "live": counts["live"], "silent": counts["silent"], "dead": counts["dead"],
+        "standbys": sum(member.role == "standby" and member.state == "live" for member in alive),
+        "versions": versions, "looked_ago_ms": told.looked_ago_ms,
+    }  # fmt: skip
+    invocation.out.record(answer, _STANDING)
+    if invocation.out.for_people and told.shared:
+        if len(versions) > 1:
+            click.echo("basalt: the servers have different versions: an upgrade is not over", err=True)
+        if not answer["standbys"]:
+            click.echo("basalt: no server stands by: if the leader ends, nothing serves until one is started", err=True)
 
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")

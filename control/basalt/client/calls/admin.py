@@ -17,6 +17,7 @@ from basalt.api.bodies.operations import (
     BackupRequest,
     ChangedSettings,
     ClusterInfo,
+    ClusterMembers,
     CompactionRequest,
     Compactions,
     ExplainedWriter,
@@ -254,6 +255,11 @@ def store(scope: ClientScope) -> Steps[StoreInfo]:
 def cluster(scope: ClientScope) -> Steps[ClusterInfo]:
     """The server that leads: its lease, its epoch, its terms, and when its certificate ends."""
     return _get(ClusterInfo, "show the cluster", "cluster")
+
+
+def cluster_members(scope: ClientScope) -> Steps[ClusterMembers]:
+    """The servers that share the store, as the one that leads knows them: the leader, its standbys, and those that died of late."""
+    return get_json(ClusterMembers, "list the members of the cluster", "/v1/cluster")
 
 
 def snapshot(scope: ClientScope) -> Steps[ManagerSnapshotInfo]:

@@ -1,4 +1,4 @@
-"""The cluster: the server that leads with its lease, whether its parts are well, the store with its tables, and the backups of it."""
+"""The cluster: the server that leads with its lease, who stands by, whether its parts are well, the store with its tables, and the backups of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from basalt.api.bodies.operations import (
     Backup,
     BackupRequest,
     ClusterInfo,
+    ClusterMembers,
     MadeBackup,
     ProcessInfo,
     Readiness,
@@ -32,13 +33,14 @@ route = RouteTable("console")
 
 @route("GET", PATH, PUBLIC, query=(*PAGE_QUERY, text_query("backup", "the name of the backup that is offered")))
 async def cluster(request: Request) -> Response:
-    """Show who leads, the store and its backups."""
+    """Show who leads, who stands by, the store and its backups."""
     visit = Visit(request)
     name = request.text("backup") or proposed_name(visit.now_ms)
     panels = (
         Panel(
             "cluster", "This server", Call("GET", "/v1/admin/cluster", ClusterInfo), extra={"warn_ms": CERTIFICATE_WARN_MS}
         ),
+        Panel("cluster_members", "Servers", Call("GET", "/v1/cluster", ClusterMembers)),
         Panel("readiness", "Health", Call("GET", "/readyz", Readiness)),
         Panel("store", "Store", Call("GET", "/v1/admin/store", StoreInfo)),
         Panel("process", "Process", Call("GET", "/v1/admin/process", ProcessInfo)),

@@ -264,6 +264,12 @@ async def cluster(request: Request) -> bodies.ClusterInfo:
     )  # fmt: skip
 
 
+@route("GET", "/v1/cluster", needs("observe", CLUSTER), tag=admin)
+async def members(request: Request) -> bodies.ClusterMembers:
+    """The servers that share the store: the leader, its standbys, and those that died of late."""
+    return request.services.cluster_members()
+
+
 def is_names(text: str) -> bool:
     """Tell whether a text is names with commas between, and not too many."""
     names = text.split(",")

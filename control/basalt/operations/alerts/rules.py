@@ -130,7 +130,8 @@ _SERVERS = (
     ),
     Alert(
         "BasaltStandbyMissing", "warning", 10 * MINUTE_S,
-        "No server stands by to take over", "count", elsewhere="count by (job) (basalt_leader) < 2",
+        "Only {value} server has the store open: none stands by to take over", "count",
+        Condition(Series("basalt_cluster_members", {"state": "live"}), 2, below=True),
     ),
     Alert(
         "BasaltEventLoopLags", "warning", 5 * MINUTE_S,

@@ -59,6 +59,7 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
     (admin.jobs, [], {}, "GET /v1/admin/jobs", {}, None, NONE),
     (admin.job, ["retention"], {}, "GET /v1/admin/jobs/retention", {}, None, NONE),
     (admin.cluster, [], {}, "GET /v1/admin/cluster", {}, None, NONE),
+    (admin.cluster_members, [], {}, "GET /v1/cluster", {}, None, NONE),
     (admin.prune_invalid, [], {"after": 5, "limit": 2}, "GET /v1/admin/prune/invalid", {"after": "5", "limit": "2"}, None, NONE),
     (
         admin.prune_compact, ["m1", "m2"], {"dry_run": True}, "POST /v1/admin/prune/compact", {"dryRun": "true"},

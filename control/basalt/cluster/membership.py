@@ -1,0 +1,221 @@
+"""One server's membership: it renews its own row, watches those of all others, and as the leader ends those that are over.
+
+It has a thread and a handle on the store of its own, for a renewal must not wait behind a long write or a busy event loop, nor the
+leader's lease behind a scan of all rows. The rules are in `members`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+
+from basalt.cluster import members as rules
+from basalt.cluster.leader import STOP_WAIT_S, Leadership
+from basalt.cluster.lease import LOOKS_PER_LEASE as TRIES_PER_LEASE
+from basalt.cluster.lease import RENEWALS_PER_LEASE, Candidate, Read, Refused, Unanswered, Wrote
+from basalt.cluster.members import MEMBER, MemberRecord, OwnMember, Seen
+from basalt_engine import __version__
+from basalt_engine.clock import Clock
+from basalt_engine.errors import BasaltError
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+ROUNDS_MAX = 3  # of a renewal: one is refused, the next finds that the membership was ended, the last begins another
+CHANGES_PER_LOOK_MAX = (
+    32  # rows that are ended or removed: each takes some milliseconds, and the next renewal waits for them
+)
+
+log = logging.getLogger("basalt.membership")
+
+
+class Membership:
+    """This server as a member, and all members as it knows them. `step` is for its thread, and for tests that have none."""
+
+    def __init__(
+        self, store: Store, clock: Clock, candidate: Candidate, leadership: Leadership, version: str = __version__
+    ) -> None:
+        self.begun = 0  # how many memberships this server has begun
+        self.seen: Mapping[str, Seen] = {}  # as of the last look; replaced as a whole
+        self.looked_ms: float | None = None  # when that was answered
+        self.candidate = candidate
+        self.version = version
+        self._store = store
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._clock = clock
+        self._leadership = leadership
+        self._own = OwnMember(candidate.instance)
+        self._told_full = False
+        self._failing: set[str] = set()  # of what this server does, that which failed the last time
+        self._renew_at_ms = self._look_at_ms = 0.0
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="basalt-membership", daemon=True)
+
+    @property
+    def instance(self) -> str:
+        """The name of this server's row."""
+        return self._own.instance
+
+    @property
+    def reachable(self) -> bool:
+        """True unless the last renewal, or the last look at all rows, failed."""
+        return not self._failing
+
+    @property
+    def is_on(self) -> bool:
+        """True while nobody can have ended this server's membership."""
+        return self._own.is_on(self._clock.monotonic_ms())
+
+    @property
+    def lease_age_ms(self) -> float | None:
+        """For how long this server's row has not been renewed; None: it never was written."""
+        renewed_ms = self._own.renewed_ms
+        return None if renewed_ms is None else self._clock.monotonic_ms() - renewed_ms
+
+    def start(self) -> None:
+        """Be a member from now on, on a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End this server's membership, so that nobody waits for the end of its lease, and close the handle."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_WAIT_S)
+        try:
+            if self.reachable:  # else it would take the time that is left for the rest of the stop
+                with self._lock:
+                    self._leave()
+        except BasaltError as error:
+            log.warning("the membership could not be ended, and runs out: %s", error.message)
+        finally:
+            self._store.close()
+
+    def step(self) -> float:
+        """Do what is due; after how many milliseconds there is more to do."""
+        with self._lock:
+            due = [(self._renew_at_ms, "renewed", self._renew), (self._look_at_ms, "watched", self._look)]
+            if self._own.stored is None:  # whoever begins knows first how many there are
+                due.reverse()
+            for at_ms, what, do in due:
+                if self._clock.monotonic_ms() >= at_ms:
+                    self._try(what, do)
+            return max(0.0, min(self._renew_at_ms, self._look_at_ms) - self._clock.monotonic_ms())
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                wait_ms = self.step()
+            except Exception:  # without renewals, and without a word, the membership would end
+                log.exception("the members could not be looked at")
+                wait_ms = self._part_ms(TRIES_PER_LEASE)
+            self._wake.wait(wait_ms / 1_000)
+            self._wake.clear()
+
+    def _try(self, what: str, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except BasaltError as error:
+            if what not in self._failing:
+                self._failing.add(what)
+                log.warning("memberships cannot be %s: %s", what, error.message)
+        else:
+            if what in self._failing:
+                self._failing.remove(what)
+                log.info("memberships are %s again", what)
+
+    def _renew(self) -> None:
+        self._renew_at_ms = self._clock.monotonic_ms() + self._part_ms(TRIES_PER_LEASE)  # unless it is done
+        try:
+            for _ in range(ROUNDS_MAX):
+                if not self._own.known:
+                    stored = self._system.get(MEMBER.kind, self._own.instance)
+                    self._own = rules.step(self._own, Read(stored, self._clock.monotonic_ms()))
+                if self._own.is_over:
+                    self._begin_anew()
+                if self._own.stored is None and self._is_full():
+                    return
+                if self._write():
+                    self._renew_at_ms = self._clock.monotonic_ms() + self._part_ms(RENEWALS_PER_LEASE)
+                    return
+        except BasaltError:
+            self._own = rules.step(self._own, Unanswered())
+            raise
+
+    def _begin_anew(self) -> None:
+        former, self._own = self._own, OwnMember(secrets.token_hex(8))
+        if former.stored is not None:
+            log.warning(
+                "the membership %s was ended: it was not renewed for a whole lease; a new one begins as %s",
+                former.instance, self._own.instance,
+            )  # fmt: skip
+
+    def _is_full(self) -> bool:
+        full = rules.is_full(self.seen)
+        if full and not self._told_full:
+            log.warning("there are %d members, and no more may begin: this server is not told of", rules.MEMBERS_MAX)
+        self._told_full = full
+        return full
+
+    def _write(self) -> bool:
+        record = rules.renewed(self._own) or self._first()
+        body, sent_ms = MEMBER.encode(record), self._clock.monotonic_ms()
+        if not self._system.replace(MEMBER.kind, self._own.instance, self._own.stored, body):
+            self._own = rules.step(self._own, Refused())
+            return False
+        self._own = rules.step(self._own, Wrote(body, sent_ms, self._clock.monotonic_ms()))
+        if record.count == 1:
+            self.begun += 1
+            log.info("is a member, as %s", self._own.instance)
+        return True
+
+    def _first(self) -> MemberRecord:
+        by = self.candidate
+        return MemberRecord(by.holder, by.url, self.version, self._clock.now_ms(), by.lease_ms, 1, 0)
+
+    def _look(self) -> None:
+        self._look_at_ms = self._clock.monotonic_ms() + self._part_ms(rules.LOOKS_PER_LEASE)
+        rows = list(self._system.scan(MEMBER.kind, rows_max=rules.ROWS_MAX))
+        at_ms = self._clock.monotonic_ms()
+        self.seen, self.looked_ms = rules.looked(self.seen, rows, at_ms), at_ms
+        if self._leadership.is_leader:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """End the memberships that are over, and remove rows of the dead. Of two leaders each may do it: every write is conditional."""
+        left, now_ms = CHANGES_PER_LOOK_MAX, self._clock.monotonic_ms()
+        for instance, seen in self.seen.items():
+            if left and instance != self._own.instance and seen.may_end(now_ms):
+                left -= 1
+                self._end(instance, seen)
+        for instance in rules.removable(self.seen, now_ms)[:left]:
+            self._remove(instance, self.seen[instance].stored)
+
+    def _end(self, instance: str, seen: Seen) -> None:
+        body = MEMBER.encode(rules.ended(seen, self._clock.now_ms()))
+        if self._system.replace(MEMBER.kind, instance, seen.stored, body):
+            log.warning(
+                "ended the membership %s of %s at %s: it was not renewed for its whole lease",
+                instance, seen.record.holder, seen.record.url,
+            )  # fmt: skip
+            self.seen = rules.looked(self.seen, self._bodies({instance: body}), self._clock.monotonic_ms())
+
+    def _bodies(self, newer: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+        return [(instance, newer.get(instance, seen.stored)) for instance, seen in self.seen.items()]
+
+    def _leave(self) -> None:
+        own = self._own
+        stored = self._system.get(MEMBER.kind, own.instance)
+        if stored is not None and not MEMBER.decode(stored).is_over:
+            self._remove(own.instance, stored)
+
+    def _remove(self, instance: str, stored: bytes) -> None:
+        """Remove a row that nobody writes any more. The store compares it first, and so writes later than whoever wrote it."""
+        if self._system.is_still(MEMBER.kind, instance, stored):
+            self._system.remove(MEMBER.kind, instance)
+
+    def _part_ms(self, parts: int) -> float:
+        return self.candidate.lease_ms / parts

@@ -1,0 +1,386 @@
+"""One server's membership, step by step and on its own thread; and what all members together read and write."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import MARGIN_PARTS, RENEWALS_PER_LEASE, Candidate
+from basalt.cluster.members import (
+    DEAD_KEPT_MS,
+    DEAD_MAX,
+    LOOKS_PER_LEASE,
+    MEMBER,
+    MEMBERS_MAX,
+    ROWS_MAX,
+)
+from basalt.cluster.membership import CHANGES_PER_LOOK_MAX, ROUNDS_MAX, Membership
+from basalt_engine.clock import ManualClock
+from basalt_engine.errors import StoreError
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import VALUE, SystemTable, entry_key
+from basalt_engine.table import Columns, Mutation, Put, Row
+
+LEASE_MS = 6_000
+LOOK_MS = LEASE_MS // LOOKS_PER_LEASE
+STEP_MS = 100
+HANG_S = 60.0
+
+
+class CountedStore(MemoryStore):
+    """One server's handle on the system table, which counts its calls, and fails when it is told to."""
+
+    def __init__(self, shared: MemoryStore) -> None:
+        super().__init__(atomic=False)
+        self.system = shared.another().table("system")
+        self.calls: Counter[str] = Counter()
+        self.rows = 0
+        self.fails: set[str] = set()
+
+    def table(self, name: str) -> Any:
+        return self if name == "system" else super().table(name)
+
+    def _called(self, name: str) -> None:
+        self.calls[name] += 1
+        if name in self.fails:
+            raise StoreError("the network is down")
+
+    def get(self, key: bytes) -> Columns | None:
+        self._called("get")
+        return self.system.get(key)
+
+    def scan(self, *given: Any, **limits: Any) -> Iterator[Row]:
+        self._called("scan")
+        for row in self.system.scan(*given, **limits):
+            self.rows += 1
+            yield row
+
+    def write(self, mutations: Sequence[Any]) -> None:
+        self._called("write")
+        self.system.write(cast("Sequence[Mutation]", mutations))
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        self._called("check_and_write")
+        return self.system.check_and_write(key, column, expected, columns)
+
+
+class Server:
+    """One member, which leads or not as the test says."""
+
+    def __init__(self, world: World, name: str, leads: bool = False) -> None:
+        self.name = name
+        self.store = CountedStore(world.store)
+        self.leadership = SimpleNamespace(is_leader=leads)
+        candidate = Candidate(name, f"http://{name}:4780", f"{name}-1", LEASE_MS)
+        self.membership = Membership(self.store, world.clock, candidate, cast("Leadership", self.leadership), "1.0")
+
+    def states(self, clock: ManualClock) -> dict[str, str]:
+        return {each.record.holder: each.state(clock.monotonic_ms()) for each in self.membership.seen.values()}
+
+
+class World:
+    """The members, their rows and the time."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(atomic=False)
+        self.system = SystemTable(self.store.table("system"))
+        self.clock = ManualClock()
+        self.servers: list[Server] = []
+
+    def add(self, name: str, leads: bool = False) -> Server:
+        self.servers.append(Server(self, name, leads))
+        return self.servers[-1]
+
+    def go_on(self, duration_ms: int, *without: Server) -> None:
+        for server in self.servers:
+            if server not in without:
+                server.membership.step()
+        for _ in range(duration_ms // STEP_MS):
+            self.clock.advance(STEP_MS)
+            for server in self.servers:
+                if server not in without:
+                    server.membership.step()
+
+    def rows(self) -> list[str]:
+        return [name for name, _ in MEMBER.scan(self.system)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def pair(world: World) -> tuple[Server, Server]:
+    """A leader, and a standby; both are members."""
+    leader, standby = world.add("first", leads=True), world.add("second")
+    world.go_on(LOOK_MS)
+    return leader, standby
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    stop_s = time.monotonic() + HANG_S
+    while not is_so():
+        assert time.monotonic() < stop_s, "it did not come to be"
+        time.sleep(0.001)
+
+
+def test_every_server_is_a_member_and_knows_all(world: World, pair: tuple[Server, Server]):
+    world.go_on(3 * LEASE_MS)
+    for server in pair:
+        assert server.states(world.clock) == {"first": "live", "second": "live"}
+        assert (server.membership.is_on, server.membership.begun, server.membership.reachable) == (True, 1, True)
+    record = pair[0].membership.seen["second-1"].record
+    assert (record.url, record.version, record.lease_ms) == ("http://second:4780", "1.0", LEASE_MS)
+    assert record.count > 2 * RENEWALS_PER_LEASE
+
+
+def test_who_is_killed_is_silent_and_after_its_lease_dead(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    world.go_on(LEASE_MS // 2 + LEASE_MS // RENEWALS_PER_LEASE, standby)
+    assert leader.states(world.clock)["second"] == "silent"
+    world.go_on(LEASE_MS // 2 + LOOK_MS, standby)
+    assert leader.states(world.clock)["second"] == "dead"
+    assert MEMBER.get(world.system, "second-1").is_over  # type: ignore[union-attr]
+
+
+def test_a_standby_ends_nobody(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    world.go_on(3 * LEASE_MS, leader)
+    assert standby.states(world.clock)["first"] == "silent"
+
+
+def test_a_new_leader_has_counted_already(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    third = world.add("third")
+    world.go_on(LEASE_MS)
+    world.go_on(LEASE_MS, leader, third)  # both died at one moment
+    standby.leadership.is_leader = True
+    world.go_on(LOOK_MS + LOOK_MS, leader, third)
+    assert standby.states(world.clock) == {"first": "dead", "second": "live", "third": "dead"}
+
+
+def test_who_was_paused_past_its_lease_begins_another_membership_and_says_so(
+    world: World, pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+):
+    leader, standby = pair
+    world.go_on(2 * LEASE_MS, standby)
+    assert not standby.membership.is_on, "its own clock told it first"
+    assert leader.states(world.clock)["second"] == "dead"
+    caplog.set_level(logging.INFO)
+    world.go_on(LOOK_MS)
+    assert "the membership second-1 was ended" in caplog.text
+    assert standby.membership.instance != "second-1"
+    assert (standby.membership.is_on, standby.membership.begun) == (True, 2)
+    world.go_on(LOOK_MS)
+    assert Counter(each.state(world.clock.monotonic_ms()) for each in leader.membership.seen.values()) == {
+        "live": 2, "dead": 1
+    }  # fmt: skip
+
+
+def test_a_pause_that_nobody_noticed_ends_nothing(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    leader.leadership.is_leader = False
+    world.go_on(3 * LEASE_MS, standby)
+    world.go_on(LOOK_MS)
+    assert (standby.membership.instance, standby.membership.is_on) == ("second-1", True)
+
+
+def test_who_stops_is_gone_at_once(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    world.servers.remove(standby)
+    standby.membership.stop()
+    assert world.rows() == ["first-1"]
+    world.go_on(LOOK_MS)
+    assert leader.states(world.clock) == {"first": "live"}
+
+
+def test_who_was_ended_leaves_its_row_to_the_leader_when_it_stops(world: World, pair: tuple[Server, Server]):
+    _, standby = pair
+    world.go_on(2 * LEASE_MS, standby)
+    world.servers.remove(standby)
+    standby.membership.stop()
+    assert world.rows() == ["first-1", "second-1"]
+
+
+def test_a_stop_does_not_wait_for_a_store_that_is_away(world: World, pair: tuple[Server, Server]):
+    _, standby = pair
+    standby.store.fails = {"get", "scan", "write", "check_and_write"}
+    world.go_on(LOOK_MS)
+    world.servers.remove(standby)
+    standby.store.calls.clear()
+    standby.membership.stop()
+    assert not standby.store.calls
+
+
+@pytest.mark.parametrize("call", ["get", "write", "check_and_write"])
+def test_a_stop_that_fails_says_so_and_the_membership_runs_out(
+    world: World, pair: tuple[Server, Server], call: str, caplog: pytest.LogCaptureFixture
+):
+    _, standby = pair
+    standby.store.fails = {call}
+    standby.membership.stop()
+    assert "could not be ended, and runs out" in caplog.text
+
+
+def test_a_store_that_is_away_is_told_once_and_so_is_its_return(
+    world: World, pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+):
+    _, standby = pair
+    caplog.set_level(logging.INFO)
+    standby.store.fails = {"get", "check_and_write"}
+    world.go_on(LEASE_MS // 2)
+    assert not standby.membership.reachable
+    standby.store.fails = set()
+    world.go_on(LEASE_MS // 2)
+    told = [each.message for each in caplog.records]
+    assert told == ["memberships cannot be renewed: the network is down", "memberships are renewed again"]
+    assert standby.membership.is_on
+
+
+def test_a_damaged_row_keeps_nobody_from_being_a_member(
+    world: World, pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+):
+    world.store.table("system").write([Put(entry_key("member", "bad"), {VALUE: b"damage"})])
+    world.go_on(2 * LEASE_MS)
+    assert [server.membership.is_on for server in pair] == [True, True]
+    assert not pair[0].membership.reachable
+    assert len([each for each in caplog.records if "cannot be watched" in each.message]) == 2
+
+
+def test_a_hundred_restarts_leave_no_hundred_rows(world: World, pair: tuple[Server, Server]):
+    for number in range(100):
+        Server(world, f"crashed-{number}").membership.step()
+        world.go_on(LEASE_MS + LOOK_MS)
+    assert len(world.rows()) <= DEAD_MAX + 4  # the pair, and those that died within a lease
+    world.go_on(DEAD_KEPT_MS)
+    assert world.rows() == ["first-1", "second-1"]
+
+
+def test_one_look_changes_no_more_rows_than_the_limit(world: World, pair: tuple[Server, Server]):
+    many = [Server(world, f"crashed-{number}") for number in range(CHANGES_PER_LOOK_MAX + 5)]
+    for server in many:
+        server.membership.step()
+    world.clock.advance(LOOK_MS)
+    pair[0].membership.step()
+    world.clock.advance(LEASE_MS)
+    before = pair[0].store.calls["check_and_write"]
+    pair[0].membership.step()
+    assert pair[0].store.calls["check_and_write"] - before == 1 + CHANGES_PER_LOOK_MAX  # its own renewal is the one
+    world.go_on(LOOK_MS)
+    assert list(pair[0].states(world.clock).values()).count("dead") == len(many)
+
+
+def test_there_are_no_more_members_than_the_limit(
+    world: World, pair: tuple[Server, Server], caplog: pytest.LogCaptureFixture
+):
+    for number in range(MEMBERS_MAX - 2):
+        Server(world, f"n{number:03}").membership.step()
+    late = world.add("late")
+    world.go_on(LEASE_MS // 2)
+    assert not late.membership.is_on
+    assert [each.message for each in caplog.records if "no more may begin" in each.message] == [
+        f"there are {MEMBERS_MAX} members, and no more may begin: this server is not told of"
+    ]
+    world.go_on(LEASE_MS)  # those that never renewed are ended
+    assert late.membership.is_on
+
+
+def test_a_look_reads_no_more_rows_than_the_limit(world: World):
+    for number in range(ROWS_MAX + 10):
+        row = MEMBER.put(Server(world, "x").membership._first(), f"n{number:05}")
+        world.store.table("system").write([row])
+    server = world.add("first")
+    server.membership.step()
+    assert server.store.rows == ROWS_MAX
+
+
+def test_a_renewal_that_goes_on_being_refused_is_given_up_until_later(world: World, pair: tuple[Server, Server]):
+    _, standby = pair
+    standby.store.check_and_write = lambda *_: False  # type: ignore[method-assign]
+    standby.store.calls.clear()
+    world.clock.advance(LEASE_MS // RENEWALS_PER_LEASE)
+    standby.membership.step()
+    assert standby.store.calls["get"] == ROUNDS_MAX - 1
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_reads_and_writes_of_all_members_together(world: World, count: int):
+    """Docs: docs/decisions/0057. A minute of that many members, none of which is new."""
+    for number in range(count):
+        world.add(f"n{number}", leads=number == 0)
+    world.go_on(LEASE_MS)
+    for server in world.servers:
+        server.store.calls.clear()
+        server.store.rows = 0
+    seconds = 60
+    world.go_on(1_000 * seconds)
+    total: Counter[str] = Counter()
+    for server in world.servers:
+        total += server.store.calls
+    rows = sum(server.store.rows for server in world.servers)
+    figures = {
+        "scans": total["scan"],
+        "rows": rows,
+        "renewals": total["check_and_write"],
+        "others": total["get"] + total["write"],
+    }
+    print({name: round(value / seconds, 1) for name, value in figures.items()})
+    looks_per_s, renewals_per_s = LOOKS_PER_LEASE / LEASE_MS * 1_000, RENEWALS_PER_LEASE / LEASE_MS * 1_000
+    assert total["scan"] <= count * (looks_per_s * seconds + 1)
+    assert rows == count * total["scan"]
+    assert total["check_and_write"] <= count * (renewals_per_s * seconds + 1)
+    assert figures["others"] == 0
+
+
+def test_its_thread_renews_and_watches_for_as_long_as_it_runs(world: World):
+    first, second = world.add("first", leads=True), world.add("second")
+    for server in (first, second):
+        server.membership.start()
+    until(lambda: len(world.rows()) == 2)
+    for _ in range(2 * LOOKS_PER_LEASE):  # the time of leases stands still until both have looked
+        world.clock.advance(LOOK_MS)
+        for server in (first, second):
+            server.membership._wake.set()
+            until(lambda membership=server.membership: membership.looked_ms == world.clock.monotonic_ms())  # type: ignore[misc]
+    assert first.states(world.clock) == {"first": "live", "second": "live"}
+    assert first.membership.is_on
+    second.membership.stop()
+    assert world.rows() == ["first-1"]
+    first.membership.stop()
+
+
+def test_what_nobody_has_foreseen_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch):
+    server, looks = world.add("first"), []
+
+    def look() -> None:
+        looks.append(1)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(server.membership, "_look", look)
+        server.membership.start()
+        until(lambda: bool(looks))
+    assert not world.rows()
+    server.membership._wake.set()
+    until(lambda: bool(world.rows()))
+    server.membership.stop()
+
+
+def test_the_age_of_the_lease_is_told_from_the_last_renewal_on(world: World):
+    server = world.add("first")
+    assert server.membership.lease_age_ms is None
+    server.membership.step()
+    world.clock.advance(700)
+    assert server.membership.lease_age_ms == 700
+    world.clock.advance(LEASE_MS - LEASE_MS // MARGIN_PARTS - 701)
+    assert server.membership.is_on
+    world.clock.advance(1)
+    assert not server.membership.is_on

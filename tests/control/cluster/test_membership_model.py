@@ -1,0 +1,188 @@
+"""Several members and their rows, as Hypothesis drives them: pauses, clocks of unlike rate and far apart, lost and late answers, many leaders.
+
+Whoever takes a membership to be on by its own clock has a row that nobody has ended, and nobody goes on under an instance that was. Once
+nothing fails any more, all are members again, and no other row is taken for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from basalt.cluster.leader import Leadership
+from basalt.cluster.lease import Candidate
+from basalt.cluster.members import MEMBER
+from basalt.cluster.membership import Membership
+from basalt_engine.errors import StoreError, UnknownOutcomeError
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Columns, Mutation, Row, Store
+
+T = TypeVar("T")
+
+SERVERS = 3
+LEASE_MS = 6_000
+STEP_MS = 250.0
+FAULTS = ("none", "none", "none", "refused", "answer lost", "late", "slow before", "slow after")
+RATES = st.sampled_from([0.92, 0.97, 1.0, 1.04, 1.1])  # any two differ by less than the margin allows
+WAITS_MS = st.sampled_from([1, 100, 499, 500, 1_000, 1_499, 4_999, 5_000, 5_001, 6_000, 7_000, 700_000])
+
+
+class World:
+    """What all servers share: the passing of time and the rows."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.store = MemoryStore(atomic=False)
+        self.system = SystemTable(self.store.table("system"))
+        self.servers: list[Server] = []
+        self.late: list[Callable[[], object]] = []
+        self.ended: set[str] = set()
+
+    def go_on(self, duration_ms: float, without: Server | None = None) -> None:
+        """Time passes, and the servers do what is due, but for one that waits for an answer or is stopped."""
+        end_ms = self.now_ms + duration_ms
+        while self.now_ms < end_ms:
+            self.now_ms += min(STEP_MS, end_ms - self.now_ms)
+            self.check()
+            for server in self.servers:
+                if server is not without and not server.waiting:
+                    server.membership.step()
+                    self.check()
+
+    def check(self) -> None:
+        rows = dict(MEMBER.scan(self.system))
+        self.ended |= {name for name, record in rows.items() if record.is_over}
+        for server in self.servers:
+            if server.membership.is_on:
+                name = server.membership.instance
+                assert name not in self.ended, f"{name} goes by a membership that was ended"
+                assert name in rows, f"the row of {name} was removed while its membership was on"
+
+
+class Server:
+    """One process: its own clock, a network that fails when told to, and the belief that it leads, as all have it."""
+
+    kind, atomic, remote, applies_retention, busy = "memory", False, False, False, False
+
+    def __init__(self, world: World, name: str, rate: float, ahead_ms: float) -> None:
+        self.world = world
+        self.name = name
+        self.rate = rate
+        self.ahead_ms = ahead_ms
+        self.fault = "none"
+        self.good_calls = 0
+        self.slow_ms = 0.0
+        self.waiting = False  # it has sent something, and got no answer yet
+        self.system = world.store.another().table("system")
+        leads = cast("Leadership", SimpleNamespace(is_leader=True))
+        candidate = Candidate(name, f"http://{name}:1", f"{name}-instance", LEASE_MS)
+        self.membership = Membership(cast("Store", self), self, candidate, leads)
+
+    def now_ms(self) -> int:
+        return int(self.ahead_ms)  # the wall clock stands still, too
+
+    def monotonic_ms(self) -> float:
+        return self.ahead_ms + self.rate * self.world.now_ms
+
+    def table(self, _name: str) -> Any:
+        return self
+
+    def get(self, key: bytes) -> Columns | None:
+        return self._sent(lambda: self.system.get(key))
+
+    def scan(self, start: bytes, stop: bytes | None, **limits: Any) -> Iterator[Row]:
+        return iter(self._sent(lambda: list(self.system.scan(start, stop, **limits))))
+
+    def write(self, mutations: Sequence[Mutation]) -> None:
+        self._sent(lambda: self.system.write(mutations))
+
+    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        return self._sent(lambda: self.system.check_and_write(key, column, expected, columns))
+
+    def _sent(self, call: Callable[[], T]) -> T:
+        self.waiting = True
+        try:
+            return self._answer(call)
+        finally:
+            self.waiting = False
+
+    def _answer(self, call: Callable[[], T]) -> T:
+        if self.good_calls:
+            self.good_calls -= 1
+            return call()
+        fault, self.fault = self.fault, "none"
+        if fault == "refused":
+            raise StoreError("the network is down")
+        if fault == "late":
+            self.world.late.append(call)
+            raise UnknownOutcomeError("no answer in time")
+        if fault == "slow before":
+            self.world.go_on(self.slow_ms)
+        result = call()
+        if fault == "slow after":
+            self.world.go_on(self.slow_ms)
+        if fault == "answer lost":
+            raise UnknownOutcomeError("the answer was lost")
+        return result
+
+
+class Memberships(RuleBasedStateMachine):
+    """Whatever happens to the servers."""
+
+    @initialize(
+        rates=st.lists(RATES, min_size=SERVERS, max_size=SERVERS),
+        ahead_ms=st.lists(st.sampled_from([0.0, 1e3, 1e9]), min_size=SERVERS, max_size=SERVERS),
+    )
+    def start(self, rates: list[float], ahead_ms: list[float]) -> None:
+        self.world = World()
+        for index in range(SERVERS):
+            self.world.servers.append(Server(self.world, f"s{index}", rates[index], ahead_ms[index]))
+
+    @rule(index=st.integers(0, SERVERS - 1), fault=st.sampled_from(FAULTS), good=st.integers(0, 3), slow_ms=WAITS_MS)
+    def work(self, index: int, fault: str, good: int, slow_ms: int) -> None:
+        """One server does what is due, and one of its next calls fails; the others only go on while it waits."""
+        server = self.world.servers[index]
+        server.fault, server.good_calls, server.slow_ms = fault, good, min(slow_ms, 60_000)
+        server.membership.step()
+
+    @rule(duration_ms=WAITS_MS, stopped=st.integers(0, SERVERS))
+    def work_for_a_while(self, duration_ms: int, stopped: int) -> None:
+        """All do what is due, but for one that may be stopped."""
+        self.world.go_on(min(duration_ms, 60_000), None if stopped == SERVERS else self.world.servers[stopped])
+
+    @rule(duration_ms=WAITS_MS)
+    def wait(self, duration_ms: int) -> None:
+        self.world.now_ms += duration_ms
+
+    @rule()
+    def deliver(self) -> None:
+        """What was under way for long arrives; nobody waits for its answer any more."""
+        for call in self.world.late:
+            call()
+        self.world.late.clear()
+
+    @invariant()
+    def nobody_is_wronged(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.deliver()
+        for server in self.world.servers:
+            server.fault = "none"
+        self.world.go_on(4 * LEASE_MS)
+        assert all(server.membership.is_on for server in self.world.servers), "somebody is no member"
+        live = {name for name, record in MEMBER.scan(self.world.system) if not record.is_over}
+        assert live == {server.membership.instance for server in self.world.servers}
+
+
+Memberships.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMemberships = Memberships.TestCase
