@@ -109,7 +109,7 @@ def test_clocks_an_hour_apart_neither_end_a_membership_nor_keep_its_row(hbase_ga
     """A row whose cells have a timestamp of the future is ended, and removed, by a leader whose clock says that it is earlier."""
     hbase_tables.emptied().close()
     time = ManualClock()
-    present_ms = hbase_tables.open()._timestamps._now_ms()
+    present_ms = hbase_tables.open()._stamps._now_ms()
 
     def at(ahead_ms: int) -> HBaseStore:
         clock = ManualClock(present_ms + ahead_ms)

@@ -15,8 +15,8 @@ from basalt.client.plans import Answer
 from basalt.cluster import owners
 from basalt.cluster.lease import RENEWALS_PER_LEASE
 from basalt.cluster.led_store import LedStore
-from basalt.cluster.owners import OwnersMap
 from basalt.cluster.members import LOOKS_PER_LEASE, OwnMember
+from basalt.cluster.owners import OwnersMap
 from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, open_services
