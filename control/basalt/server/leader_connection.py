@@ -7,18 +7,25 @@ twice here, and a connection whose answer did not come whole, or came before all
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from http import HTTPStatus
 from typing import cast
+from urllib.parse import urlsplit
 
 import httptools
 
 from basalt.api.bodies.messages import Buffer
+from basalt.cluster.lease import LeaseRecord
 from basalt.http.asgi.requests import Headers
 
 READ_AHEAD_BYTES_MAX = 262_144  # of an answer that its client has not taken; beyond, no more is read
 HEAD_BYTES_MAX = 65_536  # of an answer's status line and headers; ours are a hundredth of it
+CONNECT_SECONDS_MAX = 2.0  # a host that is gone says nothing; nothing was sent, so the caller may go elsewhere
+IDLE_SECONDS_MAX = 30.0  # below the 75 s after which the leader closes: no call may meet a connection that just goes
+IDLE_CONNECTIONS_MAX = 64  # that are kept, for as many callers at a time; others close after their answer
+FORMER_SECONDS_MAX = 10.0  # in which a server that stops answers what is open; one that was cut off never does
 _STATUSES = frozenset(status.value for status in HTTPStatus)
 
 
@@ -186,3 +193,71 @@ class LeaderConnection(asyncio.Protocol):
         self.is_whole = True
         if not self._parser.should_keep_alive():
             self._lost = self._lost or LeaderLostError("the leader closes the connection")
+
+
+class LeaderConnections:
+    """The leader's address and secret as a lease has them, and the connections to it."""
+
+    def __init__(self, lease: LeaseRecord, tls: ssl.SSLContext | None) -> None:
+        parts = urlsplit(lease.url)
+        self.lease = lease
+        self.secret = lease.secret.encode("ascii")
+        self.is_secure = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.is_secure else 80)
+        self.authority = parts.netloc.encode("ascii")
+        self.owner = (b"basalt-owner", lease.url.encode("ascii", "replace"))
+        self.prefix = parts.path.rstrip("/").encode("ascii")
+        self.is_former = False
+        self.is_reached = True  # as far as the log has said
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[LeaderConnection] = []
+        self.busy: set[LeaderConnection] = set()
+
+    def kept(self) -> LeaderConnection | None:
+        """A connection that is there already: the one used last."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_free and self._loop.time() - connection.idle_since <= IDLE_SECONDS_MAX:
+                self.busy.add(connection)
+                return connection
+            connection.end(LeaderLostError("it was idle for long"))
+        return None
+
+    async def connect(self) -> LeaderConnection:
+        """A new connection. `OSError`, `TimeoutError`; `ssl.SSLError`, which is the first, where the leader is not whom it should be."""
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            _, connection = await self._loop.create_connection(
+                LeaderConnection, self.host, self.port, ssl=self._tls, server_hostname=self.host if self._tls else None
+            )
+        self.busy.add(connection)
+        self.is_reached = True
+        return connection
+
+    def give_back(self, connection: LeaderConnection) -> None:
+        """The call is over: keep its connection for the next one, or close it."""
+        self.busy.discard(connection)
+        if connection.is_free and not self.is_former and len(self._idle) < IDLE_CONNECTIONS_MAX:
+            connection.idle_since = self._loop.time()
+            self._idle.append(connection)
+        else:
+            connection.end(LeaderLostError("the call is over"))
+
+    def retire(self) -> None:
+        """Another one leads, or nobody: begin no call, and end those that get no answer for long."""
+        self.is_former = True
+        self._close_idle()
+        if self.busy:
+            self._loop.call_later(FORMER_SECONDS_MAX, self.close)
+
+    def close(self) -> None:
+        """End every connection."""
+        self.is_former = True
+        self._close_idle()
+        for connection in list(self.busy):
+            connection.end(LeaderLostError("that server leads no more"))
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().end(LeaderLostError("that server leads no more"))

@@ -13,8 +13,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -29,18 +28,16 @@ from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
 from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
 from basalt.http.asgi.responses import problem_response, send_response
 from basalt.http.collectors import counters, gauge
-from basalt.server.leader_connection import LeaderConnection, LeaderLostError
+from basalt.server.leader_connection import CONNECT_SECONDS_MAX, LeaderConnection, LeaderConnections, LeaderLostError
 from basalt.settings import Settings
 from basalt_engine.clock import Clock
 
-CONNECT_SECONDS_MAX = 2.0  # a host that is gone says nothing; nothing was sent, so the caller may go elsewhere
-IDLE_SECONDS_MAX = 30.0  # below the 75 s after which the leader closes: no call may meet a connection that just goes
-IDLE_CONNECTIONS_MAX = 64  # that are kept, for as many callers at a time; others close after their answer
 HANG_UP_SECONDS = 0.25  # from which on a caller is watched who may hang up: most answers come sooner
 LOOK_SECONDS = 1.0  # between two looks whether the leader is still the one to which calls were passed on
-FORMER_SECONDS_MAX = 10.0  # in which a server that stops answers what is open; one that was cut off never does
 READY_SECONDS_MAX = 2.0  # for the leader to say that it is ready
 READY_AGAIN_SECONDS = 1.0  # so long its word holds: who asks often must not ask the leader as often
+
+CALLERS_OF_HEAD_MAX = 8  # whose lines are kept for calls that begin alike; more are written anew
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 # Between two servers, and not between a caller and the leader. `Connection` names no others here: our servers do not look at what it names, and
@@ -70,72 +67,6 @@ Note = Callable[[RequestHead], None]
 log = logging.getLogger("basalt.passing")
 
 
-class _Leader:
-    """The leader's address and secret as a lease has them, and the connections to it."""
-
-    def __init__(self, lease: LeaseRecord, tls: ssl.SSLContext | None) -> None:
-        parts = urlsplit(lease.url)
-        self.lease = lease
-        self.secret = lease.secret.encode("ascii")
-        self.is_secure = parts.scheme == "https"
-        self.host = parts.hostname or ""
-        self.port = parts.port or (443 if self.is_secure else 80)
-        self.authority = parts.netloc.encode("ascii")
-        self.owner = (b"basalt-owner", lease.url.encode("ascii", "replace"))
-        self.prefix = parts.path.rstrip("/").encode("ascii")
-        self.is_former = False
-        self._tls = tls
-        self._loop = asyncio.get_running_loop()
-        self._idle: list[LeaderConnection] = []
-        self.busy: set[LeaderConnection] = set()
-
-    def kept(self) -> LeaderConnection | None:
-        """A connection that is there already: the one used last."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_free and self._loop.time() - connection.idle_since <= IDLE_SECONDS_MAX:
-                self.busy.add(connection)
-                return connection
-            connection.end(LeaderLostError("it was idle for long"))
-        return None
-
-    async def connect(self) -> LeaderConnection:
-        """A new connection. `OSError`, `TimeoutError`; `ssl.SSLError`, which is the first, where the leader is not whom it should be."""
-        async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            _, connection = await self._loop.create_connection(
-                LeaderConnection, self.host, self.port, ssl=self._tls, server_hostname=self.host if self._tls else None
-            )
-        self.busy.add(connection)
-        return connection
-
-    def give_back(self, connection: LeaderConnection) -> None:
-        """The call is over: keep its connection for the next one, or close it."""
-        self.busy.discard(connection)
-        if connection.is_free and not self.is_former and len(self._idle) < IDLE_CONNECTIONS_MAX:
-            connection.idle_since = self._loop.time()
-            self._idle.append(connection)
-        else:
-            connection.end(LeaderLostError("the call is over"))
-
-    def retire(self) -> None:
-        """Another one leads, or nobody: begin no call, and end those that get no answer for long."""
-        self.is_former = True
-        self._close_idle()
-        if self.busy:
-            self._loop.call_later(FORMER_SECONDS_MAX, self.close)
-
-    def close(self) -> None:
-        """End every connection."""
-        self.is_former = True
-        self._close_idle()
-        for connection in list(self.busy):
-            connection.end(LeaderLostError("that server leads no more"))
-
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().end(LeaderLostError("that server leads no more"))
-
-
 class PassingOn:
     """Passes calls on for one server that does not lead."""
 
@@ -145,11 +76,11 @@ class PassingOn:
         self._settings = settings
         self._takes_certificates = "cert" in settings.auth.kinds
         self._under_way_max = settings.cluster.passed_on_max
-        self._leader: _Leader | None = None
+        self._leader: LeaderConnections | None = None
         self._loop = asyncio.get_running_loop()
         self._looking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ready: tuple[_Leader, float, bool] | None = None  # what the leader said last, and when
+        self._ready: tuple[LeaderConnections, float, bool] | None = None  # what the leader said last, and when
         self._asking: asyncio.Task[bool] | None = None
         self.under_way = 0
         # By what became of them, for the metrics.
@@ -179,9 +110,10 @@ class PassingOn:
 
         Only one whose like was passed on before: what that one was let through by lies in its head. `note` is called at the end.
         """
-        made: _Lines | None = request.head.passing
         leader = self._leader
-        if made is None or leader is None or not made.fit(leader, request) or self.under_way >= self._under_way_max:
+        if leader is None or leader.is_former or self.under_way >= self._under_way_max:
+            return False
+        if _lines_of(request, leader) is None:
             return False
         lease = self._leadership.leader
         if (
@@ -299,7 +231,7 @@ class PassingOn:
         if self._leader is not None:
             self._leader.close()
 
-    async def _ask_whether_ready(self, leader: _Leader) -> bool:
+    async def _ask_whether_ready(self, leader: LeaderConnections) -> bool:
         found = False
         with suppress(OSError, TimeoutError, LeaderLostError):
             async with asyncio.timeout(READY_SECONDS_MAX):
@@ -319,7 +251,7 @@ class PassingOn:
         self._ready = leader, self._loop.time(), found
         return found
 
-    def _leader_of(self, lease: LeaseRecord) -> _Leader:
+    def _leader_of(self, lease: LeaseRecord) -> LeaderConnections:
         leader = self._leader
         if (
             leader is None
@@ -328,7 +260,7 @@ class PassingOn:
         ):
             if leader is not None and not leader.is_former:
                 leader.retire()
-            leader = self._leader = _Leader(lease, self._trust() if lease.url.startswith("https:") else None)
+            leader = self._leader = LeaderConnections(lease, self._trust() if lease.url.startswith("https:") else None)
         return leader
 
     def _trust(self) -> ssl.SSLContext:
@@ -361,46 +293,47 @@ class PassingMetrics(Collector):
         yield SummaryMetricFamily("basalt_cluster_passed_on_seconds", text, answered, passing.answered_s)
 
 
-class _Lines:
+class _Lines(NamedTuple):
     """The first lines of calls that begin alike, as one leader gets them from one caller: all but what differs from call to call."""
 
-    __slots__ = ("_client", "_id_is_clients", "_leader", "_scheme", "text")
+    leader: LeaderConnections
+    text: bytes
 
-    def __init__(self, leader: _Leader, request: RequestHead) -> None:
-        head, exchange = request.head, request.exchange
-        self._leader = leader
-        self._client, self._scheme, self._id_is_clients = (
-            exchange.client,
-            exchange.scheme,
-            request.client_id is not None,
-        )
-        host = head.authority or request.headers.get(b"host") or leader.authority
-        passed = PassedOn(self._client, self._scheme, self._id_is_clients)
-        target = leader.prefix + head.raw_path + (b"?" + head.query_string if head.query_string else b"")
-        first = b"%s %s HTTP/1.1\r\nhost: %s\r\n%s: %s\r\n"
-        self.text = b"".join(
-            (
-                first % (head.method.encode("ascii"), target, host, HEADER, passed.header(leader.secret, head, host)),
-                *(b"%s: %s\r\n" % each for each in request.headers.items() if each[0] not in HOP_BY_HOP),
-            )
-        )
 
-    def fit(self, leader: _Leader, request: RequestHead) -> bool:
-        """Tell whether they are for this leader, and say of this caller what is so."""
-        exchange = request.exchange
-        return (
-            self._leader is leader
-            and not leader.is_former
-            and self._client == exchange.client
-            and self._scheme == exchange.scheme
-            and self._id_is_clients == (request.client_id is not None)
+def _caller_of(request: RequestHead) -> tuple[str | None, str, bool]:
+    return request.exchange.client, request.exchange.scheme, request.client_id is not None
+
+
+def _lines_of(request: RequestHead, leader: LeaderConnections) -> bytes | None:
+    """The lines that this caller's calls with such a head were passed on with, if there was one."""
+    kept: dict[object, _Lines] | None = request.head.passing
+    made = None if kept is None else kept.get(_caller_of(request))
+    return made.text if made is not None and made.leader is leader else None
+
+
+def _make_lines(request: RequestHead, leader: LeaderConnections) -> bytes:
+    head = request.head
+    host = head.authority or request.headers.get(b"host") or leader.authority
+    client, scheme, id_is_clients = caller = _caller_of(request)
+    passed = PassedOn(client, scheme, id_is_clients)
+    target = leader.prefix + head.raw_path + (b"?" + head.query_string if head.query_string else b"")
+    first = b"%s %s HTTP/1.1\r\nhost: %s\r\n%s: %s\r\n"
+    text = b"".join(
+        (
+            first % (head.method.encode("ascii"), target, host, HEADER, passed.header(leader.secret, head, host)),
+            *(b"%s: %s\r\n" % each for each in request.headers.items() if each[0] not in HOP_BY_HOP),
         )
+    )
+    if head.passing is None or len(head.passing) >= CALLERS_OF_HEAD_MAX:
+        head.passing = {}
+    head.passing[caller] = _Lines(leader, text)
+    return text
 
 
 class _PassedCall:
     """One call on its way."""
 
-    def __init__(self, request: RequestHead, leader: _Leader, part: bytes, more: bool) -> None:
+    def __init__(self, request: RequestHead, leader: LeaderConnections, part: bytes, more: bool) -> None:
         self.request = request
         self._exchange = request.exchange
         self._leader = leader
@@ -440,8 +373,10 @@ class _PassedCall:
         try:
             return await self._leader.connect()
         except (OSError, TimeoutError) as error:
-            why = str(error) or f"it did not answer within {CONNECT_SECONDS_MAX:g} s"
-            log.warning("the leader at %s cannot be reached: %s", self._leader.lease.url, why)
+            if self._leader.is_reached:  # once for all calls until it is reached again
+                self._leader.is_reached = False
+                why = str(error) or f"it did not answer within {CONNECT_SECONDS_MAX:g} s"
+                log.warning("the leader at %s cannot be reached: %s", self._leader.lease.url, why)
             raise refused(self._leader.lease.url, "the leader cannot be reached from here") from error
 
     def _without_answer(self, connection: LeaderConnection, lost: LeaderLostError) -> BasaltError:
@@ -472,10 +407,9 @@ class _PassedCall:
 
     def _head(self, framing: bytes) -> bytes:
         """The call's line and headers as the leader gets them: those of the caller, but for what is between two servers."""
-        request, made = self.request, self.request.head.passing
-        if made is None or not made.fit(self._leader, request):
-            made = request.head.passing = _Lines(self._leader, request)
-        text: bytes = made.text + b"basalt-request-id: %s\r\n" % request.id.encode("ascii")
+        request = self.request
+        text = _lines_of(request, self._leader) or _make_lines(request, self._leader)
+        text += b"basalt-request-id: %s\r\n" % request.id.encode("ascii")
         sequence = self._exchange.sequence or request.headers.get(b"basalt-sequence")
         if sequence is not None:
             text += b"basalt-sequence: %s\r\n" % sequence

@@ -33,7 +33,7 @@ PUBLISH = avro.encode_publish_request(PublishRequest(None, [b"a", b"bc"]))
 class Prompt:
     """The way to a client that takes everything; `gone` is one that takes nothing any more."""
 
-    client, internal, scheme = "192.0.2.7", False, "http"
+    client, internal, scheme, is_admitted, id_is_clients = "192.0.2.7", False, "http", False, True
 
     def __init__(self, body: bytes = b"", gone: bool = False) -> None:
         self.parts = [body]

@@ -91,7 +91,7 @@ def test_a_request_of_which_only_the_number_is_new_needs_no_coroutine_and_is_com
 class Known:
     """The exchange of a request whose head was known."""
 
-    client, internal, scheme = None, False, "http"
+    client, internal, scheme, is_admitted, id_is_clients = None, False, "http", False, True
 
     def __init__(self, sequence):
         self.sequence = sequence

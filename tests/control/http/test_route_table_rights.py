@@ -518,7 +518,7 @@ class Prompt:
     """The way to a client whose request is here as a whole."""
 
     client = "192.0.2.7"
-    internal, scheme, certificate, end_point_hash = False, "http", None, None
+    internal, is_admitted, id_is_clients, scheme, certificate, end_point_hash = False, False, True, "http", None, None
 
     def __init__(self) -> None:
         self.statuses: list[int] = []

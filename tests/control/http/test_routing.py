@@ -18,7 +18,7 @@ from basalt.http.routing import Routes
 class Local:
     """The way to a client of which nothing is asked."""
 
-    internal, scheme = False, "http"
+    internal, is_admitted, id_is_clients, scheme = False, False, True, "http"
 
 
 def asking(path: str, method: str = "GET", query: bytes = b"", caller: Caller = ANYBODY) -> Request:

@@ -12,6 +12,7 @@ import uvloop
 from basalt.console.assets import ASSETS
 from basalt.http.app import OPERATIONS
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
+from basalt.server.passing_on import CALLERS_OF_HEAD_MAX
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ClusterSettings, HttpSettings, LogSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, Told, passing_pair, until
@@ -405,5 +406,43 @@ def test_headers_between_two_servers_are_not_the_callers_and_the_others_go_along
             b"host", b"x-forwarded-for", b"traceparent", b"x-mine",
         }  # fmt: skip
         assert headers[b"host"] == b"localhost"
+
+    run(story)
+
+
+def test_callers_whose_calls_begin_alike_are_told_apart_and_few_of_them_are_kept():
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        serving = leader.member._serving
+        assert serving is not None
+        seen: list[str | None] = []
+        made = serving.app._request
+
+        def noted(head, exchange, client_id):
+            seen.append(exchange.client)
+            return made(head, exchange, client_id)
+
+        serving.app._request = noted  # type: ignore[method-assign]
+        addresses = [f"127.0.0.{number}" for number in range(1, CALLERS_OF_HEAD_MAX + 3)]
+        for address in addresses * 2:
+            reader, writer = await asyncio.open_connection("127.0.0.1", standby.port, local_addr=(address, 0))
+            for _ in range(2):
+                writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % TOPIC.encode())
+                answer = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            writer.close()
+        assert seen == [address for address in addresses * 2 for _ in range(2)]
+        assert max(len(head.passing or ()) for head in standby.member.heads._known.values()) <= CALLERS_OF_HEAD_MAX
+
+    run(story)
+
+
+def test_the_log_says_once_that_the_leader_cannot_be_reached(caplog: pytest.LogCaptureFixture):
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        await leader.hang_up()
+        for _ in range(3):
+            assert (await standby.ask("GET", TOPIC)).status == 503
+        assert [
+            record.getMessage().partition(": ")[0] for record in caplog.records if record.name == "basalt.passing"
+        ] == [f"the leader at {leader.url} cannot be reached"]
 
     run(story)

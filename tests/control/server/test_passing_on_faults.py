@@ -324,7 +324,7 @@ def test_a_caller_that_hangs_up_in_its_body_ends_the_call_at_the_leader():
 
 def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(passing_on, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(passing_on, "FORMER_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(leader_connection, "FORMER_SECONDS_MAX", 0.05)
 
     async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
@@ -344,7 +344,7 @@ def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer
 
 
 def test_connections_are_kept_for_the_next_calls_and_no_more_of_them_than_are_worth_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(passing_on, "IDLE_CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(leader_connection, "IDLE_CONNECTIONS_MAX", 2)
     gate = asyncio.Event()
 
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -363,7 +363,7 @@ def test_connections_are_kept_for_the_next_calls_and_no_more_of_them_than_are_wo
         assert leader.connections == 5
         assert standby.passing._leader is not None
         assert len(standby.passing._leader._idle) == 2
-        monkeypatch.setattr(passing_on, "IDLE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr(leader_connection, "IDLE_SECONDS_MAX", -1.0)
         assert (await standby.ask("POST", PUBLISH)).status == 200
         assert leader.connections == 6, "one that was idle for long is not used"
 

@@ -13,8 +13,8 @@ import uvloop
 from basalt.cluster.lease import LeaseRecord
 from basalt.errors import NotLeaderError
 from basalt.http.asgi.handshake import Handshake, Handshakes
-from basalt.server import passing_on
-from basalt.server.passing_on import _Leader
+from basalt.server import leader_connection, passing_on
+from basalt.server.leader_connection import LeaderConnections
 from basalt.server.tls import load
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ClusterSettings, TlsSettings
@@ -119,7 +119,7 @@ def test_what_came_over_tls_does_not_go_on_without():
 
 
 def test_a_leader_that_takes_connections_and_says_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(passing_on, "CONNECT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(leader_connection, "CONNECT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(passing_on, "READY_SECONDS_MAX", 0.05)
 
     async def silent(reader: Any, writer: Any) -> None:
@@ -132,7 +132,7 @@ def test_a_leader_that_takes_connections_and_says_nothing_is_given_up_soon(monke
         lease = standby.member.leadership.leader
         assert isinstance(lease, LeaseRecord)
         with pytest.raises(TimeoutError):
-            await _Leader(lease, ssl.create_default_context()).connect()
+            await LeaderConnections(lease, ssl.create_default_context()).connect()
         assert not await standby.passing.is_ready()
 
     run_scripted(silent, story)
