@@ -336,7 +336,7 @@ class _Decided:
 
 
 def _half_way(error: StoreError) -> UnknownOutcomeError:
-    """What the client of a commit is told whose rows were refused: it stays open no more, so it is not true that nothing was done."""
+    """The error of a commit whose rows were refused. It stays open no more, so it is not true that nothing was done."""
     return UnknownOutcomeError(
         f"the store failed half-way: {error}",
         hint="ask what became of it, or send the same call again; one that was aborted is to be run anew",
