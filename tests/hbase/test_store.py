@@ -108,9 +108,8 @@ def test_a_store_without_the_coprocessor_leaves_retention_to_the_server(store):
 
 def test_the_next_test_sees_no_row_of_a_store_that_ran_ahead_of_the_clock(store, hbase_tables):
     table = store.table("message")
-    store._timestamps.saw(
-        store._timestamps.next() + 1_000
-    )  # as after many writes side by side within a few milliseconds
+    ahead = store._stamps.one("message", b"last").timestamp + 1_000  # as after many writes within a few milliseconds
+    store._stamps.saw("message", b"last", ahead)
     table.write([Put(b"last", {b"a": b"1"})])
     after = hbase_tables.emptied()
     assert after.table("message").get(b"last") is None
