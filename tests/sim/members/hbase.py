@@ -92,8 +92,7 @@ class HBase:
         """Have a region do this, whenever the call arrives; UnansweredError when no answer comes in time."""
         answer = self.play.answer()
         chances = self.play.chances
-        delay_ms = chances.uniform(*LATE_MS) if chances.random() < self.late_rate else chances.uniform(0.5, 4)
-        arrives_ms = max(self.play.now_ms + delay_ms, self.cut_until_ms.get(process, 0.0))
+        arrives_ms = max(self.play.now_ms + self.delay_ms(), self.cut_until_ms.get(process, 0.0))
 
         def arrive() -> None:
             away_until_ms = self.regions[region].away_until_ms
@@ -110,6 +109,11 @@ class HBase:
 
         self.play.at(arrives_ms, arrive)
         return await self.play.within(patience_ms, answer)
+
+    def delay_ms(self) -> float:
+        """The time that a call is on its way."""
+        chances = self.play.chances
+        return chances.uniform(*LATE_MS) if chances.random() < self.late_rate else chances.uniform(0.5, 4)
 
     async def write(self, process: Process, region: str, shard: str, epoch: int, change: Callable[[], None]) -> None:
         """A write of an owner: the region refuses it once it has heard of a later reign over the shard."""

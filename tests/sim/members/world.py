@@ -22,8 +22,6 @@ MEMBERS = 3
 CLIENTS = 4
 ROUGH_MS = 30_000  # after which clients are left alone, whatever they have done by then
 CALM_MS = 9_000  # in which everything must end: leases, transactions, runs that region servers have to hear of
-RATES = (0.96, 1.0, 1.04)
-WRONG_BY_MS = (0, 0, -2_500, 2_500)  # less apart than a run rests before it is dropped
 
 
 class MembersWorld:
@@ -33,6 +31,11 @@ class MembersWorld:
     mix = (4, 5, 6, 2, 2)  # of what clients do
     move_every_ms = (300.0, 2_500.0)
     harms_max = 6
+    acts = 8  # of each client
+    abort_rate = 0.15
+    rates: tuple[float, ...] = (0.96, 1.0, 1.04)  # of the clocks that leases are counted by
+    wrong_by_ms: tuple[int, ...] = (0, 0, -2_500, 2_500)  # less apart than a run rests before it is dropped
+    rests_ms = 250.0  # at most, between two of them
 
     def __init__(self, seed: int) -> None:
         self.play = Play(seed)
@@ -88,7 +91,7 @@ class MembersWorld:
         self._started += 1
         name = f"member {self._started}"
         chances = self.play.chances
-        clock = Clock(self.play, chances.choice(RATES), chances.choice(WRONG_BY_MS))
+        clock = Clock(self.play, chances.choice(self.rates), chances.choice(self.wrong_by_ms))
         self.members[name] = made = Member(self, name, clock)
         return made
 
@@ -209,13 +212,26 @@ class LyingWorld(MembersWorld):
 
 
 class HarshWorld(LyingWorld):
-    """The same, and much is late or lost."""
+    """The same, and much is late or lost, while most of what clients do is small."""
 
-    lie_rate = 0.008
+    lie_rate = 0.015
     harms_max = 10
     move_every_ms = (200.0, 900.0)
+    mix = (8, 8, 4, 1, 1)
+    acts = 14
+    rests_ms = 120.0
 
     def set_weather(self) -> None:
         """Always bad."""
-        self.hbase.late_rate, self.hbase.lost_rate = 0.08, 0.04
+        self.hbase.late_rate, self.hbase.lost_rate = 0.12, 0.04
         self.links.slow_rate, self.links.lost_rate = 0.1, 0.04
+
+
+class CleaningWorld(MembersWorld):
+    """Transactions over topics and tables fail, their rows are dropped, and topics go from one clock to another."""
+
+    mix = (5, 0, 10, 0, 1)
+    abort_rate = 0.6
+    acts = 14
+    rests_ms = 200.0
+    move_every_ms = (100.0, 400.0)
