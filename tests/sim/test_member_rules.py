@@ -109,7 +109,7 @@ def a_row_in_doubt_lands_before_its_delete(scene: Scene) -> None:
         """The put takes longer than its sender waits, and its delete longer still."""
         delay_ms = 1_500.0 if "delete_row" in change.__code__.co_names else 700.0
 
-        def once() -> float:
+        def once(**_: object) -> float:
             scene.hbase.delay_ms = usual  # type: ignore[method-assign]
             return delay_ms
 
@@ -131,6 +131,32 @@ def a_row_in_doubt_lands_before_its_delete(scene: Scene) -> None:
     scene.finish()
 
 
+def a_request_is_repeated_the_short_way(scene: Scene) -> None:
+    """The first try is placed by two owners and not decided; by the second one owner has both topics."""
+    texts = {"a": "one", "b": "two"}
+    act = scene.history.act({text: topic for topic, text in texts.items()}, scene.play.now_ms)
+    goes_on = scene.play.answer()
+    decide = scene.leader._decide
+
+    async def late(writer: int, placed: bool) -> tuple[str, int]:
+        await goes_on
+        return await decide(writer, placed)
+
+    scene.leader._decide = late  # type: ignore[method-assign]
+    first_try = scene.begin(scene.call(scene.leader, "serve_one_shot", texts, "r"))
+    scene.wait(lambda: all(scene.hbase.rows[topic] for topic in texts))
+    scene.pass_ms(20)
+    assert scene.leader.leader is not None
+    scene.do(scene.leader.leader.move("b", scene.first.instance))
+    scene.wait(lambda: scene.serves("b"))
+    again = scene.do(scene.call(scene.leader, "serve_one_shot", texts, "r"))
+    goes_on.give()
+    scene.wait(lambda: first_try.done)
+    act.tell("done", scene.play.now_ms)
+    assert first_try._value == again
+    scene.finish()
+
+
 RULES: tuple[tuple[Callable[[Scene], None], Fault], ...] = (
     (a_write_hangs_until_after_its_owner_s_end_was_read, faults.fences_come_after_reading),
     (a_write_hangs_until_after_its_owner_s_end_was_read, faults.nothing_is_fenced),
@@ -138,6 +164,7 @@ RULES: tuple[tuple[Callable[[Scene], None], Fault], ...] = (
     (a_place_comes_after_the_roll_back, faults.late_places_are_taken),
     (a_shard_goes_to_a_member_with_an_old_view, faults.views_outlive_reigns),
     (a_shard_is_released_and_another_one_moves, faults.reigns_are_taken_up_again),
+    (a_request_is_repeated_the_short_way, faults.requests_are_looked_at_in_the_intent_alone),
     (a_row_in_doubt_lands_before_its_delete, faults.deletes_in_doubt_are_forgotten),
 )
 

@@ -33,6 +33,7 @@ class MembersWorld:
     harms_max = 6
     acts = 8  # of each client
     abort_rate = 0.15
+    cleans_every_ms = (100.0, 600.0)
     rates: tuple[float, ...] = (0.96, 1.0, 1.04)  # of the clocks that leases are counted by
     wrong_by_ms: tuple[int, ...] = (0, 0, -2_500, 2_500)  # less apart than a run rests before it is dropped
     rests_ms = 250.0  # at most, between two of them
@@ -107,7 +108,9 @@ class MembersWorld:
         """From now on nothing goes wrong any more."""
         self.is_calm = True
         self.lie_rate = 0.0
-        self.hbase.late_rate = self.hbase.lost_rate = self.links.slow_rate = self.links.lost_rate = 0.0
+        self.hbase.late_rate = self.hbase.late_write_rate = self.hbase.lost_rate = self.links.slow_rate = (
+            self.links.lost_rate
+        ) = 0.0
         self.links.cut_until_ms.clear()
         for member in self.alive():
             member.process.stopped_until = 0.0
@@ -180,7 +183,7 @@ class MembersWorld:
     async def _clean(self) -> None:
         """Compactions of region servers, which drop the rows of failed writers that they have heard of."""
         while True:
-            await self.play.sleep(self.play.chances.uniform(100, 600))
+            await self.play.sleep(self.play.chances.uniform(*self.cleans_every_ms))
             self.hbase.clean(self.play.chances.choice(DATA_REGIONS), self._may_drop)
 
     def _may_drop(self, writer: int) -> bool:
@@ -228,10 +231,46 @@ class HarshWorld(LyingWorld):
 
 
 class CleaningWorld(MembersWorld):
-    """Transactions over topics and tables fail, their rows are dropped, and topics go from one clock to another."""
+    """Transactions over topics and tables fail, their rows are dropped, and topics go from one clock to another; notes are late."""
 
     mix = (5, 0, 10, 0, 1)
     abort_rate = 0.6
     acts = 14
     rests_ms = 200.0
-    move_every_ms = (100.0, 400.0)
+    move_every_ms = (50.0, 300.0)
+    cleans_every_ms = (5.0, 30.0)
+    wrong_by_ms = (-2_500, 2_500)
+
+    def set_weather(self) -> None:
+        """The region of the notes is away most of the time."""
+        self.play.start(self._without_notes())
+
+    async def _without_notes(self) -> None:
+        while not self.is_calm:
+            self.hbase.regions["notes"].away_until_ms = self.play.now_ms + 500
+            await self.play.sleep(self.play.chances.uniform(520, 900))
+
+
+class SlowWorld(MembersWorld):
+    """Commits over several owners, whose links are slow."""
+
+    mix = (2, 1, 10, 0, 1)
+    acts = 12
+
+    def set_weather(self) -> None:
+        """HBase answers."""
+        self.links.slow_rate, self.links.slow_ms = 0.15, (20.0, 2_500.0)
+
+
+class LateWorld(LyingWorld):
+    """Plain messages of owners whose clocks are apart, and whose writes are late."""
+
+    lie_rate = 0.03
+    mix = (20, 1, 0, 0, 0)
+    acts = 25
+    rests_ms = 100.0
+    wrong_by_ms = (-2_500, 2_500)
+
+    def set_weather(self) -> None:
+        """Only writes are late."""
+        self.hbase.late_write_rate = 0.25
