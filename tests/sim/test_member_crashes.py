@@ -27,6 +27,7 @@ def scene() -> Scene:
 
 
 def test_a_publish_that_hangs_when_its_owner_dies_never_lands(scene: Scene) -> None:
+    scene.publish("plain", "a")  # the end is known from now on, and the next publish is a write at once
     act = scene.history.act({"hung": "a"}, scene.play.now_ms)
     scene.hbase.cut_until_ms[scene.first.process] = scene.play.now_ms + 4 * LEASE_MS
     answer = scene.begin(scene.call(scene.leader, "serve", "publish", "a", "hung", patience_ms=50))
@@ -34,11 +35,9 @@ def test_a_publish_that_hangs_when_its_owner_dies_never_lands(scene: Scene) -> N
     scene.first.process.kill()
     assert scene.wait(lambda: scene.serves("a")) < AWAY_MS
     act.tell("refused", scene.play.now_ms)
-    scene.history.act({"next": "a"}, scene.play.now_ms).place = scene.do(
-        scene.call(scene.leader, "serve", "publish", "a", "next")
-    )
+    scene.publish("next", "a")
     scene.pass_ms(5 * LEASE_MS)
-    assert scene.texts(scene.leader, "a", "raw") == ["next"]
+    assert scene.texts(scene.leader, "a", "raw") == ["plain", "next"]
     scene.finish()
 
 
@@ -234,6 +233,7 @@ def test_coordinator_and_owner_on_one_machine_give_plain_calls_back_before_the_l
 
 
 def test_an_owner_that_wakes_after_its_lease_answers_nothing_and_its_writes_meet_fences(scene: Scene) -> None:
+    scene.publish("plain", "a")
     act = scene.history.act({"late": "a"}, scene.play.now_ms)
     scene.hbase.cut_until_ms[scene.first.process] = (
         scene.play.now_ms + 3 * LEASE_MS
@@ -242,9 +242,9 @@ def test_an_owner_that_wakes_after_its_lease_answers_nothing_and_its_writes_meet
     scene.pass_ms(10)
     scene.first.process.stopped_until = scene.play.now_ms + 4 * LEASE_MS
     scene.wait(lambda: scene.serves("a", but=scene.first))
-    scene.do(scene.call(scene.leader, "serve", "publish", "a", "next"))
+    scene.publish("next", "a")
     scene.wait(lambda: not scene.first.process.alive or answer.done)
-    assert scene.texts(scene.leader, "a", "raw") == ["next"]
+    assert scene.texts(scene.leader, "a", "raw") == ["plain", "next"]
     act.tell("refused", scene.play.now_ms)
     scene.finish()
 

@@ -12,7 +12,6 @@ from tests.sim.members.play import AbortedError, CallError, RefusedError
 if TYPE_CHECKING:
     from tests.sim.members.world import MembersWorld
 
-ACTS_PER_CLIENT = 8
 TRIES = 12
 PAUSE_MS = 60
 
@@ -29,8 +28,8 @@ class Client:
     async def work(self) -> None:
         """Do some of everything."""
         acts = [self.publish, self.one_shot, self.transaction, self.snapshot, self.stable_end]
-        for _ in range(ACTS_PER_CLIENT):
-            await self.play.sleep(self.chances.uniform(0, 250))
+        for _ in range(self.world.acts):
+            await self.play.sleep(self.chances.uniform(0, self.world.rests_ms))
             try:
                 await self.chances.choices(acts, self.world.mix)[0]()
             except CallError:
@@ -95,7 +94,7 @@ class Client:
         except CallError:
             await self._abort(act)
             return
-        if self.chances.random() < 0.15:
+        if self.chances.random() < self.world.abort_rate:
             await self._abort(act)
         else:
             await self._commit(act, parts)

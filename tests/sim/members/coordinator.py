@@ -56,7 +56,7 @@ class Coordinator:
 
     def __init__(self, leader: Leader) -> None:
         self.leader, self.member = leader, leader.member
-        self.play, self.hbase = leader.play, leader.hbase
+        self.play, self.hbase = self.member.play, self.member.hbase
         self.ledger = Ledger()
         self.is_open = False
         self.dead: set[str] = set()

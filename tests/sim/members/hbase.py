@@ -72,6 +72,7 @@ class HBase:
     def __init__(self, play: Play) -> None:
         self.play = play
         self.late_rate = self.lost_rate = 0.0
+        self.late_write_rate = 0.0  # of writes of owners, where they are late more often than the rest
         self.cut_until_ms: dict[Process, float] = {}
         self.regions = {name: Region() for name in (*DATA_REGIONS, LOG, SYSTEM)}
         self.rows: dict[str, dict[int, Row]] = {topic: {} for topic in TOPICS}
@@ -87,13 +88,18 @@ class HBase:
     # The network.
 
     async def call(
-        self, process: Process, region: str, action: Callable[[], Any], patience_ms: float = PATIENCE_MS
+        self,
+        process: Process,
+        region: str,
+        action: Callable[[], Any],
+        *,
+        patience_ms: float = PATIENCE_MS,
+        is_write: bool = False,
     ) -> Any:
         """Have a region do this, whenever the call arrives; UnansweredError when no answer comes in time."""
         answer = self.play.answer()
         chances = self.play.chances
-        delay_ms = chances.uniform(*LATE_MS) if chances.random() < self.late_rate else chances.uniform(0.5, 4)
-        arrives_ms = max(self.play.now_ms + delay_ms, self.cut_until_ms.get(process, 0.0))
+        arrives_ms = max(self.play.now_ms + self.delay_ms(is_write=is_write), self.cut_until_ms.get(process, 0.0))
 
         def arrive() -> None:
             away_until_ms = self.regions[region].away_until_ms
@@ -111,6 +117,12 @@ class HBase:
         self.play.at(arrives_ms, arrive)
         return await self.play.within(patience_ms, answer)
 
+    def delay_ms(self, *, is_write: bool = False) -> float:
+        """The time that a call is on its way."""
+        chances = self.play.chances
+        rate = max(self.late_rate, self.late_write_rate) if is_write else self.late_rate
+        return chances.uniform(*LATE_MS) if chances.random() < rate else chances.uniform(0.5, 4)
+
     async def write(self, process: Process, region: str, shard: str, epoch: int, change: Callable[[], None]) -> None:
         """A write of an owner: the region refuses it once it has heard of a later reign over the shard."""
 
@@ -119,7 +131,7 @@ class HBase:
                 raise FencedError(f"{region} knows a later owner of {shard}")
             change()
 
-        await self.call(process, region, change_unless_fenced)
+        await self.call(process, region, change_unless_fenced, is_write=True)
 
     def is_fenced(self, region: str, shard: str, epoch: int) -> bool:
         """True when the region takes no more from this reign."""

@@ -25,6 +25,7 @@ class Links:
         self.play = play
         self.members = members
         self.slow_rate = self.lost_rate = 0.0
+        self.slow_ms = (20.0, 500.0)
         self.cut_until_ms: defaultdict[frozenset[str], float] = defaultdict(float)
         self._connections: defaultdict[frozenset[str], int] = defaultdict(int)
         self._last_ms: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -86,7 +87,7 @@ class Links:
 
     def _delay_ms(self) -> float:
         chances = self.play.chances
-        return chances.uniform(20, 500) if chances.random() < self.slow_rate else chances.uniform(0.1, 2)
+        return chances.uniform(*self.slow_ms) if chances.random() < self.slow_rate else chances.uniform(0.1, 2)
 
 
 async def outcome_of(call: Coroutine[Any, Any, Any]) -> tuple[Any, CallError | None]:

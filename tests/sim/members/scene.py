@@ -20,6 +20,8 @@ class QuietWorld(MembersWorld):
     """Nothing happens by chance; clocks agree."""
 
     move_every_ms = (1e9, 1e9)
+    rates = (1.0,)
+    wrong_by_ms = (0,)
 
 
 class Scene:
@@ -103,6 +105,12 @@ class Scene:
     def call(self, to: Member, method: str, *arguments: object, patience_ms: float = 2_000) -> Coroutine[Any, Any, Any]:
         """A client's call of a member."""
         return self.world.links.ask_as_client(to, method, *arguments, patience_ms=patience_ms)
+
+    def publish(self, text: str, topic: str) -> None:
+        """A plain message, answered."""
+        act = self.history.act({text: topic}, self.play.now_ms)
+        self.do(self.call(self.leader, "serve", "publish", topic, text))
+        act.tell("done", self.play.now_ms)
 
     def transaction(self, **texts: str) -> Act:
         """A transaction with early rows and cells: text by shard."""

@@ -22,8 +22,6 @@ MEMBERS = 3
 CLIENTS = 4
 ROUGH_MS = 30_000  # after which clients are left alone, whatever they have done by then
 CALM_MS = 9_000  # in which everything must end: leases, transactions, runs that region servers have to hear of
-RATES = (0.96, 1.0, 1.04)
-WRONG_BY_MS = (0, 0, -2_500, 2_500)  # less apart than a run rests before it is dropped
 
 
 class MembersWorld:
@@ -33,6 +31,12 @@ class MembersWorld:
     mix = (4, 5, 6, 2, 2)  # of what clients do
     move_every_ms = (300.0, 2_500.0)
     harms_max = 6
+    acts = 8  # of each client
+    abort_rate = 0.15
+    cleans_every_ms = (100.0, 600.0)
+    rates: tuple[float, ...] = (0.96, 1.0, 1.04)  # of the clocks that leases are counted by
+    wrong_by_ms: tuple[int, ...] = (0, 0, -2_500, 2_500)  # less apart than a run rests before it is dropped
+    rests_ms = 250.0  # at most, between two of them
 
     def __init__(self, seed: int) -> None:
         self.play = Play(seed)
@@ -88,7 +92,7 @@ class MembersWorld:
         self._started += 1
         name = f"member {self._started}"
         chances = self.play.chances
-        clock = Clock(self.play, chances.choice(RATES), chances.choice(WRONG_BY_MS))
+        clock = Clock(self.play, chances.choice(self.rates), chances.choice(self.wrong_by_ms))
         self.members[name] = made = Member(self, name, clock)
         return made
 
@@ -104,7 +108,9 @@ class MembersWorld:
         """From now on nothing goes wrong any more."""
         self.is_calm = True
         self.lie_rate = 0.0
-        self.hbase.late_rate = self.hbase.lost_rate = self.links.slow_rate = self.links.lost_rate = 0.0
+        self.hbase.late_rate = self.hbase.late_write_rate = self.hbase.lost_rate = self.links.slow_rate = (
+            self.links.lost_rate
+        ) = 0.0
         self.links.cut_until_ms.clear()
         for member in self.alive():
             member.process.stopped_until = 0.0
@@ -177,7 +183,7 @@ class MembersWorld:
     async def _clean(self) -> None:
         """Compactions of region servers, which drop the rows of failed writers that they have heard of."""
         while True:
-            await self.play.sleep(self.play.chances.uniform(100, 600))
+            await self.play.sleep(self.play.chances.uniform(*self.cleans_every_ms))
             self.hbase.clean(self.play.chances.choice(DATA_REGIONS), self._may_drop)
 
     def _may_drop(self, writer: int) -> bool:
@@ -209,13 +215,62 @@ class LyingWorld(MembersWorld):
 
 
 class HarshWorld(LyingWorld):
-    """The same, and much is late or lost."""
+    """The same, and much is late or lost, while most of what clients do is small."""
 
-    lie_rate = 0.008
+    lie_rate = 0.015
     harms_max = 10
     move_every_ms = (200.0, 900.0)
+    mix = (8, 8, 4, 1, 1)
+    acts = 14
+    rests_ms = 120.0
 
     def set_weather(self) -> None:
         """Always bad."""
-        self.hbase.late_rate, self.hbase.lost_rate = 0.08, 0.04
+        self.hbase.late_rate, self.hbase.lost_rate = 0.12, 0.04
         self.links.slow_rate, self.links.lost_rate = 0.1, 0.04
+
+
+class CleaningWorld(MembersWorld):
+    """Transactions over topics and tables fail, their rows are dropped, and topics go from one clock to another; notes are late."""
+
+    mix = (5, 0, 10, 0, 1)
+    abort_rate = 0.6
+    acts = 14
+    rests_ms = 200.0
+    move_every_ms = (50.0, 300.0)
+    cleans_every_ms = (5.0, 30.0)
+    wrong_by_ms = (-2_500, 2_500)
+
+    def set_weather(self) -> None:
+        """The region of the notes is away most of the time."""
+        self.play.start(self._without_notes())
+
+    async def _without_notes(self) -> None:
+        while not self.is_calm:
+            self.hbase.regions["notes"].away_until_ms = self.play.now_ms + 500
+            await self.play.sleep(self.play.chances.uniform(520, 900))
+
+
+class SlowWorld(MembersWorld):
+    """Commits over several owners, whose links are slow."""
+
+    mix = (2, 1, 10, 0, 1)
+    acts = 12
+
+    def set_weather(self) -> None:
+        """HBase answers."""
+        self.links.slow_rate, self.links.slow_ms = 0.15, (20.0, 2_500.0)
+
+
+class LateWorld(LyingWorld):
+    """Plain messages of owners whose clocks are apart, and whose writes are late."""
+
+    lie_rate = 0.03
+    mix = (20, 1, 0, 0, 0)
+    acts = 25
+    rests_ms = 100.0
+    wrong_by_ms = (-2_500, 2_500)
+
+    def set_weather(self) -> None:
+        """Only writes are late."""
+        self.hbase.late_write_rate = 0.25
