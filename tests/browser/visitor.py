@@ -59,7 +59,9 @@ _MOTION = """() => [...document.querySelectorAll("body, body *")].filter((each) 
 }).map((each) => `${each.tagName} ${each.id} ${each.className}`)"""
 
 # What axe's rules of colors look at, of each text or field: its own style, its parent's color, and all that is painted below it.
-_LOOKS = """() => {
+# With some looks, those that have them are marked, and nothing else is.
+_NEW = "data-new-look"
+_LOOKS = """(marked) => {
   const below = new Map();
   const paintedBelow = (each) => {
     if (each === null) return "";
@@ -67,7 +69,7 @@ _LOOKS = """() => {
       const style = getComputedStyle(each);
       const own = [style.backgroundColor, style.backgroundImage, style.opacity, style.filter].join(" ");
       const around = paintedBelow(each.parentElement);
-      below.set(each, around.endsWith(own) ? around : `${around} | ${own}`);
+      below.set(each, own === "rgba(0, 0, 0, 0) none 1 none" ? around : `${around} | ${own}`);
     }
     return below.get(each);
   };
@@ -76,15 +78,17 @@ _LOOKS = """() => {
     const isText = [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
     if (!(isText || each.matches("input, select, textarea")) || !each.checkVisibility()) continue;
     const style = getComputedStyle(each);
-    looks.add([
+    const look = [
       each.tagName, each.matches(":disabled"), style.color, style.fontSize, style.fontWeight, style.fontStyle, style.textDecorationLine, style.textShadow,
       style.borderBottom, getComputedStyle(each.parentElement).color, paintedBelow(each),
-    ].join("; "));
+    ].join("; ");
+    looks.add(look);
+    each.toggleAttribute("data-new-look", marked !== null && marked.includes(look));
   }
   return [...looks];
 }"""
 
-_RUN_AXE = """(options) => axe.run({...options, resultTypes: ["violations"]}).then(({violations}) =>
+_RUN_AXE = """([within, options]) => axe.run(within, {...options, resultTypes: ["violations"]}).then(({violations}) =>
   violations.flatMap(({id, nodes}) => nodes.slice(0, 3).map(({html}) => `${id}: ${html.slice(0, 200)}`)))"""
 
 
@@ -135,28 +139,30 @@ class Visitor:
     def violations(self, *, tags: bool = True, dark: bool = True, seen: set[str] | None = None) -> list[str]:
         """What axe finds on the page, in both color schemes or the light one; without `tags` only what has to do with colors.
 
-        Colors take axe longer than all else. With `seen`, the looks of texts on pages before this one, they are judged where a text looks as none did.
+        Colors take axe longer than all else. With `seen`, the looks of texts on pages before this one, it judges those of texts that look as none did.
         """
         found = []
         for scheme in ("light", "dark") if dark else ("light",):
             self.page.emulate_media(color_scheme=scheme)
-            judges_all = tags and scheme == "light"
-            if seen is None or self._adds_to(seen, scheme):
-                options = _ALL if judges_all else _COLORS_ALONE
-            elif judges_all:
-                options = _ALL_BUT_COLORS
+            judged: list[str] = []
+            if seen is None:
+                judged = self._axe(_ALL if tags and scheme == "light" else _COLORS_ALONE)
             else:
-                continue
-            found += [f"{scheme}: {each}" for each in self._axe(options)]
+                if self._mark_new(seen, scheme):
+                    judged = self._axe(_COLORS_ALONE, f"[{_NEW}]")
+                if tags and scheme == "light":
+                    judged += self._axe(_ALL_BUT_COLORS)
+            found += [f"{scheme}: {each}" for each in judged]
         self.page.emulate_media(color_scheme="light")
         return found
 
-    def _adds_to(self, seen: set[str], scheme: str) -> bool:
-        """Tell whether some text looks as none of those that were seen, and remember all."""
-        looks = {f"{scheme} {look}" for look in self.page.evaluate(_LOOKS)}
-        adds = not looks <= seen
-        seen |= looks
-        return adds
+    def _mark_new(self, seen: set[str], scheme: str) -> bool:
+        """Mark texts that look as none of those that were seen, and remember their looks; tell whether there are any."""
+        new = {look for look in self.page.evaluate(_LOOKS, None) if f"{scheme} {look}" not in seen}
+        seen |= {f"{scheme} {look}" for look in new}
+        if new:
+            self.page.evaluate(_LOOKS, list(new))
+        return bool(new)
 
     def refused(self) -> list[str]:
         """What the page's policy refused."""
@@ -179,10 +185,10 @@ class Visitor:
         """The text of the page, but for what a script may change. Changes the page."""
         return str(self.page.evaluate(_FACTS))
 
-    def _axe(self, options: dict[str, Any]) -> list[str]:
+    def _axe(self, options: dict[str, Any], within: str = "html") -> list[str]:
         if not self.page.evaluate("'axe' in window"):  # half a megabyte, which the page keeps
             self.page.evaluate(_axe_script())
-        return list(self.page.evaluate(_RUN_AXE, options))
+        return list(self.page.evaluate(_RUN_AXE, [within, options]))
 
     def _note(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
