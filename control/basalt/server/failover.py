@@ -109,7 +109,8 @@ class StandbyFrame:
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is passed on without a coroutine."""
         request = self._request(head, exchange, client_id)
-        if self.passing.submit(request, exchange, body, self._note):
+        # Of a page that is not passed on a browser gets another one in its place.
+        if not responses.is_page(request) and self.passing.submit(request, exchange, body, self._note):
             request.route = PASSED_ON
             return None
         return self._respond(request, body)

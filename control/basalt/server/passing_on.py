@@ -22,7 +22,14 @@ from prometheus_client.registry import Collector
 from basalt.access.authentication import NEGOTIATE, SECURE_COOKIE, login_of
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.errors import BasaltError, NotLeaderError, RequestTimeoutError, UnavailableError, UnknownOutcomeError
+from basalt.errors import (
+    BasaltError,
+    InvalidSettingError,
+    NotLeaderError,
+    RequestTimeoutError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from basalt.http.app import CLIENT_GONE
 from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
 from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
@@ -77,6 +84,15 @@ class PassingOn:
         self._takes_certificates = "cert" in settings.auth.kinds
         self._under_way_max = settings.cluster.passed_on_max
         self._leader: LeaderConnections | None = None
+        if settings.cluster.ca is not None:
+            try:
+                self._trust()
+            except OSError as error:
+                raise InvalidSettingError(
+                    f"setting cluster.ca: {settings.cluster.ca} cannot be read: {error.strerror or error}",
+                    field="cluster.ca",
+                    hint="name a file of CA certificates in PEM",
+                ) from error
         self._loop = asyncio.get_running_loop()
         self._looking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,7 +146,17 @@ class PassingOn:
         call.send(connection)
 
         def answered(_: asyncio.Future[None]) -> None:
-            if call.give_back_now(connection, exchange):
+            try:
+                is_given = call.give_back_now(connection, exchange)
+            except Exception:  # an answer that cannot be written, such as one with the end of a line in a header
+                log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+                connection.end(LeaderLostError("its answer cannot be given back"))
+                leader.give_back(connection)
+                exchange.break_off()
+                self._end("broken", began_ms)
+                note(request)
+                return
+            if is_given:
                 self._end("answered", began_ms)
                 note(request)
             else:
@@ -215,7 +241,10 @@ class PassingOn:
         lease = self._leadership.leader
         if lease is None:
             return False
-        leader, now_s = self._leader_of(lease), self._loop.time()
+        try:
+            leader, now_s = self._leader_of(lease), self._loop.time()
+        except OSError:  # cluster.ca cannot be read any more, as calls that are to be passed on tell
+            return False
         if self._ready is not None and self._ready[0] is leader and now_s - self._ready[1] < READY_AGAIN_SECONDS:
             return self._ready[2]
         if self._asking is None or self._asking.done():

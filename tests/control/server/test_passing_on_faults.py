@@ -120,6 +120,29 @@ def test_only_what_changes_nothing_is_sent_again_when_a_kept_connection_was_clos
     run(answers_one_call, story)
 
 
+def test_an_answer_that_cannot_be_written_breaks_off_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await head(reader)
+            writer.write(ok())
+
+    async def story(standby: PortServer, leader: Scripted) -> None:
+        reader, writer = await standby.line()
+        request = b"POST %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % PUBLISH.encode()
+        for _ in range(2):  # the like of a third one is known
+            writer.write(request)
+            await reader.readuntil(b"{}")
+        assert standby.passing._leader is not None
+        standby.passing._leader.owner = (b"basalt-owner", b"two\r\nlines: of it")
+        writer.write(request)
+        assert await reader.read() == b""
+        assert standby.passing.under_way == 0
+        assert not standby.passing._leader.busy
+        assert standby.passing.outcomes["broken"] == 1
+
+    run(answers, story)
+
+
 def test_of_a_call_that_did_not_go_out_as_a_whole_nothing_was_done():
     async def goes_away_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"aaaa")

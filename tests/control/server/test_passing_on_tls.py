@@ -11,13 +11,15 @@ import pytest
 import uvloop
 
 from basalt.cluster.lease import LeaseRecord
-from basalt.errors import NotLeaderError
+from basalt.errors import InvalidSettingError, NotLeaderError
 from basalt.http.asgi.handshake import Handshake, Handshakes
 from basalt.server import leader_connection, passing_on
 from basalt.server.leader_connection import LeaderConnections
+from basalt.server.passing_on import PassingOn
 from basalt.server.tls import load
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ClusterSettings, TlsSettings
+from basalt_engine.clock import SystemClock
 from tests.certificates import Authority
 from tests.control.server.passing_pair import TOPIC, PortServer, passing_pair
 from tests.control.server.test_passing_on_faults import run as run_scripted
@@ -136,3 +138,28 @@ def test_a_leader_that_takes_connections_and_says_nothing_is_given_up_soon(monke
         assert not await standby.passing.is_ready()
 
     run_scripted(silent, story)
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+def test_a_file_of_authorities_that_is_none_is_refused_at_the_start(tmp_path: Path, content: bytes | None):
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+
+    async def story() -> None:
+        with pytest.raises(InvalidSettingError) as caught:
+            PassingOn(None, SystemClock(), Settings(cluster=ClusterSettings(ca=str(path))))  # type: ignore[arg-type]
+        assert caught.value.field == "cluster.ca"
+
+    uvloop.run(story())
+
+
+def test_a_file_of_authorities_that_is_gone_is_told_and_nothing_is_sent(authority: Authority):
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        authority.file.unlink()
+        told = await standby.ask("GET", TOPIC, tls=tls, Authorization=ROOT)
+        assert (told.status, told.json()["code"]) == (503, "not_leader")
+        assert (await standby.ask("GET", "/readyz", tls=tls)).status == 503
+
+    tls = authority.trusting()
+    run(*secured(authority), story)
