@@ -43,7 +43,7 @@ TIMES = frozenset(
     ("createdms", "expiresms", "changedms")
 )  # of what a plan would make: the present, and what counts from it
 # What each answer has of its own: the number of the request, and times that are counted back from a clock of another kind.
-MOVING = frozenset(("requestId", "seenMs", "expiresMs"))
+MOVING = frozenset(("requestId", "seenMs", "expiresMs", "sinceMs", "untilMs"))
 # Members of answers that say which thing it is: a command's answer has them, in whatever form.
 NAMES = frozenset(
     ("id", "name", "namespace", "topic", "table", "group", "session", "event", "act", "what", "state", "job")

@@ -5,6 +5,7 @@ A page adds `RANGE` to its query and `charts_panel` to its panels. One call brin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
@@ -54,14 +55,23 @@ class RangeLink(NamedTuple):
 
 
 def charts_panel(
-    request: Request, name: str, title: str, *drawings: Drawing, every: int = 1, default: str = RANGE_DEFAULT
-) -> Panel:
-    """A panel with these charts, over the time that the page's query has, or this one."""
+    request: Request, name: str, title: str, *drawings: Drawing, every: int = 1, default: str = RANGE_DEFAULT,
+    meanings: Mapping[str, str] | None = None,
+) -> Panel:  # fmt: skip
+    """A panel with these charts, over the time that the page's query has, or this one. `meanings` as of `Panel`."""
     wanted = request.text(RANGE.name) or default
     figures = dict.fromkeys(figure for drawing in drawings for figure, _ in drawing.lines)
     asked = {"names": ",".join(figures), "from": f"-{wanted}", "step": RANGES[wanted][1]}
     extra = {"name": name, "drawings": drawings, "ranges": range_links(request, wanted)}
-    return Panel(name, title, Call("GET", SERIES, SeriesPage, query=asked), "chart", every=every, extra=extra)
+    return Panel(
+        name,
+        title,
+        Call("GET", SERIES, SeriesPage, query=asked),
+        "chart",
+        every=every,
+        extra=extra,
+        meanings=meanings or {},
+    )
 
 
 def lag_drawings(namespace: str, topic: str, group: str) -> tuple[Drawing, Drawing]:
@@ -70,6 +80,14 @@ def lag_drawings(namespace: str, topic: str, group: str) -> tuple[Drawing, Drawi
     return (
         Drawing("Messages to go", ((f"lag_messages:{title}", "Messages"),)),
         Drawing("Age of the oldest message to go", ((f"lag_seconds:{title}", "Age"),)),
+    )
+
+
+def rate_drawing(namespace: str, topic: str) -> Drawing:
+    """The chart of a topic: how many messages came to it, and how many readers got."""
+    title = f"{namespace}:{topic}"
+    return Drawing(
+        "Messages a second", ((f"published_per_s:{title}", "Published"), (f"fetched_per_s:{title}", "Fetched"))
     )
 
 

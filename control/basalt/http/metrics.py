@@ -52,6 +52,7 @@ from basalt.http.group_metrics import GroupMetrics
 from basalt.http.services import Services
 from basalt.operations.alerts.rules import FAULTS
 from basalt.operations.alerts.watch import AlertWatch
+from basalt.operations.series.series import TOPICS_SHOWN_MAX
 from basalt.transactions.rules.transaction import Kind, State
 from basalt_engine import __version__
 from basalt_engine.clock import Durations
@@ -59,7 +60,6 @@ from basalt_engine.clock import Durations
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))  # others are counted as "_other"
 NO_ROUTE = "_none"
 SLICE_TRANSACTIONS = 1_000  # looked at without a pause: about a millisecond
-TOPICS_SHOWN_MAX = 100  # series are what a metrics store pays for: four of each topic
 CANDIDATES_MAX = 10_000  # topics not shown whose messages of late are counted, to see which of them are busy
 BUSIER = 2  # times as busy as the quietest that is shown: so that two like topics do not take turns
 LOOK_EVERY_S = 15  # as often as Prometheus scrapes by the shipped example
@@ -74,7 +74,7 @@ _END_OF_OPENMETRICS = b"# EOF\n"
 
 @dataclass(slots=True)
 class TopicCounts:
-    """Counts of a topic's series. `recent` are messages of late: each scrape halves it."""
+    """Counts of a topic's series. `recent` are messages of late: each scrape halves it, and so does each minute."""
 
     published_messages: int = 0
     published_bytes: int = 0
@@ -109,9 +109,13 @@ class TopicSeries:
         self._shown.pop(title, None)
         self._candidates.pop(title, None)
 
+    def shown(self) -> Iterator[tuple[TopicName, TopicCounts]]:
+        """The topics that have counts of their own, as they are now."""
+        yield from self._shown.items()
+
     def series(self) -> Iterator[tuple[TopicName, TopicCounts]]:
         """Every series, after busier topics have taken the places of quiet ones."""
-        self._promote_busy()
+        self.promote_busy()
         yield from self._shown.items()
         if self._other != TopicCounts():
             yield OTHER, self._other
@@ -132,7 +136,8 @@ class TopicSeries:
         if known is not None or len(self._candidates) < CANDIDATES_MAX:
             self._candidates[title] = (known or 0) + messages
 
-    def _promote_busy(self) -> None:
+    def promote_busy(self) -> None:
+        """Give busier topics the places of quiet ones; what is of late is half of it from then on."""
         quiet = sorted(self._shown, key=lambda title: self._shown[title].recent)
         busy = sorted(self._candidates, key=self._candidates.__getitem__, reverse=True)
         for leaving, coming in zip(quiet, busy, strict=False):

@@ -24,7 +24,7 @@ from basalt.http.metrics import Metrics
 from basalt.http.process_status import resident_bytes
 from basalt.http.services import Services
 from basalt.operations.inspection import why_hanging
-from basalt.operations.series.series import GROUPS_SHOWN_MAX, Observation
+from basalt.operations.series.series import GROUPS_SHOWN_MAX, TOPICS_SHOWN_MAX, Observation
 from basalt.transactions.rules.groups import GroupState
 from basalt_engine.clock import DURATION_BOUNDS_S, Durations
 from basalt_engine.snapshot import POINTERS_PER_MS
@@ -72,6 +72,11 @@ class Sampler:
         self._lags: dict[int, _Known] = {}  # of the groups that are shown
         self._busy: dict[int, int] = {}  # by group: what it had done at the last ranking
         self._ranked_ms: int | None = None
+        self._moved: dict[
+            TopicName, tuple[int, int]
+        ] = {}  # by topic: what it had had published and fetched at the last look
+        self._moved_ms = 0.0
+        self._promoted_ms: int | None = None
         self._store: dict[str, float] = {}
         self._store_ms: int | None = None
         self._worst = (0.0, 0.0)
@@ -95,6 +100,7 @@ class Sampler:
         self._series.observe(
             Observation(now_ms, monotonic_ms, self._counters(), self._durations(), self._gauges(now_ms))
         )
+        self._look_at_topics(now_ms, monotonic_ms)
 
     async def look_at_groups(self, now_ms: int) -> None:
         """Take the lag of groups in: counted anew for those to which something has happened, a few of them at a time."""
@@ -118,7 +124,7 @@ class Sampler:
             max((lag[0] for lag in lags.values()), default=0.0),
             max((lag[1] for lag in lags.values()), default=0.0),
         )
-        self._series.observe_groups(now_ms, lags, titles.values())
+        self._series.groups.observe(now_ms, lags, titles.values())
 
     def _plan(self) -> None:
         now_s = self._services.clock.now_ms() / 1_000
@@ -256,6 +262,25 @@ class Sampler:
                 self._store["disk_free_bytes"] = shutil.disk_usage(store.path).free
         return self._store
 
+    # Topics.
+
+    def _look_at_topics(self, now_ms: int, monotonic_ms: float) -> None:
+        """Take in the rates of those topics that the metrics count alone: counts of all others nobody keeps."""
+        topics, seconds = self._metrics.topics, (monotonic_ms - self._moved_ms) / 1_000
+        if self._promoted_ms is None or not 0 <= now_ms - self._promoted_ms < RANK_MS:
+            self._promoted_ms = now_ms
+            topics.promote_busy()
+        before = self._moved
+        self._moved = {title: (counts.published_messages, counts.fetched_messages) for title, counts in topics.shown()}
+        self._moved_ms = monotonic_ms
+        rates = dict[str, tuple[float, float]]()
+        for title, (published, fetched) in self._moved.items():
+            was_published, was_fetched = before.get(title, (published, fetched))
+            # A rate needs two looks; and a topic that has come back to a place of its own counts from 0 again.
+            if title in before and seconds > 0 and published >= was_published and fetched >= was_fetched:
+                rates[_title_of(title)] = ((published - was_published) / seconds, (fetched - was_fetched) / seconds)
+        self._series.topics.observe(now_ms, rates, map(_title_of, self._moved))
+
     # Groups.
 
     def _rank(self, states: dict[int, GroupState], now_ms: int) -> set[int]:
@@ -327,6 +352,11 @@ def _topic(prefix: bytes) -> TopicName:
 def _title(prefix: bytes, name: str) -> str:
     title = title_of(prefix)
     return f"{title.namespace}:{title.name}/{name}"
+
+
+@lru_cache(2 * TOPICS_SHOWN_MAX)
+def _title_of(title: TopicName) -> str:
+    return f"{title.namespace}:{title.name}"
 
 
 def _sum(durations: list[Durations]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from basalt.api.bodies.operations import JobInfo
 from basalt.cli.commands import top
-from basalt.http import metrics as metrics_of_server
+from basalt.operations.series.series import TOPICS_SHOWN_MAX
 
 QUICKLY = ("--interval", "100ms")
 
@@ -151,5 +151,5 @@ def test_what_it_cannot_do_is_refused(run, arguments, expected):
 
 
 def test_it_takes_as_many_topics_as_a_server_has_series_and_the_others(run):
-    assert top.TOPICS_MAX == metrics_of_server.TOPICS_SHOWN_MAX + 1
+    assert top.TOPICS_MAX == TOPICS_SHOWN_MAX + 1
     assert run("top", "--limit", str(top.TOPICS_MAX + 1)).code == 2

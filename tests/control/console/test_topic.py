@@ -46,6 +46,18 @@ def test_a_topic_tells_who_holds_its_readers_back_and_since_when(client, browser
     assert f"/console/transactions/{begun['id']}" in page.links
 
 
+def test_the_rates_of_a_topic_are_drawn_and_one_that_nobody_follows_says_what_is_not_kept(client, browser, api, orders):
+    assert "No history of this topic is kept" in browser.page(f"{ORDERS}?panel=history").text
+    for _ in range(3):
+        api("POST", f"{API}/publish", {"messages": ["a", "b"]})
+        client.clock.advance(1_000)
+        client.app.sampler.sample(client.clock.now_ms(), client.clock.monotonic_ms())
+    page = browser.page(f"{ORDERS}?panel=history")
+    assert "Messages a second" in page.text
+    assert "No history" not in page.text
+    assert "?range=1h" in page.links
+
+
 def test_markers_are_told_by_task(browser, api, orders):
     api("POST", f"{API}/markers", {"task": "map-<0>", "kind": "watermark", "eventTimeMs": 1_000, "taskCount": 2})
     page = browser.page(ORDERS)

@@ -86,6 +86,7 @@ def made(client: Client) -> World:
     held = client.call("POST", f"{path}/groups/billing/acknowledge", {"claims": [claim], "transaction": begun["id"]})
     assert held.status == 200, held.body
     client.run(client.app.sampler.look_at_groups(client.clock.now_ms()))
+    client.services.series.topics.observe(client.clock.now_ms(), {"shop:orders": (1, 1)}, ["shop:orders"])
     pointer = str(begun["writePointer"])  # which names the transaction too, and in any installation
     return World(
         client,
@@ -283,6 +284,7 @@ DEAD = ("manage topic:shop:dead", "write topic:shop:dead")
 EXAMPLES = (
     Example("GET /v1/admin/series", "?names=open", b"", ("observe cluster",)),
     Example("GET /v1/admin/series", f"?names={LAG}", b"", ("observe group:shop:orders:billing",)),
+    Example("GET /v1/admin/series", "?names=published_per_s:shop:orders", b"", ("observe topic:shop:orders",)),
     Example(f"POST {TOPIC}/publish", "", {**PUBLISHED, "messages": ["a"]}, UNDER),
     Example(f"POST {TOPIC}/store", "", {**PUBLISHED, "messages": ["a"]}, UNDER),
     Example(f"POST {TOPIC}/rollback", "", {**PUBLISHED, **PLACE}, UNDER),

@@ -8,6 +8,7 @@ import pytest
 
 from basalt.errors import UnavailableError
 from basalt.http import sampler as module
+from basalt.http.metrics import TopicSeries
 from basalt.http.sampler import (
     GROUP_LOOK_MS,
     GROUPS_LOOKED_AT_MAX,
@@ -40,6 +41,9 @@ class Watch:
         now_ms = self.client.clock.now_ms()
         (value,) = self.series.read([name], now_ms // 1_000 * 1_000, now_ms + 1, now_ms, None).values[name]
         return None if value != value else value
+
+    def topics(self) -> set[str]:
+        return {name.partition(":")[2] for name in self.series.topics.names}
 
 
 @pytest.fixture
@@ -232,6 +236,46 @@ def replace_transactions(services, transactions):
             return transactions if name == "transactions" else getattr(services, name)
 
     return Others()
+
+
+def test_the_rates_of_a_topic_are_followed_from_its_first_message_on(client, watch):
+    client.topic("orders")
+    client.topic("quiet")
+    publish(client, 3)
+    watch.look()  # a rate needs two looks
+    assert watch.now("published_per_s:shop:orders") is None
+    publish(client, 4)
+    client.poll(TOPIC)
+    watch.look()
+    assert watch.now("published_per_s:shop:orders") == 4
+    assert watch.now("fetched_per_s:shop:orders") == 7
+    watch.look()
+    assert watch.now("published_per_s:shop:orders") == 0
+    assert watch.series.find("published_per_s:shop:quiet") is None
+    client.call("DELETE", TOPIC)
+    watch.look()
+    assert watch.series.find("published_per_s:shop:orders") is None
+
+
+def test_no_more_topics_are_followed_than_the_metrics_count_alone_and_a_busy_one_takes_a_place_within_a_minute(
+    client, watch
+):
+    client.app.metrics.topics = topics = TopicSeries(2)
+    client.services.topics.memory.meter = topics.published
+    for name in ("a", "b", "busy"):
+        client.topic(name)
+        client.publish(f"/v1/namespaces/shop/topics/{name}", "x")
+    watch.look()
+    watch.look()
+    assert watch.topics() == {"shop:a", "shop:b"}
+    for _ in range(5):
+        client.publish("/v1/namespaces/shop/topics/busy", "x")
+    client.clock.advance(module.RANK_MS)
+    watch.look()
+    watch.look()
+    assert len(watch.topics()) == 2
+    assert "shop:busy" in watch.topics()
+    assert watch.now("published_per_s:shop:busy") == 0, "what came before it had a place is nobody's"
 
 
 def test_the_lag_of_the_event_loop_is_the_one_that_is_measured_for_all_who_ask(client, watch):

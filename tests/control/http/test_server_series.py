@@ -30,7 +30,8 @@ def watched(client):
 def test_without_names_it_lists_what_there_is(watched):
     found = watched.call("GET", SERIES).json()
     names = [each["name"] for each in found["figures"]]
-    assert names == [*(figure.name for figure in FIGURES), LAG, LAG.replace("messages", "seconds")]
+    topic = ["fetched_per_s:shop:orders", "published_per_s:shop:orders"]
+    assert names == [*(figure.name for figure in FIGURES), LAG, LAG.replace("messages", "seconds"), *topic]
     assert (found["stepMs"], found["time"], found["values"]) == (0, [], {})
 
 
@@ -66,6 +67,8 @@ def test_a_longer_step_puts_several_together(watched):
         ("names=open&to=end", 400, "to"),
         ("names=lag_seconds:a", 404, "names"),
         ("names=lag_seconds:a:b/c", 404, "names"),
+        ("names=published_per_s:a:b", 404, "names"),
+        ("names=published_per_s:a", 404, "names"),
         ("names=" + ",".join(["open"] * (NAMES_MAX + 1)), 400, "names"),
         ("names=" + "n" * (NAMES_CHARS_MAX + 1), 400, "names"),
         ("nams=open", 400, "nams"),

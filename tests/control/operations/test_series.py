@@ -15,6 +15,7 @@ from basalt.operations.series.series import (
     POINTS_MAX,
     SECOND,
     STEP_MS_MAX,
+    TOPICS_SHOWN_MAX,
     VALUES_MAX,
     Figure,
     Observation,
@@ -24,6 +25,7 @@ from basalt.operations.series.series import (
     page_of,
     quantile,
     title_of_group,
+    title_of_topic,
 )
 from basalt.operations.series.table import FIGURES
 from basalt_engine.clock import DURATION_BOUNDS_S, Durations
@@ -303,13 +305,48 @@ def test_a_server_that_stops_before_it_has_looked_at_itself_keeps_nothing():
     assert [ring.newest for ring in series.minutes] == [None, None]
 
 
+def test_the_rates_of_a_topic_are_kept_by_second_and_a_minute_has_their_mean():
+    series, topic = Series(TABLE), "shop:orders"
+    for second in range(61):
+        series.topics.observe(AT_MS + second * 1_000, {topic: (second, 2)}, [topic])
+    now_ms = AT_MS + 60_000
+    names = [f"published_per_s:{topic}", f"fetched_per_s:{topic}"]
+    found = series.read(names, now_ms - 1_000, now_ms, now_ms, None)
+    assert [known(found.values[name]) for name in names] == [[60], [2]]
+    found = series.read(names, AT_MS - 500, now_ms, now_ms + HOUR_MS, None)
+    assert (found.step_ms, known(found.values[names[0]])[0]) == (60_000, 29.5)
+    assert [each.unit for each in series.known()[-2:]] == ["1/s", "1/s"]
+    series.topics.observe(now_ms + 1_000, {}, [])
+    assert series.find(names[0]) is None
+
+
+def test_a_figure_of_a_topic_that_is_not_followed_says_whose_are():
+    with pytest.raises(SeriesNotFoundError, match="topic 'shop:gone'") as refused:
+        page_of(Series(TABLE), ["published_per_s:shop:gone"], None, None, None, AT_MS)
+    assert f"{TOPICS_SHOWN_MAX} others do more" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("published_per_s:shop:orders", ("shop", "orders")),
+        ("fetched_per_s:shop:orders", ("shop", "orders")),
+        ("published_per_s:shop", None),
+        ("open", None),
+        ("lag_messages:shop:orders/billing", None),
+    ],
+)
+def test_the_topic_is_read_from_the_name_of_its_figure(name, expected):
+    assert title_of_topic(name) == expected
+
+
 # Groups.
 
 
 def test_the_lag_of_a_group_in_the_minute_in_which_a_server_stops_is_kept():
     series, group = Series(TABLE), "shop:orders/billing"
     for second in (0, 30, 61):
-        series.observe_groups(AT_MS + second * 1_000, {group: (second, 1)}, [group])
+        series.groups.observe(AT_MS + second * 1_000, {group: (second, 1)}, [group])
     series.finish()
     _, ring = series.minutes
     assert known(ring.read(f"lag_messages:{group}", ring.newest - 1, ring.newest)) == [30, 61]
@@ -318,7 +355,7 @@ def test_the_lag_of_a_group_in_the_minute_in_which_a_server_stops_is_kept():
 def test_the_lag_of_a_group_is_kept_by_second_and_minute():
     series, group = Series(TABLE), "shop:orders/billing"
     for second in range(121):
-        series.observe_groups(AT_MS + second * 1_000, {group: (second, second / 10)}, [group])
+        series.groups.observe(AT_MS + second * 1_000, {group: (second, second / 10)}, [group])
     now_ms = AT_MS + 120_000
     messages, seconds = f"lag_messages:{group}", f"lag_seconds:{group}"
     found = series.read([messages, seconds], now_ms - 2_000, now_ms, now_ms, None)
@@ -329,8 +366,8 @@ def test_the_lag_of_a_group_is_kept_by_second_and_minute():
 
 def test_a_group_that_is_not_shown_any_more_leaves_no_column():
     series = Series(TABLE)
-    series.observe_groups(AT_MS, {"a:b/c": (1, 1), "a:b/d": (1, 1)}, ["a:b/c", "a:b/d"])
-    series.observe_groups(AT_MS + 1_000, {"a:b/d": (1, 1)}, ["a:b/d"])
+    series.groups.observe(AT_MS, {"a:b/c": (1, 1), "a:b/d": (1, 1)}, ["a:b/c", "a:b/d"])
+    series.groups.observe(AT_MS + 1_000, {"a:b/d": (1, 1)}, ["a:b/d"])
     names = [figure.name for figure in series.known()][len(TABLE) :]
     assert names == ["lag_messages:a:b/d", "lag_seconds:a:b/d"]
     assert series.find("lag_messages:a:b/c") is None
@@ -359,7 +396,7 @@ def test_all_figures_and_two_hundred_groups_take_some_six_megabytes():
     groups = [
         f"{kind}:shop:orders/{number}" for number in range(GROUPS_SHOWN_MAX) for kind in ("lag_messages", "lag_seconds")
     ]
-    for rings, names in ((series.rings, list(series.figures)), (series.group_rings, groups)):
+    for rings, names in ((series.rings, list(series.figures)), (series.groups.rings, groups)):
         for ring in rings:
             for slot in (0, ring.slots // 2, ring.slots + 10):
                 ring.put(slot, dict.fromkeys(names, 1.0))

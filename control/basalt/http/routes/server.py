@@ -52,7 +52,7 @@ from basalt.http.routes.route_table import (
 )
 from basalt.operations.audit import Wanted
 from basalt.operations.scheduler import RUNS_MAX, Run
-from basalt.operations.series.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group
+from basalt.operations.series.series import NAMES_MAX, STEP_MS_MAX, figure_body, page_of, title_of_group, title_of_topic
 from basalt.operations.topic_inspection import NAME, TopicQuery, after_of
 from basalt.settings import effective
 from basalt_engine import __version__
@@ -300,7 +300,7 @@ async def process(request: Request) -> bodies.ProcessInfo:
 @route(
     "GET",
     ADMIN_PATH + "/series",
-    needs(in_body=("observe cluster", "observe group"), filters="observe group"),
+    needs(in_body=("observe cluster", "observe group", "observe topic"), filters="observe group"),
     query=(
         query(
             "names", {"type": "string", "maxLength": NAMES_CHARS_MAX}, "figures, with commas between; without them the list of all",
@@ -314,7 +314,7 @@ async def process(request: Request) -> bodies.ProcessInfo:
     tag=admin,
 )  # fmt: skip
 async def series(request: Request) -> bodies.SeriesPage:
-    """The history of the server's figures, and of the lag of consumer groups."""
+    """The history of the server's figures, of the lag of consumer groups, and of the rates of busy topics."""
     caller, kept, asked = request.caller, request.services.series, request.text("names")
     if asked is None:
         figures = [each for each in kept.known() if caller.may("observe", _observed(each.name))]
@@ -414,9 +414,11 @@ async def audit(request: Request) -> list[AuditLine]:
 
 
 def _observed(name: str) -> Resource:
-    """The resource that a figure tells of: a group, or the whole server."""
-    group = title_of_group(name)
-    return resources.CLUSTER if group is None else resources.group(*group)
+    """The resource that a figure tells of: a group, a topic, or the whole server."""
+    group, topic = title_of_group(name), title_of_topic(name)
+    if group is not None:
+        return resources.group(*group)
+    return resources.CLUSTER if topic is None else resources.topic(*topic)
 
 
 def _step_ms(text: str) -> int:

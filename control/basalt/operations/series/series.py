@@ -23,6 +23,7 @@ from basalt.errors import InputError, SeriesNotFoundError
 from basalt_engine.clock import DURATION_BOUNDS_S
 
 GROUPS_SHOWN_MAX = 200  # consumer groups whose lag is kept: 16 KiB of memory each
+TOPICS_SHOWN_MAX = 100  # topics whose rates are kept, as many as /metrics counts alone: 16 KiB of memory each
 POINTS_MAX = 2_000  # of one answer and figure: more than a screen has columns
 VALUES_MAX = 50_000  # of one answer: some hundred KiB, and 30 ms of the event loop
 STEP_MS_MAX = 86_400_000  # of an answer's slots
@@ -30,6 +31,7 @@ NAMES_MAX = 60  # figures of one call: all but those of groups
 SINCE_DEFAULT = "-10m"
 DIGITS = 6  # behind the point: a microsecond, and what 32 bits have of it
 LAG_MESSAGES, LAG_SECONDS = "lag_messages", "lag_seconds"  # and behind a colon NAMESPACE:TOPIC/GROUP
+PUBLISHED, FETCHED = "published_per_s", "fetched_per_s"  # and behind a colon NAMESPACE:TOPIC
 
 How: TypeAlias = Literal["rate", "p50", "p99", "mean", "most", "least"]
 
@@ -63,7 +65,7 @@ class Resolution(NamedTuple):
 SECOND, TEN_SECONDS = Resolution(1_000, 600), Resolution(10_000, 6 * 360)
 MINUTE, MINUTE_OF_GROUPS = Resolution(60_000, 8 * 1_440), Resolution(60_000, 1_440)
 RESOLUTIONS = (SECOND, TEN_SECONDS, MINUTE)
-RESOLUTIONS_OF_GROUPS = (SECOND, MINUTE_OF_GROUPS)
+RESOLUTIONS_OF_GROUPS = (SECOND, MINUTE_OF_GROUPS)  # of topics, too
 
 
 class Observation(NamedTuple):
@@ -171,25 +173,65 @@ class Ring:
         self.newest = slot - 1
 
 
+class NamedRings:
+    """Figures of things that come and go, groups or topics: each has two, by the second and by the minute of a day."""
+
+    def __init__(self, kinds: tuple[str, str], how: How, most: int) -> None:
+        self.kinds = kinds
+        self._how = how
+        self._most = most
+        self.rings = tuple(map(Ring, RESOLUTIONS_OF_GROUPS))
+
+    @property
+    def names(self) -> set[str]:
+        """The figures that there are; what is kept from before a start is there first."""
+        second, minute = self.rings
+        return {*second.names, *minute.names}
+
+    def observe(self, at_ms: int, values: Mapping[str, tuple[float, float]], shown: Iterable[str]) -> None:
+        """Take in the values of things by their names. Those not `shown` are forgotten."""
+        second, minute = self.rings
+        names = {name for title in shown for name in _names_of(self.kinds, title)}
+        assert len(names) <= 2 * self._most, len(names)
+        for ring in self.rings:
+            if ring.names - names:
+                ring.keep_only(names)
+        before = None if second.newest is None else second.newest * SECOND.step_ms // minute.step_ms
+        if before is not None and before != at_ms // minute.step_ms:
+            self.make_minute()
+        found = dict[str, float]()
+        for title, pair in values.items():
+            found.update(zip(_names_of(self.kinds, title), pair, strict=True))
+        second.put(at_ms // SECOND.step_ms, found)
+
+    def make_minute(self) -> None:
+        """Write the minute of the last look, as far as it came."""
+        second, minute = self.rings
+        if second.newest is not None:
+            slot = second.newest * SECOND.step_ms // minute.step_ms
+            minute.put(slot, _of_finer(second, minute.step_ms, slot, dict.fromkeys(second.names, self._how)))
+
+
 class Series:
-    """The rings of all figures, and of the lag of consumer groups."""
+    """The rings of all figures, of the lag of consumer groups, and of the rates of topics."""
 
     def __init__(self, figures: Sequence[Figure]) -> None:
         self.figures = {figure.name: figure for figure in figures}
         self.rings = tuple(map(Ring, RESOLUTIONS))
-        self.group_rings = tuple(map(Ring, RESOLUTIONS_OF_GROUPS))
+        self.groups = NamedRings((LAG_MESSAGES, LAG_SECONDS), "most", GROUPS_SHOWN_MAX)
+        self.topics = NamedRings((PUBLISHED, FETCHED), "mean", TOPICS_SHOWN_MAX)
         self._last: Observation | None = None
         self._bases: dict[int, Observation] = {}  # by the step of a coarser ring: what was seen before its slot began
 
     @property
     def memory_bytes(self) -> int:
         """The memory of all values."""
-        return sum(ring.memory_bytes for ring in (*self.rings, *self.group_rings))
+        return sum(ring.memory_bytes for ring in (*self.rings, *self.groups.rings, *self.topics.rings))
 
     @property
     def minutes(self) -> tuple[Ring, Ring]:
         """The rings of minutes, which are kept over a restart: of the figures, and of groups."""
-        return self.rings[-1], self.group_rings[-1]
+        return self.rings[-1], self.groups.rings[-1]
 
     def observe(self, seen: Observation) -> None:
         """Take in what was seen; once a second."""
@@ -197,40 +239,22 @@ class Series:
         self._make_coarser(last, seen)
         self.rings[0].put(seen.at_ms // SECOND.step_ms, {**self._counted(last, seen), **self._gauges(seen)})
 
-    def observe_groups(self, at_ms: int, lags: Mapping[str, tuple[float, float]], shown: Iterable[str]) -> None:
-        """Take in the lag of groups, in messages and in seconds, by NAMESPACE:TOPIC/GROUP. Those not `shown` are forgotten."""
-        second, minute = self.group_rings
-        names = {name for group in shown for name in _names_of(group)}
-        assert len(names) <= 2 * GROUPS_SHOWN_MAX, len(names)
-        for ring in self.group_rings:
-            if ring.names - names:
-                ring.keep_only(names)
-        slot = at_ms // minute.step_ms
-        before = None if second.newest is None else second.newest * SECOND.step_ms // minute.step_ms
-        if before is not None and before != slot:
-            self._make_minute_of_groups(before)
-        values = dict[str, float]()
-        for group, lag in lags.items():
-            values.update(zip(_names_of(group), lag, strict=True))
-        second.put(at_ms // SECOND.step_ms, values)
-
     def finish(self) -> None:
         """Keep the slots that go on as far as they came, for the server stops. Where it goes on within one, the later part takes the place."""
-        second, minute = self.group_rings
         if self._last is not None:
             for finer, ring in itertools.pairwise(self.rings):  # the finer ones first, of which the coarser are made
                 self._make(ring, finer, self._bases[ring.step_ms], self._last)
-        if second.newest is not None:
-            self._make_minute_of_groups(second.newest * SECOND.step_ms // minute.step_ms)
+        self.groups.make_minute()
 
     def known(self) -> list[Figure]:
         """Every figure that can be asked for."""
-        return [*self.figures.values(), *map(figure_of_group, sorted(self._of_groups))]
+        further = (*sorted(self.groups.names), *sorted(self.topics.names))
+        return [*self.figures.values(), *map(_figure_of, further)]
 
     def find(self, name: str) -> Figure | None:
         """The figure of this name."""
         found = self.figures.get(name)
-        return figure_of_group(name) if found is None and name in self._of_groups else found
+        return _figure_of(name) if found is None and name in self._named(name).names else found
 
     def read(self, names: Sequence[str], from_ms: int, to_ms: int, now_ms: int, step_ms: int | None) -> Stretch:
         """These figures from a time up to, and not with, another one. `to_ms` lies behind `from_ms`.
@@ -239,8 +263,8 @@ class Series:
         or several of them put together where `step_ms` is longer, or there would be more than `POINTS_MAX`. Slots begin at whole multiples of their length, so that the same call a moment
         later has the same slots.
         """
-        of_groups = any(name not in self.figures for name in names)
-        resolutions = RESOLUTIONS_OF_GROUPS if of_groups else RESOLUTIONS
+        is_named = any(name not in self.figures for name in names)
+        resolutions = RESOLUTIONS_OF_GROUPS if is_named else RESOLUTIONS
         place = next(
             (n for n, each in enumerate(resolutions) if from_ms >= now_ms - each.span_ms), len(resolutions) - 1
         )
@@ -254,16 +278,14 @@ class Series:
         first, last = (time_ms[0] // own_ms, time_ms[-1] // own_ms + together - 1) if time_ms else (0, -1)
         values = dict[str, list[float]]()
         for name in names:
-            rings = self.rings if name in self.figures else self.group_rings
+            rings = self.rings if name in self.figures else self._named(name).rings
             figure = self.find(name)
             how = "most" if figure is None else figure.how
             values[name] = _together(_values(rings[place:], name, first, last), together, how)
         return Stretch(step_ms, time_ms, values)
 
-    @property
-    def _of_groups(self) -> set[str]:
-        second, minute = self.group_rings
-        return {*second.names, *minute.names}  # what is kept from before a start is there first
+    def _named(self, name: str) -> NamedRings:
+        return self.topics if name.partition(":")[0] in self.topics.kinds else self.groups
 
     def _make_coarser(self, last: Observation | None, seen: Observation) -> None:
         for finer, ring in zip(self.rings, self.rings[1:], strict=False):
@@ -278,10 +300,6 @@ class Series:
         slot = last.at_ms // ring.step_ms
         hows = {name: each.how for name, each in self.figures.items() if each.how in ("mean", "most", "least")}
         ring.put(slot, {**self._counted(base, last), **_of_finer(finer, ring.step_ms, slot, hows)})
-
-    def _make_minute_of_groups(self, slot: int) -> None:
-        second, minute = self.group_rings
-        minute.put(slot, _of_finer(second, minute.step_ms, slot, dict.fromkeys(second.names, "most")))
 
     def _counted(self, before: Observation | None, seen: Observation) -> dict[str, float]:
         if before is None or seen.monotonic_ms <= before.monotonic_ms:
@@ -324,17 +342,27 @@ def quantile(counts: Sequence[int], before: Sequence[int] | None, part: float) -
     return low
 
 
-@lru_cache(2 * GROUPS_SHOWN_MAX)  # each is asked for once a second
-def _names_of(group: str) -> tuple[str, str]:
-    return f"{LAG_MESSAGES}:{group}", f"{LAG_SECONDS}:{group}"
+@lru_cache(2 * (GROUPS_SHOWN_MAX + TOPICS_SHOWN_MAX))  # each is asked for once a second
+def _names_of(kinds: tuple[str, str], title: str) -> tuple[str, str]:
+    return f"{kinds[0]}:{title}", f"{kinds[1]}:{title}"
 
 
-def figure_of_group(name: str) -> Figure:
-    """The figure of a group's lag, by its whole name."""
-    kind, _, group = name.partition(":")
+def _figure_of(name: str) -> Figure:
+    """The figure of a group's lag or of a topic's rate, by its whole name."""
+    kind, _, title = name.partition(":")
+    if kind in (PUBLISHED, FETCHED):
+        text = "Messages that were appended to topic" if kind == PUBLISHED else "Messages that readers got from topic"
+        return Figure(name, "1/s", "mean", name, f"{text} {title}")
     if kind == LAG_MESSAGES:
-        return Figure(name, "", "most", name, f"Living messages that group {group} has not acknowledged")
-    return Figure(name, "s", "most", name, f"Age of the oldest message that group {group} has not acknowledged")
+        return Figure(name, "", "most", name, f"Living messages that group {title} has not acknowledged")
+    return Figure(name, "s", "most", name, f"Age of the oldest message that group {title} has not acknowledged")
+
+
+def title_of_topic(name: str) -> tuple[str, str] | None:
+    """Namespace and topic in the name of a figure; None for one that is of no topic."""
+    kind, _, title = name.partition(":")
+    namespace, colon, topic = title.partition(":")
+    return (namespace, topic) if kind in (PUBLISHED, FETCHED) and colon else None
 
 
 def title_of_group(name: str) -> tuple[str, str, str] | None:
@@ -392,7 +420,7 @@ def page_of(
     unknown = next((name for name in names if series.find(name) is None), None)
     if unknown is not None:
         raise _not_found(series, unknown)
-    figures = [series.figures.get(name) or figure_of_group(name) for name in dict.fromkeys(names)]
+    figures = [series.figures.get(name) or _figure_of(name) for name in dict.fromkeys(names)]
     to_ms = min(_time_of(until or "now", now_ms, "to"), now_ms + 1)
     from_ms = _time_of(since or SINCE_DEFAULT, now_ms, "from")
     if from_ms >= to_ms:
@@ -433,6 +461,13 @@ def _not_found(series: Series, name: str) -> SeriesNotFoundError:
             text,
             field="names",
             hint=f"there is no such group, it has not been looked at yet, or {GROUPS_SHOWN_MAX} others do more",
+        )
+    of_topic = title_of_topic(name)
+    if of_topic is not None:
+        return SeriesNotFoundError(
+            f"no history of topic {':'.join(of_topic)[:120]!r} is kept",
+            field="names",
+            hint=f"nothing came to it or was read since this server began to lead, or {TOPICS_SHOWN_MAX} others do more",
         )
     close = difflib.get_close_matches(name, series.figures, 1)
     hint = f"did you mean {close[0]}?" if close else "leave `names` out for a list of all that there are"

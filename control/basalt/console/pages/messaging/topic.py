@@ -16,6 +16,7 @@ from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Answer, Call
 from basalt.console.forms import form_of
+from basalt.console.history import RANGE, charts_panel, rate_drawing
 from basalt.console.page import PAGE_QUERY, Panel, Visit
 from basalt.console.pages.messaging.topics import (
     DESCRIPTION,
@@ -30,13 +31,14 @@ from basalt.errors import InputError
 from basalt.http.asgi.responses import Response
 from basalt.http.routes.route_table import Request, RouteTable
 
+CHART_TURNS = 6  # of the page's renewals: a chart of ten minutes moves by little in five seconds
 GROUP_ROWS = 50  # their own page has all
 COUNTS = frozenset(("messages", "bytes", "exact"))  # members of a plan that change while the topic is in use
 
 route = RouteTable("console")
 
 
-@route("GET", ONE_PATH, PUBLIC, query=PAGE_QUERY)
+@route("GET", ONE_PATH, PUBLIC, query=(*PAGE_QUERY, RANGE))
 async def topic(request: Request) -> Response:
     """Show a topic."""
     visit, names = Visit(request), dict(request.path)
@@ -52,6 +54,10 @@ async def topic(request: Request) -> Response:
     few = {"limit": str(GROUP_ROWS), "figures": "true"}
     panels = (
         Panel("stats", "Figures", Call("GET", f"{TOPIC}/stats", TopicStats, names)),
+        charts_panel(
+            request, "history", "How it went", rate_drawing(names["namespace"], names["topic"]), every=CHART_TURNS,
+            meanings={"series_not_found": "no_history"},
+        ),
         Panel("holder", "What holds readers back", Call("GET", f"{TOPIC}/holder", Holder, names)),
         Panel("topic_groups", "Groups that read it", Call("GET", f"{TOPIC}/groups", GroupList, names, few), extra={"path": path}),
         Panel("markers", "Markers of its tasks", Call("GET", f"{TOPIC}/markers", MarkersInfo, names)),
