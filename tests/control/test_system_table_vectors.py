@@ -82,7 +82,9 @@ def test_the_name_of_a_note_follows_from_its_body():
 
 def test_the_name_of_what_was_pruned_follows_from_its_body():
     entries = [meaning for _, _, meaning in lines("system-table") if meaning["kind"] == "pruned"]
-    assert [msgspec.convert(entry["body"], PruneRecord).name for entry in entries] == [entry["name"] for entry in entries]
+    assert [msgspec.convert(entry["body"], PruneRecord).name for entry in entries] == [
+        entry["name"] for entry in entries
+    ]
 
 
 def test_a_saved_index_comes_back_as_it_was():
