@@ -18,12 +18,12 @@ from tests.budgets import MEMBER_SEEDS as SEEDS
 from tests.sim.members import faults
 from tests.sim.members.faults import Fault
 from tests.sim.members.play import AbortedError, Play, Process, RefusedError, UnansweredError
-from tests.sim.members.world import CleaningWorld, HarshWorld, LyingWorld, MembersWorld
+from tests.sim.members.world import CleaningWorld, HarshWorld, LateWorld, LyingWorld, MembersWorld, SlowWorld
 
 PROCESSES = 2
 SLICE = 20
 MORE = 40  # seeds in which a fault is looked for when those that are kept miss it: every change of the world draws anew
-WORLDS = (MembersWorld, LyingWorld, HarshWorld, CleaningWorld)
+WORLDS = (MembersWorld, LyingWorld, HarshWorld, CleaningWorld, SlowWorld, LateWorld)
 
 
 class Planted(NamedTuple):
