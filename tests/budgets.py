@@ -21,7 +21,7 @@ SOAK = os.environ.get("BASALT_SOAK") == "1"
 SIMULATION_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (10_000 if SOAK else 300))
 
 # Lives of three members in each world of tests/sim/test_members.py; a core runs about a dozen a second. Every planted fault has seeds of its own.
-MEMBER_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (5_000 if SOAK else 60))
+MEMBER_SEEDS = int(os.environ.get("BASALT_SIM_SEEDS") or (5_000 if SOAK else 40))
 
 # Rounds of tests/system/test_kill_loop.py, about two seconds each. Each kills a server once under load, and every fourth one twice more
 # while it recovers: 20 are the fewest that surely make the 30 kills that the test counts. In 200 each of its 17 named points has some six turns.

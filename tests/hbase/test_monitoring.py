@@ -17,7 +17,7 @@ from basalt.operations.alerts.rules import ALERTS
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings
 from basalt_engine.clock import ManualClock
-from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, REPORT_KIND, RegionReport
+from basalt_engine.stores.hbase.regions import EMPTY_MEMSTORE, JAR_VERSION, OWN_VERSION, REPORT_KIND, RegionReport
 from basalt_engine.stores.memory import MemoryStore
 from deploy.hbase.standalone import Gateways
 from deploy.monitoring.dashboards import HBASE, model
@@ -36,13 +36,14 @@ COUNTS = dict.fromkeys(("rowsKept", "rowsDroppedExpired", "rowsDroppedInvalid", 
 
 
 async def reported(wired: Wired) -> None:
-    """Every region has reported, and pruning has read it."""
+    """Every region has reported, by a coprocessor that is older than the server, and pruning has read it."""
     cluster = wired.services.pruner._cluster
     assert cluster is not None
     now_ms = wired.clock.now_ms()
     for region in await asyncio.to_thread(cluster.regions):
         report = RegionReport(
-            f"basalt.{region.table}", region.name, region.server, now_ms, EMPTY_MEMSTORE, 0, 1, now_ms, region.start, region.stop, (), COUNTS
+            f"basalt.{region.table}", region.name, region.server, now_ms, EMPTY_MEMSTORE, 0, 1, now_ms, region.start, region.stop, (),
+            {**COUNTS, JAR_VERSION: OWN_VERSION - 1},
         )  # fmt: skip
         await asyncio.to_thread(wired.services.system.write, REPORT_KIND, region.id, encode_report(report))
     await wired.services.pruner.survey()

@@ -157,6 +157,38 @@ def a_request_is_repeated_the_short_way(scene: Scene) -> None:
     scene.finish()
 
 
+def a_reader_comes_while_a_question_is_under_way(scene: Scene) -> None:
+    """What it knows, the answer to that question does not: a commit was decided in between."""
+    act = scene.transaction(b="early")
+    goes_on = scene.play.answer()
+    ask = scene.second.ask_leader
+    questions: list[str] = []
+
+    async def slow(call: str, *arguments: object) -> object:
+        answer = await ask(call, *arguments)
+        questions.append(call)
+        if questions == ["view"]:
+            await goes_on
+        return answer
+
+    async def nothing(*_: object) -> None:
+        """Neither beats nor outcomes bring a view."""
+
+    scene.committed(scene.leader, "b")  # which has its first view then
+    scene.second.ask_leader = slow  # type: ignore[method-assign]
+    scene.second.hear_view = scene.second._beat_once = nothing  # type: ignore[method-assign, assignment]
+    scene.begin(scene.call(scene.leader, "serve", "committed", "b", 0))
+    scene.wait(lambda: bool(questions))
+    scene.do(scene.call(scene.leader, "commit", act.writer, {}))
+    act.tell("done", scene.play.now_ms)
+    reader = scene.begin(scene.call(scene.leader, "serve", "committed", "b", 0))
+    scene.pass_ms(20)
+    goes_on.give()
+    scene.wait(lambda: reader.done)
+    assert reader._value is not None
+    assert reader._value.held_by is None, "held up by what was answered before it came"
+
+
 RULES: tuple[tuple[Callable[[Scene], None], Fault], ...] = (
     (a_write_hangs_until_after_its_owner_s_end_was_read, faults.fences_come_after_reading),
     (a_write_hangs_until_after_its_owner_s_end_was_read, faults.nothing_is_fenced),
@@ -165,6 +197,7 @@ RULES: tuple[tuple[Callable[[Scene], None], Fault], ...] = (
     (a_shard_goes_to_a_member_with_an_old_view, faults.views_outlive_reigns),
     (a_shard_is_released_and_another_one_moves, faults.reigns_are_taken_up_again),
     (a_request_is_repeated_the_short_way, faults.requests_are_looked_at_in_the_intent_alone),
+    (a_reader_comes_while_a_question_is_under_way, faults.questions_under_way_are_shared),
     (a_row_in_doubt_lands_before_its_delete, faults.deletes_in_doubt_are_forgotten),
 )
 

@@ -18,12 +18,12 @@ from tests.budgets import MEMBER_SEEDS as SEEDS
 from tests.sim.members import faults
 from tests.sim.members.faults import Fault
 from tests.sim.members.play import AbortedError, Play, Process, RefusedError, UnansweredError
-from tests.sim.members.world import CleaningWorld, HarshWorld, LyingWorld, MembersWorld
+from tests.sim.members.world import CleaningWorld, HarshWorld, LateWorld, LyingWorld, MembersWorld, SlowWorld
 
 PROCESSES = 2
 SLICE = 20
 MORE = 40  # seeds in which a fault is looked for when those that are kept miss it: every change of the world draws anew
-WORLDS = (MembersWorld, LyingWorld, HarshWorld, CleaningWorld)
+WORLDS = (MembersWorld, LyingWorld, HarshWorld, CleaningWorld, SlowWorld, LateWorld)
 
 
 class Planted(NamedTuple):
@@ -36,7 +36,7 @@ class Planted(NamedTuple):
 
 PLANTED = (
     Planted(faults.nobody_asks_at_a_hold, MembersWorld, (0, 1)),
-    Planted(faults.questions_under_way_are_shared, MembersWorld, (96,)),
+    Planted(faults.dropped_places_are_given_out_again, CleaningWorld, (10, 16)),
     Planted(faults.rows_are_older_than_the_view, MembersWorld, (29, 31)),
     Planted(faults.snapshots_have_no_runs, MembersWorld, (0, 1)),
     Planted(faults.joins_are_not_logged, MembersWorld, (0, 1)),

@@ -14,7 +14,7 @@ from basalt.client.credential import FILE_KEPT_MS
 from basalt.errors import ForbiddenError, UnauthenticatedError
 from tests.system.command_line import CommandLine
 from tests.system.server_process import ServerProcess
-from tests.system.test_tls import TlsServer
+from tests.system.tls_server import TlsServer
 
 pytestmark = pytest.mark.system
 

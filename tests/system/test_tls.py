@@ -21,52 +21,13 @@ import pytest
 import basalt
 from tests.certificates import Authority, Issued, encrypted
 from tests.system.command_line import CommandLine
-from tests.system.server_process import START_SECONDS_MAX, STOP_SECONDS_MAX, ServerProcess
+from tests.system.server_process import START_SECONDS_MAX, STOP_SECONDS_MAX
+from tests.system.tls_server import TlsServer
 
 pytestmark = pytest.mark.system
 
 RENEWALS = 4
 HALF_HANDSHAKES = 200
-
-
-class TlsServer:
-    """A server process with certificates that a test can change."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = Authority(folder / "pki")
-        self.own = self.authority.server()
-        self.process = ServerProcess(folder)
-        self.options = [f"tls.certificate={self.own.certificate}", f"tls.key={self.own.key}"]
-
-    def ask_clients(self, client: str = "optional") -> None:
-        self.options += [f"tls.client={client}", f"tls.client_ca={self.authority.file}"]
-
-    def flags(self) -> list[str]:
-        return [word for option in self.options for word in ("--set", option)]
-
-    def start(self, **given: object) -> None:
-        self.process.launch(*self.flags(), **given)
-        self.process.wait_until_ready()
-
-    @property
-    def url(self) -> str:
-        return f"https://localhost:{self.process.port}"
-
-    def shown(self) -> bytes:
-        """The certificate that a new connection sees."""
-        with socket.create_connection(("127.0.0.1", self.process.port), timeout=60) as plain:
-            with self.authority.trusting().wrap_socket(plain, server_hostname="localhost") as line:
-                return line.getpeercert(True)
-
-    def wait_until_shown(self, der: bytes) -> None:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while self.shown() != der:
-            assert time.monotonic() < deadline, self.process.tail()
-            time.sleep(0.01)
-
-    def signal(self, number: int) -> None:
-        assert self.process.process is not None
-        self.process.process.send_signal(number)
 
 
 @pytest.fixture

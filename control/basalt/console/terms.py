@@ -117,7 +117,7 @@ TERMS = {
         "is a checkpoint."
     ),
     "stable end": "The id at or below which nothing can appear or change any more.",
-    "standby": "A server that waits to take the lead.",
+    "standby": "A server that waits to take the lead, and passes calls on to the leader meanwhile.",
     "step": "One part of a pipeline: from topics, through a transformation, into a topic.",
     "superseded": "Of a version of a cell: every present and future reader sees a newer one, or its deletion.",
     "table": (

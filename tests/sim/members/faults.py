@@ -11,7 +11,6 @@ from tests.sim.members.coordinator import Coordinator
 from tests.sim.members.hbase import TOPICS, HBase, messages_of
 from tests.sim.members.leader import Leader
 from tests.sim.members.ledger import View
-from tests.sim.members.links import Links
 from tests.sim.members.member import Member
 from tests.sim.members.play import CallError
 from tests.sim.members.reign import Page, Reign, judged
@@ -200,20 +199,7 @@ def dropped_places_are_given_out_again() -> AbstractContextManager[object]:
     return patch.object(Coordinator, "publish_failed_writers", at_once)
 
 
-# Of links and of the map.
-
-
-def links_mix_up_frames() -> AbstractContextManager[object]:
-    """Frames of one connection overtake each other."""
-
-    def send(links: Links, sender: str, to: str, arrive: Callable[[], object]) -> None:
-        pair = frozenset((sender, to))
-        connection = links._connections[pair]
-        links.play.at(
-            links.play.now_ms + links._delay_ms(), lambda: arrive() if links._connections[pair] == connection else None
-        )
-
-    return patch.object(Links, "_send", send)
+# Of the map.
 
 
 def what_nobody_holds_stays_so() -> AbstractContextManager[object]:

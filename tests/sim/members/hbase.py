@@ -169,6 +169,7 @@ class HBase:
         old = self.rows[topic].get(place)
         if old is not None and old.stamp <= stamp:
             del self.rows[topic][place]
+            del self.was_at[topic, place]  # in doubt until now, so nobody has seen it
 
     def rows_between(self, topic: str, after: int, stop: int) -> list[tuple[int, Row]]:
         """The rows of a topic after a place and before another."""

@@ -37,8 +37,10 @@ class Leader:
             self.play.start(loop, member.process)
 
     def is_on(self) -> bool:
-        """True while the lease of the lead is on, and the member's own."""
-        return not self.is_over and self.member.lead.is_on() and self.member.is_on()
+        """True while the lease of the lead is on, and the member's own. A term that has once lapsed is over as a whole."""
+        if not self.is_over and not (self.member.lead.is_on() and self.member.is_on()):
+            self.end()
+        return not self.is_over
 
     def end(self) -> None:
         """Lead no more, whatever the lease says."""

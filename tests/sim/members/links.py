@@ -1,7 +1,7 @@
 """Links between members: one connection a pair, whose frames arrive in the order of sending, or not at all once it breaks.
 
-Three rules of the protocol lean on the order: what a coordinator answers to a join arrives before what it says of the end of that transaction; so does
-an `expect` before the roll back; and a view that was sent later is newer.
+Owners remember no transaction that has ended: an `expect` cannot come after the roll back, for the coordinator has sent it before on the same
+connection.
 """
 
 from __future__ import annotations

@@ -1,0 +1,91 @@
+"""Two real servers on one real HBase that speak TLS: clients follow the lead over https, also while certificates change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import basalt
+from deploy.hbase.standalone import Gateways
+from tests.certificates import Authority
+from tests.hbase.server_pair import TAKE_OVER_SECONDS_MAX, Installation, install
+from tests.hbase.tables import Tables
+from tests.system.tls_server import TlsServer
+
+pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def tables(hbase_gateways: Gateways) -> Iterator[Installation]:
+    """Tables without the coprocessor."""
+    prefix = f"tls-pair-{os.getpid()}"
+    try:
+        yield install(hbase_gateways, prefix, "--no-coprocessor")
+    finally:
+        Tables(hbase_gateways.thrift2, prefix).drop()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[TlsServer, TlsServer]]:
+    """Two that have certificates of one CA and are not started."""
+    authority, made = Authority(tmp_path / "pki"), []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        made.append(TlsServer(tmp_path / name, authority))
+    yield made[0], made[1]
+    for each in made:
+        each.process.kill()
+
+
+def until(server: TlsServer, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TAKE_OVER_SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline, server.process.tail()
+        time.sleep(0.1)
+
+
+def test_a_client_follows_the_lead_over_https_from_server_to_server_and_over_new_certificates(
+    tables: Installation, servers: tuple[TlsServer, TlsServer]
+):
+    leader, standby = servers
+    address = "https://127.0.0.1:{}"
+    leader.start(*tables.options())
+    until(leader, lambda: leader.ask("GET", "/readyz")[0] == 200)
+    standby.start(*tables.options())
+    until(standby, lambda: standby.ask("GET", "/v1/admin/jobs")[1].get("leader") is not None)
+    leaders_url, standbys_url = address.format(leader.process.port), address.format(standby.process.port)
+
+    _, cluster = leader.ask("GET", "/v1/admin/cluster")
+    assert (cluster["leads"], cluster["url"]) == (True, leaders_url), "the lease names it with https"
+    status, told = standby.ask("GET", "/v1/admin/jobs")
+    assert (status, told["code"], told["leader"]) == (503, "not_leader", leaders_url)
+
+    trusting = leader.authority.trusting()
+    with (
+        basalt.connect(standbys_url, tls=trusting, namespace="pair") as led,
+        basalt.connect(f"{leaders_url},{standbys_url}", tls=trusting, namespace="pair", attempts_max=1_000) as both,
+    ):
+        led.topics.create("orders")  # it was given the standby alone, and follows
+        both.topic("orders").publish("before")
+
+        for server in servers:  # certificates swapped under both, and under their clients
+            shown = server.authority.server(server.process.data.parent.name)
+            server.signal(signal.SIGHUP)
+            server.wait_until_shown(shown.der)
+        led.topic("orders").publish("swapped")
+        both.topic("orders").publish("swapped, too")
+
+        assert leader.process.stop() == 0
+        until(standby, lambda: standby.ask("GET", "/readyz")[0] == 200)
+        _, cluster = standby.ask("GET", "/v1/admin/cluster")
+        assert (cluster["leads"], cluster["url"]) == (True, standbys_url)
+        both.topic("orders").publish("after")
+        read = ["before", "swapped", "swapped, too", "after"]
+        assert [message.text for message in both.topic("orders").read()] == read
+        assert [message.text for message in led.topic("orders").read()] == read
+    assert standby.process.stop() == 0
