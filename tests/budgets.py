@@ -40,6 +40,10 @@ ROCKS_KILL_ROUNDS = 60 if SOAK else 5
 # Rounds in which two leaders fence the same regions at once, in tests/hbase/test_mini_cluster_fence_races.py: seconds each.
 FENCE_RACES = 25 if SOAK else 5
 
+# For how long the log of transactions is away at least in each stage of tests/hbase/test_log_away.py. Otherwise as long as it takes until
+# every client has met it a few times.
+LOG_AWAY_SECONDS = 60.0 if SOAK else 0.0
+
 # Most tests of topics, groups and commits run on three stores, with the ends of topics in memory and without. In memory they are the same on
 # every store, and so on HBase all tests read what it stores, and one in so many of them what is in memory, too; in a soak all do.
 HBASE_CACHED_ONE_IN = 1 if SOAK else 8

@@ -91,6 +91,7 @@ CASES: dict[str, Case] = {
     "BasaltInvalidListLong": _one("basalt_transactions_invalid", "15m", "12000x40", "10000x40", "12k"),
     "BasaltLogLong": _one("basalt_transaction_log_entries", "10m", "250000x30", "200000x30", "250k"),
     "BasaltCommitsSlow": Case("15m", _commits("0x40", "0+10x40"), _commits("0+1000x40", "0+1001x40"), "995ms", HERE),
+    "BasaltLogAway": _one("basalt_coordinator_available", "3m", "1 0x10", "1 0 1x10", ""),
     "BasaltRunFenced": _risen("basalt_http_problems_total", "10m", "0+1x30", "7x30", "10", code="session_fenced"),
     "BasaltForcedEnd": _risen("basalt_transactions_total", "2h", "0+1x300", "5x300", "120", event="forced"),
     "BasaltRegionSnapshotOld": _one("basalt_region_snapshot_age_seconds", "5m", "360x20", "300x20", "6m 0s"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import versus
-from bench.cases import CASES, Round, Rounds
+from bench.cases import Round, Rounds
 
 
 def test_a_comparison_tells_the_ratios_of_costs_pair_by_pair():
@@ -69,7 +69,7 @@ def test_a_round_is_done_whenever_it_is_asked_for_and_the_case_is_closed_at_the_
             assert folder.exists()
             folders.append("closed")
 
-    monkeypatch.setitem(CASES, "start", (case, "CPU ms"))
+    monkeypatch.setitem(versus.CASES, "start", (case, "CPU ms"))
     answers = io.BytesIO()
     versus.answer_rounds("start", True, io.BytesIO(b"\n\n"), answers)
     assert [Round(**json.loads(line)) for line in answers.getvalue().splitlines()] == rounds(10.0, 2.5)

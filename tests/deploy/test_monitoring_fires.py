@@ -148,6 +148,10 @@ def long_log(world: World) -> None:
     world.services.transactions.manager._log.entries_since_snapshot = 200_001
 
 
+def log_away(world: World) -> None:
+    world.services.transactions.manager.lanes.log.is_late = True
+
+
 def slow_store(world: World) -> None:
     world.store.late_ms = 800  # type: ignore[attr-defined]
 
@@ -278,6 +282,7 @@ FAULTS: dict[str, Fault] = {
     "BasaltInvalidListLong": Fault(many_invalid, seconds=630),
     "BasaltLogLong": Fault(long_log, seconds=330),
     "BasaltCommitsSlow": Fault(slow_store, commit, seconds=480),
+    "BasaltLogAway": Fault(log_away, seconds=90),
     "BasaltRunFenced": Fault(fenced, seconds=30),
     "BasaltForcedEnd": Fault(forced, seconds=30),
     "BasaltStandbyMissing": Fault(standby_dies, look_at_members, seconds=690),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 
 PIECE_BYTES = 1 << 16
 
@@ -19,6 +20,7 @@ class HoldingProxy:
         self._target = (host, int(port))
         self._flowing = threading.Event()
         self._flowing.set()
+        self._is_meant: Callable[[bytes], bool] = bool
         self.held_bytes = 0
         self._held: list[bytes] = []
         self.unanswered: set[socket.socket] = set()  # connections to the target on which a held call has no answer yet
@@ -27,8 +29,9 @@ class HoldingProxy:
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
-    def hold(self) -> None:
-        """Keep back what clients send from now on."""
+    def hold(self, is_meant: Callable[[bytes], bool] = bool) -> None:
+        """Keep back what clients send from now on: such pieces, and on their connections all that follows."""
+        self._is_meant = is_meant
         self.held_bytes = 0
         self._held.clear()
         self.unanswered.clear()
@@ -64,7 +67,7 @@ class HoldingProxy:
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         while piece := _received(client):
-            if not self._flowing.is_set():
+            if not self._flowing.is_set() and self._is_meant(piece):
                 self.held_bytes += len(piece)
                 self._held.append(piece)
                 self.unanswered.add(server)

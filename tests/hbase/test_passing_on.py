@@ -78,7 +78,8 @@ def test_of_a_thousand_calls_through_a_standby_while_the_leader_is_killed_none_i
     assert len(found) == len(set(found)), "done twice"
     assert len(outcomes) == CALLS
     assert set(outcomes.values()) <= {"ok", "outcome_unknown"}
-    assert list(outcomes.values()).count("outcome_unknown") <= CALLERS
+    # One for each caller; and one more for who came again while the dying process still had its listening socket.
+    assert list(outcomes.values()).count("outcome_unknown") <= 2 * CALLERS
     told = {f"{number}" for number, outcome in outcomes.items() if outcome == "ok"}
     unknown = {f"{number}" for number, outcome in outcomes.items() if outcome == "outcome_unknown"}
     assert told <= set(found) <= told | unknown

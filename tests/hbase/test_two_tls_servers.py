@@ -55,7 +55,7 @@ def test_a_client_follows_the_lead_over_https_from_server_to_server_and_over_new
     leader, standby = servers
     address = "https://127.0.0.1:{}"
     leader.start(*tables.options())
-    until(leader, lambda: leader.ask("GET", "/readyz")[0] == 200)
+    until(leader, lambda: leader.ask("GET", "/readyz?leader=true")[0] == 200)
     standby.start(*tables.options())
     until(standby, lambda: standby.ask("GET", "/v1/admin/jobs")[1].get("leader") is not None)
     leaders_url, standbys_url = address.format(leader.process.port), address.format(standby.process.port)
@@ -81,7 +81,7 @@ def test_a_client_follows_the_lead_over_https_from_server_to_server_and_over_new
         both.topic("orders").publish("swapped, too")
 
         assert leader.process.stop() == 0
-        until(standby, lambda: standby.ask("GET", "/readyz")[0] == 200)
+        until(standby, lambda: standby.ask("GET", "/readyz?leader=true")[0] == 200)
         _, cluster = standby.ask("GET", "/v1/admin/cluster")
         assert (cluster["leads"], cluster["url"]) == (True, standbys_url)
         both.topic("orders").publish("after")

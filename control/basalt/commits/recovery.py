@@ -55,8 +55,9 @@ class Recovery:
             raise _cannot_read(f"the log of transactions cannot be read: {error.message}") from error
 
     def _was_read(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
+        self._reading, self._manager.unread_because = None, ""
         if not reading.cancelled() and (error := reading.exception()) is not None:
+            self._manager.unread_because = str(error)
             log.warning("the log of transactions could not be read, which will be tried again: %s", error)
 
     async def _read_log(self) -> None:

@@ -34,7 +34,7 @@ TERMS = {
         "Of a snapshot: up to which write pointer every writer has committed, was undone, or is on the invalid list."
     ),
     "end of stream": "A marker: nothing more comes from its task.",
-    "epoch": "The term of a leader, or which of a session's runs holds it. It only rises.",
+    "epoch": "The term of a leader, an owner's time with a shard, or which of a session's runs holds it. It only rises.",
     "external writes": (
         "Writes of a transaction outside Basalt, under its pointer. Only its client can undo them, so without a "
         "commit the transaction becomes invalid."

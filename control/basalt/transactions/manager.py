@@ -224,6 +224,7 @@ class TransactionManager:
         self._state: TransactionProposals | None = None
         self._current = TransactionSnapshot(0)
         self._has_view = False  # the log was read once
+        self.unread_because = ""  # why the last attempt to read the log failed
         # What the entry under way says, and the log does not have yet: who joins a topic or table, and, of topics that one-shot
         # transactions use, what the log has of them.
         self._joining: set[int] = set()
@@ -248,8 +249,9 @@ class TransactionManager:
     def state(self) -> TransactionProposals:
         """The working state, which may be a group ahead of what is durable; `CoordinatorUnavailableError` until the log is read."""
         if self._state is None:
+            why = f"; the last attempt: {self.unread_because}" if self.unread_because else ""
             raise CoordinatorUnavailableError(
-                "the transaction manager is reading its log", hint="send the same call again after Retry-After"
+                f"the transaction manager is reading its log{why}", hint="send the same call again after Retry-After"
             )
         return self._state
 

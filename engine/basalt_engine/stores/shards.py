@@ -23,7 +23,9 @@ SHARDED_TABLES = ("message", "payload", "cell", "metadata", "system")
 _SALTED = frozenset(SHARDED_TABLES[:3])
 # The kinds of system rows whose names begin with the prefix of a topic or table. A kind never changes sides: its rows would get
 # timestamps of another epoch, perhaps a lower one.
-TOPIC_KINDS = frozenset({"hidden", "hidden-cells", "newest", "expired", "swept", "index", "markers", "producers"})
+TOPIC_KINDS = frozenset(
+    {"hidden", "hidden-cells", "newest", "newest-of-failed", "expired", "swept", "index", "markers", "producers"}
+)
 
 _PREFIX = re.compile(f"{NAME_EXPRESSION}:{TABLE_MARK}?{NAME_EXPRESSION}:".encode())
 _TOPIC_KINDS = frozenset(kind.encode() for kind in TOPIC_KINDS)

@@ -340,7 +340,10 @@ async def test_services_open_without_the_log_and_serve_what_needs_none(shop: Wir
     with pytest.raises(CoordinatorUnavailableError, match="cannot be read"):
         await reborn.transactions.begin()
     ready = await reborn.services.readiness()
-    assert (ready.ready, [part.ok for part in ready.parts if part.name == COORDINATOR]) == (True, [False])
+    (part,) = [part for part in ready.parts if part.name == COORDINATOR]
+    assert (ready.ready, part.ok) == (True, False)
+    assert "the last attempt: " in part.detail
+    assert reborn.transactions.manager.unread_because in part.detail
     store.away.clear()
     tx = await reborn.transactions.begin()
     await reborn.commit(tx, orders=["mine"])

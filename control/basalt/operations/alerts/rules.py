@@ -103,6 +103,11 @@ _TRANSACTIONS = (
         Condition(Quantile(0.99, "basalt_transaction_commit_seconds", 5 * MINUTE_S), 0.5),
     ),
     Alert(
+        "BasaltLogAway", "critical", MINUTE_S,
+        "No transaction can be decided: the log of transactions cannot be read or written. Publishing goes on", "count",
+        Condition(Series("basalt_coordinator_available"), 1, below=True),
+    ),
+    Alert(
         "BasaltRunFenced", "info", 0,
         "{value} calls within 5 minutes came from a run that another run of its session has replaced", "count",
         Condition(Increase(Series("basalt_http_problems_total", {"code": "session_fenced"}), 5 * MINUTE_S), 0),
