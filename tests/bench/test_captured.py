@@ -59,7 +59,9 @@ def test_what_the_client_sends_is_caught():
     assert b"/shop/" in request
     assert b"/orders/" in request
     assert b"a message" in request
-    assert request.lower().count(b"basalt-") == request.lower().count(b"basalt-direct: 1")  # nothing that is new in each call
+    assert request.lower().count(b"basalt-") == request.lower().count(
+        b"basalt-direct: 1"
+    )  # nothing that is new in each call
 
 
 def test_a_call_that_asks_nothing_of_a_server_is_told(monkeypatch: pytest.MonkeyPatch):
