@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -43,12 +44,13 @@ LOG = "transaction_log"
 PROMISED_SECONDS = (
     5.0  # within which a call about transactions is answered; the server waits for the log for 4 s of them
 )
+STOP_SECONDS = 10.0  # within which a server that is told to stop ends
 BUSY_MACHINE_SECONDS = (
-    5.0  # for which it may stand still meanwhile. A call that waits for HBase itself takes more than both together
+    5.0  # for which it may stand still. A call that waits for HBase itself takes more than this and the promise
 )
 AWAY_CODES = {"coordinator_unavailable", "outcome_unknown"}
 CALLS_MIN = 20  # of each client that can go on, in each stage
-REFUSALS_MIN = 3  # of each one that cannot
+REFUSALS_MIN = 2  # of each one that cannot
 
 
 @contextmanager
@@ -62,7 +64,7 @@ def refused(installation: Installation, _proxy: HoldingProxy) -> Iterator[None]:
 def unanswered(installation: Installation, proxy: HoldingProxy) -> Iterator[None]:
     """The log's region says nothing; where it lies is known all the same. In the end it gets all that was meant for it."""
     table = f"{installation.prefix}.{LOG}".encode()
-    proxy.hold(lambda piece: table in piece and b"RegionLocation" not in piece)
+    proxy.hold(lambda piece: table in piece and b"hbase:meta" not in piece)
     try:
         yield
     finally:
@@ -138,7 +140,7 @@ class Clients:
             assert Counter(answer[1:3] for answer in worker.of(phase)).keys() == {(200, "")}, worker.name
         for worker in self.deciding:
             told = Counter(answer[1:3] for answer in worker.of(phase))
-            assert told.keys() <= {(503, code) for code in AWAY_CODES}, worker.name
+            assert told.keys() <= {(503, code) for code in AWAY_CODES}, (worker.name, worker.answers[-40:])
             print(f"{phase}, {worker.name}: {dict(told)}")
         for worker in self.committed:
             told = Counter(answer[1:3] for answer in worker.of(phase))
@@ -205,7 +207,9 @@ class Servers:
     def replace_the_leader(self) -> None:
         leader, standby = self.story.servers
         self.story.servers = (standby,)
+        stopped_at = time.monotonic()
         assert leader.stop() == 0
+        assert time.monotonic() - stopped_at < STOP_SECONDS + BUSY_MACHINE_SECONDS
         took_seconds = until(lambda: serves(standby), standby, TAKE_OVER_SECONDS_MAX)
         print(f"followed after {took_seconds:.2f} s")
         self.add()
@@ -246,9 +250,9 @@ def live_without_the_log(clients: Clients, servers: Servers, held: dict[str, str
     """One stage under each of three leaders, two of which have never read the log."""
     for number, server in enumerate(("that knew the log", "that begins without it", "that was started without it")):
         clients.check_a_stage_without_the_log(f"under a leader {server}")
-        for each in servers.story.servers:
-            check_a_call_in_time(each, held["commit"], "commit")
-            check_a_call_in_time(each, held["abort"], "abort")
+        calls = [(each, held[how], how) for each in servers.story.servers for how in ("commit", "abort")]
+        with ThreadPoolExecutor(len(calls)) as threads:
+            list(threads.map(check_a_call_in_time, *zip(*calls, strict=True)))
         check_that_it_says_so(servers.leader)
         assert not {"left", "commit", "abort"} & set(clients.committed[0].texts)
         assert {"left", "commit", "abort"} <= set(clients.raw[0].texts)
@@ -303,11 +307,14 @@ def states_when_all_have_ended(clients: Clients, leader: ServerProcess, held: di
 
 
 def check_readers(clients: Clients, leader: ServerProcess, found: dict[str, list[tuple[str, str]]]) -> None:
-    """What one has seen is what there is, from the start on: nothing turned up behind it, or went away."""
+    """What one has seen is what there is, from the start on: nothing turned up behind it. Only what was rolled back may be gone since."""
     for reader in clients.committed:
         assert found[reader.topic][: len(reader.seen)] == reader.seen
     for reader in clients.raw:
-        assert everything(leader, reader.topic, "uncommitted")[: len(reader.seen)] == reader.seen
+        raw = everything(leader, reader.topic, "uncommitted")
+        there = [message for message in raw if message[0] <= reader.seen[-1][0]]
+        assert [message for message in reader.seen if message in set(raw)] == there
+        assert set(found[reader.topic]) <= set(raw)
 
 
 def check_order(found: dict[str, list[tuple[str, str]]]) -> set[str]:

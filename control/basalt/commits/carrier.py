@@ -160,6 +160,7 @@ class Carrier:
         if not plan.publications and not plan.markers:
             self._lanes.log.submit(self._stages.one_shot_of(plan, asked, staged), told)
             return
+        self._lanes.log.refuse_if_late()  # its rows would hold up readers until the write has ended
         place = partial(self._place, plan, asked, told, staged, self._clock.monotonic_ms())
         self._lanes.topics.submit(place, _Step(told, partial(self._placed, told)), plan.payload_bytes)
 

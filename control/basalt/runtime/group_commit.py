@@ -267,21 +267,30 @@ class GroupCommit:
         if not must_run:
             self._check_taking(size_bytes)
         self._number += 1
-        self._queue.append(_Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms(), must_run))
+        caller = _Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms(), must_run)
+        self._queue.append(caller)
         self.queue_bytes += size_bytes
+        if (
+            self.is_late and not waiter.done()
+        ):  # the step is taken when the write has ended; its client hears of it now, as the others did
+            self._answer_caller(caller, self._unknown())
         if not self._busy:
             self._wake()
 
     def _check_taking(self, size_bytes: int) -> None:
         if self._stopping:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
-        if self.is_late:
-            raise self._too_late()
+        self.refuse_if_late()
         if self.queue_bytes and self.queue_bytes + size_bytes > self._queue_bytes_max:
             raise BusyError(
                 f"{self.queue_bytes} bytes wait to be written, the limit is {self._queue_bytes_max}",
                 hint="send the same call again after Retry-After",
             )
+
+    def refuse_if_late(self) -> None:
+        """`CoordinatorUnavailableError` while a write takes too long: for a call of which this lane has a later step."""
+        if self.is_late:
+            raise self._too_late()
 
     @property
     def waiting(self) -> int:
@@ -294,9 +303,10 @@ class GroupCommit:
         return self._queue_bytes_max
 
     async def stop(self) -> None:
-        """Take no more calls; return once all that were taken are answered."""
+        """Take no more calls; return once all that were taken are answered, though a write that is late may go on."""
         self._stopping = True
-        await self._idle.wait()
+        if not self.is_late:
+            await self._idle.wait()
 
     def _wake(self) -> None:
         loop = self._running_loop()
@@ -409,7 +419,8 @@ class GroupCommit:
                 group._undo(mark)
                 caller.release()
                 if not staged:  # it has seen only what is durable
-                    self._answer_caller(caller, error)
+                    if not caller.waiter.done():
+                        self._answer_caller(caller, error)
                     continue
                 caller.refusal = error
             else:
@@ -502,22 +513,27 @@ class GroupCommit:
         """The write takes too long: answer whoever waits for it, and for one behind it. What is a later step of a call stays."""
         self.is_late = True
         waiting, self._queue = self._queue, deque(caller for caller in self._queue if caller.must_run)
-        unknown = UnknownOutcomeError(
-            f"the log of transactions has not answered for {self._late_ms:.0f} ms; the call took effect as a whole or not at all",
-            hint="ask what became of it, or repeat it under the same request id",
-        )
+        unknown = self._unknown()
         for caller in (*callers, *self._queue):
             if not caller.waiter.done():
                 self._answer_caller(caller, unknown)
         for caller in waiting:
             if not caller.must_run:
                 self._drop(caller)
+        if self._stopping:
+            self._idle.set()
 
     def _drop(self, caller: _Caller[Any]) -> None:
         self.queue_bytes -= caller.size_bytes
         caller.release()
         if not caller.waiter.done():
             self._answer_caller(caller, self._too_late())
+
+    def _unknown(self) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"the log of transactions has not answered for {self._late_ms:.0f} ms; the call took effect as a whole or not at all",
+            hint="ask what became of it, or repeat it under the same request id",
+        )
 
     def _too_late(self) -> CoordinatorUnavailableError:
         return CoordinatorUnavailableError(

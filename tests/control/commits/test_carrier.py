@@ -383,3 +383,70 @@ async def test_a_stop_carries_through_what_was_taken(shop: Wired, threads: Threa
     await stop
     await commit
     assert (shop.transactions.state.outcome(tx.id)).state is State.COMMITTED
+
+
+async def late(shop: Wired, threads: Threads) -> GroupCommit:
+    """The log, whose write hangs and is late."""
+    log = lanes(shop).log
+    log._late_ms = 1.0
+    threads.hold(log)
+    with pytest.raises(UnknownOutcomeError):
+        await shop.transactions.begin()
+    assert log.is_late
+    return log
+
+
+async def test_while_the_log_is_late_a_one_shot_transaction_is_refused_before_it_leaves_rows(
+    shop: Wired, threads: Threads
+):
+    await shop.publish(B, "before")
+    log = await late(shop, threads)
+    with pytest.raises(CoordinatorUnavailableError, match="nothing was done"):
+        await shop.transactions.one_shot(shop_work(invoices=["shot"]))
+    assert await shop.read(B) == ["before"]
+    log._late_ms = None
+    threads.let_go(log)
+    await until(lambda: not log.is_late)
+    await shop.transactions.one_shot(shop_work(invoices=["shot"]))
+    assert await shop.read(B, committed=True) == ["before", "shot"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_comes_to_the_log_with_a_later_step_while_it_is_late_is_told_at_once(
+    shop: Wired, store: ByRow, threads: Threads, caplog: pytest.LogCaptureFixture, fails: bool
+):
+    await shop.transactions.one_shot(shop_work(invoices=["first"]))  # the topic is in use
+    topics = lanes(shop).topics
+    threads.hold(topics)
+    shot = asyncio.ensure_future(shop.transactions.one_shot(shop_work(invoices=["shot"]), request_id="r"))
+    await threads.held(topics)
+    log = await late(shop, threads)
+    threads.let_go(topics)
+    with pytest.raises(UnknownOutcomeError):
+        await asyncio.wait_for(shot, 60)
+    assert log.is_late, "nobody waited for the write"
+    log._late_ms = None
+    if fails:
+        store.away.add(LOG)
+    threads.let_go(log)
+    await until(lambda: not log.is_late and not log._busy)
+    store.away.clear()
+    assert "could not be told" not in caplog.text
+    await shop.transactions.one_shot(shop_work(invoices=["shot"]), request_id="r")
+    await shop.transactions.expire()  # the job that also rolls back what was given up
+    assert await shop.read(B, committed=True) == ["first", "shot"]
+
+
+async def test_a_stop_does_not_wait_for_a_log_that_is_late(shop: Wired, threads: Threads):
+    log = lanes(shop).log
+    log._late_ms = 1.0
+    threads.hold(log)
+    begin = asyncio.ensure_future(shop.transactions.begin())
+    await threads.held(log)
+    await asyncio.wait_for(shop.services._stop_writing(), 60)  # it was not late yet
+    assert log.is_late
+    with pytest.raises(UnknownOutcomeError):
+        await begin
+    await asyncio.wait_for(shop.services._stop_writing(), 60)
+    threads.let_go(log)
+    await until(lambda: not log.is_late)

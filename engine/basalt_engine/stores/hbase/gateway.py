@@ -293,6 +293,10 @@ class GatewayConnection:
         """False when the gateway has hung up, or sent bytes that nobody asked for, or its ticket ends. Sends nothing to the gateway."""
         return self._socket.is_quiet() and not self._socket.has_ended()
 
+    def hang_up(self) -> None:
+        """Have the call that another thread makes on it fail now; that thread closes it."""
+        self._socket.hang_up()
+
     def close(self) -> None:
         """Hang up; closing twice is fine."""
         self._socket.close()
@@ -317,6 +321,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._lent = self._waits = 0
         self._idle: list[GatewayConnection] = []
+        self._in_use: set[GatewayConnection] = set()
         self._closed = False
 
     @contextmanager
@@ -332,6 +337,8 @@ class ConnectionPool:
             self._lent += 1
         try:
             connection = self._take() or GatewayConnection(self._address, CONNECT_TIMEOUT_MS, self._clock, self._login)
+            with self._lock:
+                self._in_use.add(connection)
             try:
                 yield connection
             finally:
@@ -371,6 +378,7 @@ class ConnectionPool:
 
     def _put_back(self, connection: GatewayConnection) -> None:
         with self._lock:
+            self._in_use.discard(connection)
             if not self._closed and connection.is_usable():
                 self._idle.append(connection)
                 return
@@ -381,10 +389,12 @@ class ConnectionPool:
             raise StoreError("the HBase store is closed", hint="open a new store")
 
     def close(self) -> None:
-        """Hang up; calls that are under way end as they do. Closing twice is fine."""
+        """Hang up. A call that is under way is lost, so that no thread waits for a region that does not answer. Closing twice is fine."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            for connection in self._in_use:
+                connection.hang_up()
         for connection in idle:
             connection.close()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import select
 import socket
+from contextlib import suppress
 
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.kerberos import SERVICE_HINT, KerberosError, KerberosLogin
@@ -85,6 +86,11 @@ class GatewaySocket:
 
     def is_open(self) -> bool:
         return self._tcp.fileno() >= 0
+
+    def hang_up(self) -> None:
+        """Wake the thread that waits for bytes; it sees that the other side has ended."""
+        with suppress(OSError):  # it has ended, or was closed
+            self._tcp.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._tcp.close()

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -161,6 +162,18 @@ def test_a_connection_that_the_gateway_closed_while_it_was_idle_is_not_used(fake
     until(lambda: not idle.is_usable())
     assert single_try.get(b"k") is None
     assert fake.connections == 2
+
+
+def test_a_call_under_way_is_lost_when_the_pool_is_closed(fake, pool, single_try):
+    late = Held()
+    fake.fail("get", late)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(single_try.get, b"k")
+        assert late.reached.wait(HANG_S)
+        pool.close()
+        with pytest.raises(StoreError):
+            call.result(HANG_S)
+        late.let_go()
 
 
 def test_a_request_that_could_not_be_sent_whole_was_not_carried_out(fake, table):
