@@ -79,7 +79,7 @@ PLANTED = (
     Planted(faults.what_is_under_way_counts_as_logged, OneShotWorld, ()),
     Planted(faults.nobody_waits_for_rows_under_way, World, (419,)),
     Planted(faults.a_lost_state_goes_on, World, (46, 48, 56)),
-    Planted(faults.roll_backs_are_not_told, MarkedWorld, (14, 97, 105)),
+    Planted(faults.roll_backs_are_not_told, MarkedWorld, (44, 55, 68)),
     Planted(faults.gaps_are_accepted, ProducerWorld, ()),
     Planted(faults.failed_writes_leave_their_numbers, ProducerWorld, ()),
     Planted(faults.numbers_in_doubt_are_read, ProducerWorld, (13, 16)),
