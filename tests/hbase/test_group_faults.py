@@ -313,7 +313,7 @@ def test_while_hbase_takes_nothing_at_all_nobody_leads_and_then_somebody_does_an
     with away(guarded, *TABLE_NAMES):
         for refused in (work.bill(), work.commit(), work.acknowledge(work.first), work.publish()):
             assert is_refused(refused), refused
-        until(lambda: all("basalt-leader" not in server.ask("GET", "/readyz").headers for server in two), two[0])
+        until(lambda: not any(serves(server) for server in two), two[0])
         for fetched in (Billing(server).fetch("?limit=1") for server in two):
             assert is_refused(fetched), fetched
     until(lambda: serves(two[0]) or serves(two[1]), two[0])

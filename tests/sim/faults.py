@@ -18,11 +18,11 @@ from basalt.commits.carrier import Carrier, _PlacedTogether, _tell
 from basalt.commits.commit_stage import CommitStage, TopicParticipant, TopicPlan
 from basalt.errors import ProducerUnknownError, SequenceGapError
 from basalt.groups.acknowledgements import Acknowledging
-from basalt.messaging.log import stored_log
+from basalt.messaging.log import staged_payloads, stored_log, topic_log
 from basalt.messaging.log.packing import Packing
 from basalt.messaging.log.staged_payloads import StagedPayloads
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
-from basalt.messaging.log.topic_log import LogMemory, TopicLog
+from basalt.messaging.log.topic_log import LogMemory, TopicLog, decide_doubts
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
@@ -203,6 +203,18 @@ def repetitions_are_answered_at_once() -> AbstractContextManager[object]:
 def nothing_announces_numbers() -> AbstractContextManager[object]:
     """A topic has rows with numbers, and no entry that says so."""
     return patch.object(Producers, "_announce", lambda *_: None)
+
+
+def deletes_in_doubt_are_forgotten() -> AbstractContextManager[object]:
+    """A row that was in doubt and is there stays, though its delete was sent."""
+
+    async def decide(call: Any, table: Any, rows: Sequence[bytes], condemned: set[bytes]) -> None:
+        condemned.clear()
+        await decide_doubts(call, table, rows, condemned)
+
+    return _all_of(
+        patch.object(topic_log, "decide_doubts", decide), patch.object(staged_payloads, "decide_doubts", decide)
+    )
 
 
 # Of one-shot transactions.

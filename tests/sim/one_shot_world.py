@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
+from basalt_engine.messages import MessageTable
+from basalt_engine.payloads import PayloadTable
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Insert, Mutation, Put, Table, TableWrite
 from tests.sim.faulty_store import FaultyStore
@@ -21,6 +23,8 @@ from tests.sim.world import CLIENTS, TIMEOUT_MS, World
 
 TERMS_MAX = 5
 LATE_RATE = 0.05
+LATE_DELETES_RATE = 0.5
+DOUBTED = (MessageTable.name, PayloadTable.name)
 
 
 class LateTable:
@@ -80,6 +84,54 @@ class LateStore(FaultyStore):
                 self._inner.table(table).write([row])
 
 
+class LateDeletesTable(LateTable):
+    """A table of a `LateDeletesStore`."""
+
+    def __init__(self, store: LateDeletesStore, inner: Table) -> None:
+        super().__init__(store, inner)
+        self._deletes = store
+
+    def write(self, mutations: Sequence[Mutation]) -> None:
+        if self._deletes.loses(self._inner.name, mutations):
+            raise UnknownOutcomeError("no answer in time")
+        super().write(mutations)
+
+
+class LateDeletesStore(LateStore):
+    """A store to which deletes of rows in doubt come late too. What it holds back of a process that ended never arrives."""
+
+    def __init__(self, inner: MemoryStore, chances: random.Random, fault_rate: float, lots: random.Random) -> None:
+        super().__init__(inner, chances, fault_rate)
+        self._lots = lots
+        self._late_deletes: list[tuple[str, Delete]] = []
+
+    def write(self, writes: Sequence[TableWrite]) -> None:
+        if self._late_deletes and not self.dead and self._lots.random() < 0.3:
+            late, self._late_deletes = self._late_deletes, []
+            for table, delete in late:
+                self._inner.table(table).write([delete])
+        super().write(writes)
+
+    def table(self, name: str) -> Table:
+        return LateDeletesTable(self, self._inner.table(name)) if name in DOUBTED else super().table(name)
+
+    def loses(self, name: str, mutations: Sequence[Mutation]) -> bool:
+        """True when these are deletes whose answer is lost, and that come late. A row that is on its way may come before its delete."""
+        deletes = [mutation for mutation in mutations if isinstance(mutation, Delete)]
+        if not deletes or self.dead or not self._fault_rate or self._lots.random() >= LATE_DELETES_RATE:
+            return False
+        self._late_deletes += [(name, delete) for delete in deletes]
+        if self._lots.random() < 0.7:
+            self._arrive()
+        return True
+
+    def overtaken(self, name: str, mutations: Sequence[Mutation]) -> None:
+        """A row that is put again comes out above the delete."""
+        super().overtaken(name, mutations)
+        put = {mutation.key for mutation in mutations if isinstance(mutation, Put)}
+        self._late_deletes = [each for each in self._late_deletes if each[0] != name or each[1].key not in put]
+
+
 class OneShotWorld(World):
     """The run of one seed."""
 
@@ -133,3 +185,25 @@ class OneShotWorld(World):
             self.clock.advance(self.chances.choice([1, 10, 500, 2_500, 11_000, 60_000]))
         else:
             self.clock.step(self.clock.now_ms() + self.chances.choice([-3_600_000, -5_000, -50, -1, 1, 3_600_000]))
+
+
+class LateDeletesWorld(OneShotWorld):
+    """The same, with more plain messages and readers, and the deletes of rows in doubt come late as well."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.lots = random.Random(~seed)  # of its own: all else is as it would be without
+
+    def _opened(self, fault_rate: float) -> FaultyStore:
+        return LateDeletesStore(self.inner, self.chances, fault_rate, self.lots)
+
+    async def _step(self) -> None:
+        steps = {
+            self._publish: 10,
+            self._follow: 12,
+            self._one_shot: 3,
+            self._checkpointed: 2,
+            self._jump: 1,
+            self._outage: 1,
+        }
+        await self.chances.choices(list(steps), list(steps.values()))[0]()

@@ -37,7 +37,7 @@ from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
-from tests.sim.one_shot_world import OneShotWorld
+from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.shared_world import SharedWorld
 from tests.sim.simulated_loop import SimulatedLoop
@@ -63,6 +63,11 @@ def first_failure_of_several_servers(seeds: Iterable[int]) -> str | None:
 def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
     """The same of one-shot transactions on a store that is not atomic."""
     return _first_failure(seeds, OneShotWorld)
+
+
+def first_failure_of_late_deletes(seeds: Iterable[int]) -> str | None:
+    """The same of rows in doubt whose deletes come late."""
+    return _first_failure(seeds, LateDeletesWorld)
 
 
 def first_failure_of_markers(seeds: Iterable[int]) -> str | None:

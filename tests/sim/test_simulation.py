@@ -25,7 +25,7 @@ from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.faulty_store import ProcessDied
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
-from tests.sim.one_shot_world import OneShotWorld
+from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.seeds import (
     WORLDS,
@@ -33,6 +33,7 @@ from tests.sim.seeds import (
     first_failure_across_limits,
     first_failure_of_consumers,
     first_failure_of_jobs,
+    first_failure_of_late_deletes,
     first_failure_of_markers,
     first_failure_of_one_shots,
     first_failure_of_producers,
@@ -101,11 +102,13 @@ PLANTED = (
     Planted(faults.aborts_keep_what_was_pending, ConsumerWorld, (0, 1)),
     Planted(faults.what_is_acknowledged_may_be_again, ConsumerWorld, (0, 1)),
     Planted(faults.order_is_not_checked, ConsumerWorld, (1, 4)),
+    Planted(faults.deletes_in_doubt_are_forgotten, LateDeletesWorld, (180, 201)),
 )
 KEPT_OF_JOBS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is JobWorld)
 KEPT_OF_PRODUCERS = (89, *(seed for planted in PLANTED for seed in planted.seeds if planted.world is ProducerWorld))
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
+KEPT_OF_LATE_DELETES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateDeletesWorld)
 KEPT_OF_CONSUMERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is ConsumerWorld)
 KEPT_ACROSS_LIMITS = (
     20002,
@@ -133,6 +136,10 @@ def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of
     pool: ProcessPoolExecutor,
 ) -> None:
     run(pool, first_failure_of_one_shots, [KEPT_OF_ONE_SHOTS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_of_rows_in_doubt_whose_deletes_come_late(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_late_deletes, [KEPT_OF_LATE_DELETES, *slices(SEEDS // 4, SLICE)])
 
 
 def test_no_seed_breaks_a_promise_of_markers(pool: ProcessPoolExecutor) -> None:

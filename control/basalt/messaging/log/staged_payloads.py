@@ -16,7 +16,7 @@ from basalt.messaging.index import NO_TTLS, TtlCounts, count_staged, count_ttls
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed, before_one_millisecond, last_of, placed_cuts, places
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
-from basalt.messaging.log.topic_log import TopicLog, delete_absent
+from basalt.messaging.log.topic_log import TopicLog, decide_doubts
 from basalt.runtime.group_commit import Group, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -91,6 +91,7 @@ class StagedPayloads:
         self._writers = writers
         # Keys of rows whose write failed, and may still take effect later: decided about before the writer is read again.
         self._unconfirmed: dict[WriterOfLog, list[bytes]] = {}
+        self._condemned: set[bytes] = set()  # those of them whose delete may be under way
 
     # Loading.
 
@@ -275,8 +276,11 @@ class StagedPayloads:
         key = topic.keys.generation_key, write_pointer
         rows = self._unconfirmed.get(key)
         if rows:
-            await self._call(delete_absent, self._rows_table, rows)
-            del self._unconfirmed[key]
+            decided = tuple(rows)
+            await decide_doubts(self._call, self._rows_table, decided, self._condemned)
+            del rows[: len(decided)]  # a later group may have failed meanwhile
+            if not rows:
+                del self._unconfirmed[key]
 
     # Reading.
 

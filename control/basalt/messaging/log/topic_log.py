@@ -177,7 +177,7 @@ class TopicLog(TailOwner):
             rows = self.unconfirmed
             if not rows:
                 return
-            await self.memory.call(delete_absent, self.memory.rows_table, rows)
+            await decide_doubts(self.memory.call, self.memory.rows_table, rows, self.memory.condemned)
             # A later group may have failed meanwhile, or the topic be gone.
             self.unconfirmed = self.unconfirmed[len(rows) :]
             if self.unconfirmed:
@@ -359,6 +359,7 @@ class TopicLog(TailOwner):
         memory = self.memory
         memory.recent.pop(self.topic.title, None)
         memory.with_unconfirmed.discard(self)
+        memory.condemned.difference_update(self.unconfirmed)
         memory.with_uncommitted.discard(self)
         self.forget_producers()
         self.unconfirmed, self.in_flight, self.uncommitted = (), None, None
@@ -463,11 +464,21 @@ class TopicLog(TailOwner):
         return self._locks
 
 
-def delete_absent(table: Table, rows: Sequence[bytes]) -> None:
-    """Decide about rows in doubt: what is not there never comes, for a delete hides what arrives after it."""
-    absent = [Delete(row) for row in rows if table.get(row) is None]
-    if absent:
-        table.write(absent)
+async def decide_doubts(call: StoreCalls, table: Table, rows: Sequence[bytes], condemned: set[bytes]) -> None:
+    """Decide about rows in doubt: what is not there never comes, for a delete hides what arrives after it.
+
+    A row is `condemned` once its delete may be under way. From then on nobody looks for it, and the delete is repeated until one
+    succeeds: found and shown, the row would be taken away again by the delete that comes late.
+    """
+    condemned.update(await call(_absent, table, [row for row in rows if row not in condemned]))
+    deletes = [Delete(row) for row in rows if row in condemned]
+    if deletes:  # a call of its own: who gives up waiting for it leaves no look behind, whose delete nobody knows of
+        await call(table.write, deletes)
+    condemned.difference_update(rows)
+
+
+def _absent(table: Table, rows: Sequence[bytes]) -> list[bytes]:
+    return [row for row in rows if table.get(row) is None]
 
 
 class GroupRows:
@@ -547,6 +558,7 @@ class LogMemory:
         self.with_waiting: set[TopicLog] = set()
         # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
         self.with_unconfirmed: set[TopicLog] = set()
+        self.condemned: set[bytes] = set()  # keys of rows in doubt whose delete may be under way
         self.with_uncommitted: set[TopicLog] = set()
         self.with_unsaved: set[TopicLog] = set()  # numbers of producers that no entry has
         self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from basalt.api.codecs.encoded import BatchedMessages
 from basalt.messaging.read.log_reader import Fetch
+from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
+from basalt_engine.payloads import PayloadTable
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Put, TableWrite
 from tests.wiring import A, Wired, shop_work
@@ -18,30 +22,44 @@ pytestmark = pytest.mark.anyio
 
 
 class LateStore(MemoryStore):
-    """Loses the answer of a write of message rows, which arrives when told to. As in HBase, a delete that was sent after it
-    hides it all the same."""
+    """Loses the answer of a write of rows, which arrives when told to. As in HBase, a delete that was sent after it hides it
+    all the same, and one that arrives late takes what has arrived before it."""
 
     def __init__(self) -> None:
         super().__init__(atomic=False)
+        self.table_name = "message"
         self.lose = False
+        self.lose_deletes = False
         self.away = False
         self.late: list[Put] = []
+        self.late_deletes: list[Delete] = []
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         if self.away:
             raise StoreError("the store is away")
-        rows = [mutation for write in writes if write.table == "message" for mutation in write.mutations]
+        rows = [mutation for write in writes if write.table == self.table_name for mutation in write.mutations]
         if self.lose and rows:
             self.lose = False
             self.late = [row for row in rows if isinstance(row, Put)]
             raise UnknownOutcomeError("no answer")
-        gone = {row.key for row in rows if isinstance(row, Delete)}
+        deletes = [row for row in rows if isinstance(row, Delete)]
+        if self.lose_deletes and deletes:
+            self.lose_deletes = False
+            self.late_deletes = deletes
+            raise UnknownOutcomeError("no answer")
+        gone = {row.key for row in deletes}
         self.late = [put for put in self.late if put.key not in gone]
+        put = {row.key for row in rows if isinstance(row, Put)}  # later than any delete that is under way
+        self.late_deletes = [delete for delete in self.late_deletes if delete.key not in put]
         super().write(writes)
 
     def arrive(self) -> None:
         late, self.late = self.late, []
-        super().write([TableWrite("message", late)])
+        super().write([TableWrite(self.table_name, late)])
+
+    def deletes_arrive(self) -> None:
+        late, self.late_deletes = self.late_deletes, []
+        super().write([TableWrite(self.table_name, late)])
 
 
 @pytest.fixture(params=[True, False], ids=["cached", "stored"])
@@ -84,7 +102,63 @@ async def test_a_row_that_arrives_before_anybody_has_looked_stays(shop: Wired):
     assert (await shop.services.topic_stats.stats(A)).messages == 3
 
 
-async def test_while_the_store_is_away_nothing_is_decided_and_readers_wait(shop: Wired):
+@pytest.mark.parametrize("asked_by", ["a reader", "a publisher"])
+async def test_a_row_whose_delete_was_sent_is_never_seen_though_it_arrives_before_the_delete(
+    shop: Wired, asked_by: str
+):
+    store = await lose(shop, "late")
+    store.lose_deletes = True
+    if asked_by == "a reader":
+        assert (await shop.messaging.fetch(A, None, True)).messages == 1
+    else:
+        with pytest.raises(UnknownOutcomeError):
+            await shop.publish(A, "refused")
+    store.arrive()
+    seen = await shop.read(A)
+    await shop.publish(A, "next")
+    assert await shop.read(A) == [*seen, "next"]
+    store.deletes_arrive()
+    assert await (await shop.restarted()).read(A) == [*seen, "next"]
+    assert seen == ["first"]
+    assert not shop.topics.memory.condemned
+
+
+async def test_a_delete_that_nobody_waits_for_any_more_counts_as_sent(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+    store = await lose(shop, "late")
+    log = shop.topics.memory.with_unconfirmed.copy().pop()
+    call, calls = StoreCalls.__call__, []
+
+    async def hanging(calling: StoreCalls, what: Callable[..., Any], *given: Any) -> Any:
+        calls.append(what)
+        if len(calls) == 2:
+            await asyncio.get_running_loop().create_future()
+        return await call(calling, what, *given)
+
+    monkeypatch.setattr(StoreCalls, "__call__", hanging)
+    deciding = asyncio.ensure_future(log.confirm_or_delete())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(calls) == 2
+    deciding.cancel()
+    await asyncio.wait([deciding])
+    store.arrive()
+    await log.confirm_or_delete()
+    assert await shop.read(A) == ["first"]
+
+
+async def test_rows_that_were_found_stay_when_the_delete_of_their_neighbours_is_repeated(shop: Wired):
+    log = await shop.topics.open(A)
+    there = await shop.messaging._writer.run(lambda group: log.append(group, [b"there"]))
+    store = await lose(shop, "late")
+    log.unconfirmed = (log.topic.keys.message_key(there.start_ms, there.start_sequence), *log.unconfirmed)
+    store.lose_deletes = True
+    with pytest.raises(UnknownOutcomeError):
+        await log.confirm_or_delete()
+    store.arrive()
+    assert await shop.read(A) == ["first", "there"]
+
+
+async def test_while_the_store_is_away_readers_wait(shop: Wired):
     store = await lose(shop, "late")
     store.away = True
     page = await shop.messaging.fetch(A, None, True)
@@ -92,8 +166,8 @@ async def test_while_the_store_is_away_nothing_is_decided_and_readers_wait(shop:
     with pytest.raises(StoreError):
         await shop.messaging.fetch(A, page.next_id, False)
     store.away = False
-    store.arrive()
-    assert await shop.read(A) == ["first", "late"]
+    store.arrive()  # a delete that failed counts as one that is under way
+    assert await shop.read(A) == ["first"]
 
 
 @pytest.mark.parametrize("encoded", [False, True], ids=["decoded", "encoded"])
@@ -157,13 +231,40 @@ async def test_a_commit_that_was_given_up_leaves_no_row_behind_that_arrives_late
 
 async def test_a_topic_that_is_deleted_takes_its_doubts_along(shop: Wired):
     store = await lose(shop, "late")
+    store.lose_deletes = True
+    await shop.messaging.fetch(A, None, True)
+    assert shop.topics.memory.condemned
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
     store.arrive()
     await shop.publish(A, "new")
     assert await shop.read(A) == ["new"]
     assert not shop.topics.memory.with_unconfirmed
+    assert not shop.topics.memory.condemned
     assert (await shop.topics.open(A)).in_flight is None
+
+
+async def test_a_staged_row_whose_delete_was_sent_is_never_published_though_it_arrives_before_the_delete(shop: Wired):
+    store = shop.store
+    assert isinstance(store, LateStore)
+    store.table_name = PayloadTable.name
+    tx = await shop.transactions.begin()
+    await shop.messaging.store(A, [b"one"], tx.write_pointer)
+    store.lose = True
+    with pytest.raises(UnknownOutcomeError):
+        await shop.messaging.store(A, [b"two"], tx.write_pointer)
+    store.lose_deletes = True
+    with pytest.raises(UnknownOutcomeError):
+        await shop.messaging.store(A, [b"three"], tx.write_pointer)
+    shop.clock.advance(1)
+    store.arrive()
+    await shop.messaging.store(A, [b"four"], tx.write_pointer)
+    log = await shop.topics.open(A)
+    assert shop.topics.staged.in_memory(log, tx.write_pointer) == (2, len("one") + len("four"))
+    store.deletes_arrive()
+    await shop.transactions.commit(tx.id, shop_work(), "commit")
+    assert await shop.read(A, committed=True) == ["first", "one", "four"]
+    assert not shop.topics.staged._condemned
 
 
 @pytest.mark.parametrize("end", ["roll back", "invalidate"])
