@@ -6,6 +6,7 @@ What they were told is then compared with what is in the topics.
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ class Story:
     def __init__(self, servers: Sequence[ServerProcess]) -> None:
         self.servers = tuple(servers)
         self.phase = ""
+        self.name = secrets.token_hex(4)  # in request ids, which the tables know of earlier stories, too
         self.is_over = threading.Event()
 
 
@@ -75,7 +77,8 @@ class Worker(threading.Thread):
         servers, phase, began = self._story.servers, self._story.phase, time.monotonic()
         port = servers[len(self.answers) % len(servers)].port
         caller = self._callers.setdefault(port, Caller(port))
-        reply = caller.ask("POST", target, json.dumps(body).encode(), JSON, request_id)
+        named = f"{self._story.name}.{request_id}" if request_id else ""
+        reply = caller.ask("POST", target, json.dumps(body).encode(), JSON, named)
         status, code = (0, "") if reply is None else (reply.status, "" if reply.status == 200 else reply.json()["code"])
         kept_phase = phase if phase == self._story.phase else ""
         self.answers.append(Answer(kept_phase, status, code, time.monotonic() - began))

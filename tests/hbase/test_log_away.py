@@ -6,6 +6,7 @@ knows what. Then all comes back by itself, and nothing is lost, doubled or out o
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -63,8 +64,9 @@ def refused(installation: Installation, _proxy: HoldingProxy) -> Iterator[None]:
 @contextmanager
 def unanswered(installation: Installation, proxy: HoldingProxy) -> Iterator[None]:
     """The log's region says nothing; where it lies is known all the same. In the end it gets all that was meant for it."""
-    table = f"{installation.prefix}.{LOG}".encode()
-    proxy.hold(lambda piece: table in piece and b"hbase:meta" not in piece)
+    name = f"{installation.prefix}.{LOG}".encode()
+    table = struct.pack(">i", len(name)) + name  # as the argument of a call; hbase:meta and errors have the name, too
+    proxy.hold(lambda piece: table in piece)
     try:
         yield
     finally:
