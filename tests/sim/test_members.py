@@ -36,7 +36,7 @@ class Planted(NamedTuple):
 
 PLANTED = (
     Planted(faults.nobody_asks_at_a_hold, MembersWorld, (0, 1)),
-    Planted(faults.dropped_places_are_given_out_again, CleaningWorld, (10, 16)),
+    Planted(faults.dropped_places_are_given_out_again, CleaningWorld, (324, 337)),
     Planted(faults.rows_are_older_than_the_view, MembersWorld, (29, 31)),
     Planted(faults.snapshots_have_no_runs, MembersWorld, (0, 1)),
     Planted(faults.joins_are_not_logged, MembersWorld, (0, 1)),
