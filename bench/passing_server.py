@@ -32,6 +32,7 @@ from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 LEASE_MS = 6_000
+HANDLES_OF_ROWS = 2  # that a server opens first, on its lease and on its membership
 RENEWAL_S = 1.5
 SECRET = "5ec2e7" * 10  # of a server that is measured, on loopback
 SETTINGS = Settings(log=LogSettings(level="warning"))
@@ -57,7 +58,7 @@ async def _serve(leads: bool, place: str, port_file: Path) -> None:
     opened = itertools.count()
 
     def open_one() -> Store:
-        return leases.another() if not next(opened) else open_store(SETTINGS, Path(place))
+        return leases.another() if next(opened) < HANDLES_OF_ROWS else open_store(SETTINGS, Path(place))
 
     async def open_all(store: Store, epoch: int) -> object:
         return await open_services(SETTINGS, Path(place), store=store, clock=clock, epoch=epoch)
