@@ -23,7 +23,7 @@ from basalt.cluster.lease import LEASE, Candidate, LeaseRecord
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import listen_address
 from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, _listen, keep_large_buffers
-from basalt.server.wiring import open_services, open_store
+from basalt.server.wiring import RunningServices, open_services, open_store
 from basalt.settings import Settings
 from basalt.settings.tree import LogSettings
 from basalt_engine.clock import SystemClock
@@ -60,10 +60,10 @@ async def _serve(leads: bool, place: str, port_file: Path) -> None:
     def open_one() -> Store:
         return leases.another() if next(opened) < HANDLES_OF_ROWS else open_store(SETTINGS, Path(place))
 
-    async def open_all(store: Store, epoch: int) -> object:
+    async def open_all(store: Store, epoch: int) -> RunningServices:
         return await open_services(SETTINGS, Path(place), store=store, clock=clock, epoch=epoch)
 
-    server = FailoverServer(clock, candidate, open_store=open_one, open_services=open_all, settings=SETTINGS)  # type: ignore[arg-type]
+    server = FailoverServer(clock, candidate, open_store=open_one, open_services=open_all, settings=SETTINGS)
     if not leads:
         threading.Thread(target=functools.partial(_renew, leases.another(), place), daemon=True).start()
         while leases.table(SystemTable.name).get(b"lease:leader") is None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from demo.server_process import START_TIMEOUT_S, ServerProcess
+from demo.server_process import ServerProcess
 
 
 class ServerPair:
@@ -38,21 +36,9 @@ class ServerPair:
     def kill(self) -> None:
         """SIGKILL of the one that leads. Until `start` there is one less, and no other is killed."""
         if all(server.runs for server in self._servers):
-            next((server for server in self._servers if _leads(server.url)), self._servers[0]).kill()
+            next((server for server in self._servers if server.is_ok("/readyz?leader=true")), self._servers[0]).kill()
 
     def stop(self) -> None:
         """SIGTERM to both, and wait until they have drained."""
         for server in self._servers:
             server.stop()
-
-
-def _leads(url: str) -> bool:
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=START_TIMEOUT_S)
-    try:
-        connection.request("GET", "/readyz?leader=true")
-        return connection.getresponse().status == http.client.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()

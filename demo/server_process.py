@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 START_TIMEOUT_S = 30.0  # a start takes about a second; a loaded machine gets its time
 STOP_TIMEOUT_S = 15.0  # the server promises to drain within 10 s
@@ -86,9 +87,14 @@ class ServerProcess:
         if not port:
             return False
         self.url = f"http://127.0.0.1:{port}"
-        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=START_TIMEOUT_S)
+        return self.is_ok("/readyz")
+
+    def is_ok(self, target: str) -> bool:
+        """True when it answers 200 to a GET."""
+        address = urlsplit(self.url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=START_TIMEOUT_S)
         try:
-            connection.request("GET", "/readyz")
+            connection.request("GET", target)
             return connection.getresponse().status == http.client.OK
         except OSError:
             return False

@@ -43,9 +43,8 @@ class PointerRuns:
                 edges[-1] = max(edges[-1], last + 1)
             else:
                 edges += (first, last + 1)
-        self.edges = tuple(
-            edges
-        )  # where what is in a run begins and where it ends, in turn: one bisection finds a pointer
+        # Where what is in a run begins and where it ends, in turn: one bisection finds a pointer.
+        self.edges = tuple(edges)
 
     def __contains__(self, pointer: int) -> bool:
         return bisect_right(self.edges, pointer) & 1 == 1

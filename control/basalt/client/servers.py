@@ -27,9 +27,8 @@ TransportT = TypeVar("TransportT")
 MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
 
 DIRECT_HEADER = "Basalt-Direct"
-DIRECT_AGAIN_MS = (
-    60_000  # after which a client that could not go to the leader itself tries again: ways and leaders change
-)
+# After which a client that could not go to the leader itself tries again: ways and leaders change.
+DIRECT_AGAIN_MS = 60_000
 
 EMBEDDED_SCHEME = "embedded:"
 _PORTS = {"http": 80, "https": 443}

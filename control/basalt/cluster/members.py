@@ -21,9 +21,8 @@ from basalt_engine.system import SystemRecord
 LOOKS_PER_LEASE = 6
 SILENT_PARTS = 2  # of the lease: two renewals were missed, and another look
 MEMBERS_MAX = 128  # each reads the rows of all others; the design is for a hundred
-ROWS_MAX = (
-    2 * MEMBERS_MAX
-)  # of one look: a server that is started over and over, and killed, leaves no scan without an end
+# Of one look: a server that is started over and over, and killed, leaves no scan without an end.
+ROWS_MAX = 2 * MEMBERS_MAX
 DEAD_KEPT_MS = 600_000  # an operator sees who died of late, and no write of it is under way any more
 DEAD_MAX = 32  # and of these the newest: a server in a loop of crashes leaves one every few seconds
 

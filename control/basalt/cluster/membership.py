@@ -23,9 +23,8 @@ from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 ROUNDS_MAX = 3  # of a renewal: one is refused, the next finds that the membership was ended, the last begins another
-CHANGES_PER_LOOK_MAX = (
-    32  # rows that are ended or removed: each takes some milliseconds, and the next renewal waits for them
-)
+# Rows that are ended or removed: each takes some milliseconds, and the next renewal waits for them.
+CHANGES_PER_LOOK_MAX = 32
 
 log = logging.getLogger("basalt.membership")
 

@@ -311,8 +311,7 @@ class _Step:
         self._then(result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        if not self._told.done():
-            self._told.set_exception(exception)
+        _tell(self._told, exception)
 
 
 class _Decided:
@@ -344,10 +343,10 @@ def _half_way(error: StoreError) -> UnknownOutcomeError:
     )
 
 
-def _tell(told: Waiter[Answer] | Waiter[Outcome], answer: Answer | Exception) -> None:
+def _tell(told: Waiter[Answer] | Waiter[Outcome], answer: Answer | BaseException) -> None:
     if told.done():
         return
-    if isinstance(answer, Exception):
+    if isinstance(answer, BaseException):
         told.set_exception(answer)
     else:
         told.set_result(answer)
@@ -360,8 +359,7 @@ def _tell_all(one_shots: Sequence[_OneShot], answers: Sequence[Answer]) -> None:
 
 def _tell_each(one_shots: Sequence[_OneShot], error: BaseException) -> None:
     for each in one_shots:
-        if not each.told.done():
-            each.told.set_exception(error)
+        _tell(each.told, error)
 
 
 def _heard(_: object) -> None:

@@ -72,9 +72,8 @@ class Sampler:
         self._lags: dict[int, _Known] = {}  # of the groups that are shown
         self._busy: dict[int, int] = {}  # by group: what it had done at the last ranking
         self._ranked_ms: int | None = None
-        self._moved: dict[
-            TopicName, tuple[int, int]
-        ] = {}  # by topic: what it had had published and fetched at the last look
+        # By topic: what it had had published and fetched at the last look.
+        self._moved: dict[TopicName, tuple[int, int]] = {}
         self._moved_ms = 0.0
         self._promoted_ms: int | None = None
         self._store: dict[str, float] = {}

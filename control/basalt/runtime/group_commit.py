@@ -270,9 +270,8 @@ class GroupCommit:
         caller = _Caller(stage, size_bytes, waiter, self._number, self._clock.monotonic_ms(), must_run)
         self._queue.append(caller)
         self.queue_bytes += size_bytes
-        if (
-            self.is_late and not waiter.done()
-        ):  # the step is taken when the write has ended; its client hears of it now, as the others did
+        # The step is taken when the write has ended; its client hears of it now, as the others did.
+        if self.is_late and not waiter.done():
             self._answer_caller(caller, self._unknown())
         if not self._busy:
             self._wake()

@@ -7,7 +7,6 @@ fails any more, one of them leads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,17 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import Term
-from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import Columns, Table
-
-T = TypeVar("T")
+from basalt_engine.table import Table
+from tests.control.cluster.unreliable import FAULTS, RATES, UnreliableServer
 
 SERVERS = 3
 LEASE_MS = 6_000
 LOOK_MS = 250.0
-FAULTS = ("none", "none", "none", "refused", "answer lost", "late", "slow before", "slow after")
-RATES = st.sampled_from([0.92, 0.97, 1.0, 1.04, 1.1])  # any two differ by less than the margin allows
 WAITS_MS = st.sampled_from([1, 100, 499, 500, 1_000, 1_499, 4_999, 5_000, 5_001, 6_000, 7_000, 60_000])
 
 
@@ -58,20 +53,15 @@ class World:
         assert len(leaders) <= 1, f"{leaders} lead at the same time"
 
 
-class Server:
+class Server(UnreliableServer):
     """One process: its own clock, and a network that fails when told to."""
 
-    kind, atomic, remote, applies_retention, busy = "memory", False, False, False, False
-
     def __init__(self, world: World, name: str, rate: float, wall_ms: int) -> None:
+        super().__init__(world.late, world.go_on)
         self.world = world
         self.name = name
         self.rate = rate
         self.wall_ms = wall_ms
-        self.fault = "none"
-        self.good_calls = 0
-        self.slow_ms = 0.0
-        self.waiting = False  # it has sent something, and got no answer yet
         self.term: Term | None = None
         self.inner = world.store.another()
         self.leadership = Leadership(
@@ -91,41 +81,6 @@ class Server:
     def table(self, name: str) -> Table:
         self.system = self.inner.table(name)
         return self  # type: ignore[return-value]
-
-    def get(self, key: bytes) -> Columns | None:
-        return self._sent(lambda: self.system.get(key))
-
-    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        return self._sent(lambda: self.system.check_and_write(key, column, expected, columns))
-
-    def close(self) -> None:
-        pass
-
-    def _sent(self, call: Callable[[], T]) -> T:
-        self.waiting = True
-        try:
-            return self._answer(call)
-        finally:
-            self.waiting = False
-
-    def _answer(self, call: Callable[[], T]) -> T:
-        if self.good_calls:
-            self.good_calls -= 1
-            return call()
-        fault, self.fault = self.fault, "none"
-        if fault == "refused":
-            raise StoreError("the network is down")
-        if fault == "late":
-            self.world.late.append(call)
-            raise UnknownOutcomeError("no answer in time")
-        if fault == "slow before":
-            self.world.go_on(self.slow_ms)
-        result = call()
-        if fault == "slow after":
-            self.world.go_on(self.slow_ms)
-        if fault == "answer lost":
-            raise UnknownOutcomeError("the answer was lost")
-        return result
 
     def _begin(self, term: Term) -> None:
         before = self.world.epochs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,18 +18,14 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.members import MEMBER
 from basalt.cluster.membership import Membership
-from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
-from basalt_engine.table import Columns, Mutation, Row, Store
-
-T = TypeVar("T")
+from basalt_engine.table import Mutation, Row, Store
+from tests.control.cluster.unreliable import FAULTS, RATES, UnreliableServer
 
 SERVERS = 3
 LEASE_MS = 6_000
 STEP_MS = 250.0
-FAULTS = ("none", "none", "none", "refused", "answer lost", "late", "slow before", "slow after")
-RATES = st.sampled_from([0.92, 0.97, 1.0, 1.04, 1.1])  # any two differ by less than the margin allows
 WAITS_MS = st.sampled_from([1, 100, 499, 500, 1_000, 1_499, 4_999, 5_000, 5_001, 6_000, 7_000, 700_000])
 
 
@@ -65,20 +61,15 @@ class World:
                 assert name in rows, f"the row of {name} was removed while its membership was on"
 
 
-class Server:
+class Server(UnreliableServer):
     """One process: its own clock, a network that fails when told to, and the belief that it leads, as all have it."""
 
-    kind, atomic, remote, applies_retention, busy = "memory", False, False, False, False
-
     def __init__(self, world: World, name: str, rate: float, ahead_ms: float) -> None:
+        super().__init__(world.late, world.go_on)
         self.world = world
         self.name = name
         self.rate = rate
         self.ahead_ms = ahead_ms
-        self.fault = "none"
-        self.good_calls = 0
-        self.slow_ms = 0.0
-        self.waiting = False  # it has sent something, and got no answer yet
         self.system = world.store.another().table("system")
         leads = cast("Leadership", SimpleNamespace(is_leader=True))
         candidate = Candidate(name, f"http://{name}:1", f"{name}-instance", LEASE_MS)
@@ -93,43 +84,11 @@ class Server:
     def table(self, _name: str) -> Any:
         return self
 
-    def get(self, key: bytes) -> Columns | None:
-        return self._sent(lambda: self.system.get(key))
-
     def scan(self, start: bytes, stop: bytes | None, **limits: Any) -> Iterator[Row]:
-        return iter(self._sent(lambda: list(self.system.scan(start, stop, **limits))))
+        return iter(self.sent(lambda: list(self.system.scan(start, stop, **limits))))
 
     def write(self, mutations: Sequence[Mutation]) -> None:
-        self._sent(lambda: self.system.write(mutations))
-
-    def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
-        return self._sent(lambda: self.system.check_and_write(key, column, expected, columns))
-
-    def _sent(self, call: Callable[[], T]) -> T:
-        self.waiting = True
-        try:
-            return self._answer(call)
-        finally:
-            self.waiting = False
-
-    def _answer(self, call: Callable[[], T]) -> T:
-        if self.good_calls:
-            self.good_calls -= 1
-            return call()
-        fault, self.fault = self.fault, "none"
-        if fault == "refused":
-            raise StoreError("the network is down")
-        if fault == "late":
-            self.world.late.append(call)
-            raise UnknownOutcomeError("no answer in time")
-        if fault == "slow before":
-            self.world.go_on(self.slow_ms)
-        result = call()
-        if fault == "slow after":
-            self.world.go_on(self.slow_ms)
-        if fault == "answer lost":
-            raise UnknownOutcomeError("the answer was lost")
-        return result
+        self.sent(lambda: self.system.write(mutations))
 
 
 class Memberships(RuleBasedStateMachine):

@@ -21,7 +21,7 @@ DIRECT = b"basalt-direct"  # a client's word that it goes to the leader itself
 _NOBODY = b"-"  # in place of the address of a client that has none
 _CLIENTS, _SERVERS = b"client", b"server"  # who has made the request id
 _SCHEMES = (b"http", b"https")
-_PARTS = 4
+_PARTS = 3  # of what is said: scheme, maker of the id, client
 
 
 class PassedOn(NamedTuple):
@@ -52,7 +52,7 @@ def passed_on(secret: bytes, head: Head) -> PassedOn:
     parts = said.split(b" ")
     host = head.headers.get(b"host", b"")
     if (
-        len(parts) != _PARTS - 1
+        len(parts) != _PARTS
         or parts[0] not in _SCHEMES
         or not secret
         or not hmac.compare_digest(code, _code(secret, said, head, host))
