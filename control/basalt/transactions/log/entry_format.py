@@ -435,6 +435,10 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     29: (edits.AcknowledgedIn, {"id": POINTER, "number": COUNT, "at_ms": LONG, "spans": SPANS}),
     30: (edits.Returned, {"number": COUNT, "at_ms": LONG, "reason": RETURN_REASON, "not_before_ms": LONG, "spans": SPANS}),
     31: (edits.Owned, {"id": POINTER, "principal": TEXT}),
+    32: (edits.Lent, {"first": POINTER, "last": POINTER, "member": TEXT}),
+    33: (edits.LoanReturned, {"first": POINTER, "last": POINTER}),
+    34: (edits.GivenUp, {"first": POINTER, "last": POINTER}),
+    35: (edits.MemberEnded, {"member": TEXT}),
 }  # fmt: skip
 _FORMATS = {number: record(kind, fields) for number, (kind, fields) in _EDITS.items()}
 NUMBERS: dict[type[Edit], int] = {kind: number for number, (kind, _) in _EDITS.items()}

@@ -283,6 +283,34 @@ class Returned(Edit, frozen=True):
     spans: Spans
 
 
+class Lent(Edit, frozen=True):
+    """A member has these write pointers for its one-shot transactions. Until they are settled they are in progress."""
+
+    member: str
+    first: int
+    last: int
+
+
+class LoanReturned(Edit, frozen=True):
+    """The rest of a loan was never used, and never will be."""
+
+    first: int
+    last: int
+
+
+class GivenUp(Edit, frozen=True):
+    """Nobody knows what was written under these pointers of a loan, or nobody shall see it: they are a run on the invalid list."""
+
+    first: int
+    last: int
+
+
+class MemberEnded(Edit, frozen=True):
+    """A member writes nothing any more. What its loans leave undecided goes to the invalid list, of each loan as one run."""
+
+    member: str
+
+
 class Proposal(msgspec.Struct, frozen=True):
     """Edits to log and apply, and the transaction they are about. No edits: the call was answered before.
 

@@ -22,6 +22,7 @@ from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, 
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpans
 from basalt.transactions.rules.history import History, Items
+from basalt.transactions.rules.loans import LoanImage, LoanTable
 from basalt.transactions.rules.one_shots import OneShotsInFlight, OneShotTopics, UsedTopic
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
 from basalt.transactions.rules.sessions import PrincipalCounts, SessionState, SessionTable
@@ -207,6 +208,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     session_epoch_over: int = 0
     sessions: tuple[SessionState, ...] = ()
     topics_used: tuple[UsedTopic, ...] = ()
+    loans: tuple[LoanImage, ...] = ()
     groups_made: int = 0
     groups: tuple[GroupState, ...] = ()
     acknowledging: tuple[PendingSpans, ...] = ()
@@ -245,6 +247,7 @@ class TransactionTable:
         self.session_table = SessionTable(image.sessions, image.session_epoch_over)
         self.one_shots = OneShotTopics(image.topics_used)
         self.in_flight = OneShotsInFlight()
+        self.loans = LoanTable(image.loans)
         self.groups = self._group_table(image)
         self._apply = self._appliers()
         self._index(image)
@@ -277,6 +280,10 @@ class TransactionTable:
             edits.CounterOwnerClaimed: self.session_table.claimed,
             edits.TopicsUsed: self._topics_used,
             edits.ChangesUnlogged: self._changes_unlogged,
+            edits.Lent: self._lent,
+            edits.LoanReturned: self._loan_returned,
+            edits.GivenUp: self._given_up,
+            edits.MemberEnded: self._member_ended,
             edits.GroupMade: groups.made,
             edits.GroupChanged: groups.options_changed,
             edits.GroupSought: groups.sought,
@@ -329,6 +336,7 @@ class TransactionTable:
             session_epoch_over=self.session_table.epoch_over,
             sessions=tuple(self.session_table),
             topics_used=self.one_shots.entries(self.last_pointer),
+            loans=self.loans.image(),
             groups_made=self.groups.groups_made,
             groups=self.groups.images(),
             acknowledging=self.groups.pending_images(),
@@ -339,12 +347,15 @@ class TransactionTable:
         if self._view is None:
             if self._flat[0] is not self.in_progress:
                 self._flat = (self.in_progress, self.in_progress.as_tuple())
-            self._view = TransactionSnapshot(self.read_pointer, in_progress=self._flat[1], invalid=self.invalid)
+            runs = self.loans.in_progress
+            self._view = TransactionSnapshot(
+                self.read_pointer, in_progress=self._flat[1], invalid=self.invalid, in_progress_runs=runs
+            )
         return self._view
 
     def visibility_upper_bound(self) -> int:
         """The pointer up to which every present and coming reader sees all that was committed."""
-        # A reader sees all up to its read pointer but what was in progress when it began. An invalid transaction that
+        # A reader sees all up to its read pointer but what was in progress when it began; of loans nobody writes a cell. An invalid transaction that
         # is aborted after all has no snapshot any more, and reads nothing.
         readers = [(self.read_pointer, self.in_progress.first)]
         readers += [
@@ -431,7 +442,7 @@ class TransactionTable:
         self.by_id[edit.id] = Transaction(
             id=edit.id, kind=edit.kind, read_pointer=self.read_pointer, began_ms=edit.began_ms,
             deadline_ms=edit.deadline_ms, owner=edit.owner, external_writes=edit.external_writes, request_id=edit.request_id,
-            concurrent=self.in_progress, invalid=self.invalid, first_short=self.first_short,
+            concurrent=self.in_progress, concurrent_runs=self.loans.in_progress, invalid=self.invalid, first_short=self.first_short,
         )  # fmt: skip
         self.open_of.move(None, "")
         self.in_progress = self.in_progress.with_added(edit.id)
@@ -444,7 +455,12 @@ class TransactionTable:
     def _owned(self, edit: edits.Owned) -> None:
         transaction = self.by_id.get(edit.id)
         began: Transaction | Outcome | None = self.outcomes.get(edit.id) if transaction is None else transaction
-        if began is None or began.principal or not edit.principal or edit.id != self.last_pointer:
+        if (
+            began is None
+            or began.principal
+            or not edit.principal
+            or edit.id not in (self.last_pointer, self.in_flight.last_decided)
+        ):
             raise CorruptionError(f"transaction {edit.id} gets an owner, and did not just begin, or has one")
         principal = sys.intern(edit.principal)  # of a hundred thousand transactions few differ
         if isinstance(began, Transaction):
@@ -553,12 +569,27 @@ class TransactionTable:
                 self._moved(edit.id, State.COMMITTED, Event.FINISH), State.COMMITTED, edit.ended_ms, timed_out=False
             )
         else:
-            self._advance(edit.id)
+            if not self.loans.decided(edit.id):
+                self._advance(edit.id)
             self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
         self.read_pointer = max(self.read_pointer, edit.id)
         self.in_flight.last_decided = edit.id
         self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
+
+    def _lent(self, edit: edits.Lent) -> None:
+        self.loans.lent(edit, self.last_pointer)
+        self.last_pointer, self._view = edit.last, None
+
+    def _loan_returned(self, edit: edits.LoanReturned) -> None:
+        self.loans.returned(edit)
+        self._view = None
+
+    def _given_up(self, edit: edits.GivenUp) -> None:
+        self._relist(self.invalid.with_added(runs=self.loans.given_up(edit)))
+
+    def _member_ended(self, edit: edits.MemberEnded) -> None:
+        self._relist(self.invalid.with_added(runs=self.loans.member_ended(edit)))
 
     def _pruned(self, edit: edits.Pruned) -> None:
         self._relist(self.invalid.without(edit.pointers, edit.runs))
@@ -601,6 +632,7 @@ class TransactionTable:
             invalid=InvalidList((), self.invalid.version + 1),
             session_epoch_over=max([self.session_table.epoch_over, *(session.epoch for session in self.session_table)]),
             topics_used=self.one_shots.entries(self.last_pointer),
+            loans=self.loans.image(),
             groups_made=self.groups.groups_made,
         )
         self._start(kept)
