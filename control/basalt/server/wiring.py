@@ -187,6 +187,8 @@ class RunningServices(services.Services):
         await lanes.log.stop()
         await self.transactions.carry_through()
         await lanes.topics.stop()
+        with contextlib.suppress(BasaltError):  # the next leader ends them, at the cost of a run on the invalid list
+            await self.transactions.give_back_loans()
         await lanes.log.stop()
 
 

@@ -422,7 +422,6 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     17: (edits.TableJoined, {"id": POINTER, "join": TABLE_JOIN}),
     18: (edits.SessionOpened, {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT, "principal": TEXT}),
     19: (edits.SessionBegan, {"id": POINTER, "session": IN_SESSION}),
-    20: (edits.TopicsUsed, {"until": POINTER, "topics": many(JOIN)}),
     21: (edits.ChangesUnlogged, {"id": POINTER}),
     22: (edits.SessionsForgotten, {"names": _ascending(many(TEXT), "names of sessions")}),
     23: (edits.CounterOwnerClaimed, {"name": TEXT, "owner": TEXT}),

@@ -48,11 +48,11 @@ from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.groups import GroupState, PendingSpans, ReturnedSpan, Returns
 from basalt.transactions.rules.history import Items
 from basalt.transactions.rules.loans import LoanImage
-from basalt.transactions.rules.one_shots import UsedTopic
+from basalt.transactions.rules.memory import RememberedOutcomes, RequestCall, RequestUse
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
-from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_RUNS, InvalidList, PointerRuns
 from basalt_engine.spans import Spans
@@ -113,7 +113,6 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield from _each(image.requests, _REQUEST.encode)
     yield LONG.encode(image.session_epoch_over)
     yield from _each(image.sessions, _SESSION.encode)
-    yield from _each(image.topics_used, _USED.encode)
     yield from _each(image.loans, _LOAN.encode)
     yield COUNT.encode(image.groups_made)
     yield from _each(image.groups, _group)
@@ -150,7 +149,6 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
         requests=many(_REQUEST).read(reader),
         session_epoch_over=reader.pointer(),
         sessions=many(_SESSION).read(reader),
-        topics_used=many(_USED).read(reader),
         loans=_read_loans(reader),
         groups_made=reader.count(),
         groups=many(FieldType(_group, _read_group)).read(reader),
@@ -446,7 +444,6 @@ _SESSION = record(
     _session_problem,
 )  # fmt: skip
 _LOAN = record(LoanImage, {"undecided": POINTER, "last": POINTER, "member": TEXT})
-_USED = record(UsedTopic, {"until": POINTER, "join": JOIN})
 _PENDING = many(pair(COUNT, SPANS))
 _GROUP = record(
     GroupState,
@@ -469,6 +466,5 @@ def _unique(image: StateImage) -> bool:
         ({outcome.id for outcome in one_by_one}, one_by_one),
         ({request.id for request in image.requests}, image.requests),
         ({session.name for session in image.sessions}, image.sessions),
-        ({used.join.key for used in image.topics_used}, image.topics_used),
     )
     return all(len(keys) == len(items) for keys, items in kept)

@@ -188,16 +188,6 @@ class CounterOwnerClaimed(Edit, frozen=True):
     owner: str
 
 
-class TopicsUsed(Edit, frozen=True):
-    """One-shot transactions with a pointer up to `until` may write to these topics, and be logged only when they have.
-
-    Replaces what was said of them before; with a pointer that was handed out, their use is over.
-    """
-
-    until: int
-    topics: tuple[Join, ...]
-
-
 class ChangesUnlogged(Edit, frozen=True):
     """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
 

@@ -16,14 +16,16 @@ from basalt.errors import CorruptionError
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.transaction import next_pointer
-from basalt_engine.snapshot import NO_RUNS, POINTERS_PER_MS, PointerRun, PointerRuns
+from basalt_engine.snapshot import NO_RUNS, PointerRun, PointerRuns
 
 LOAN_POINTERS = (
     4_096  # at 800 one-shot transactions a second they last as long as a loan is used; a run costs two numbers
 )
 USED_MS = (
-    5_000  # a loan is used for so long: what is given out then is at most so much older than what begins beside it
+    5_000  # how long a loan is used: a pointer of it is at most so much older than those that are given out beside it
 )
+ASKED_AHEAD_POINTERS = 1_024  # so few are left when the next loan is asked for: some 100 ms at 10,000 a second, a write of the log takes less
+ASKED_AHEAD_MS = 1_000  # or so little time
 OPEN_LOANS_MAX = 64  # of one member: more would be one-shot transactions that wait for the log by the hundred thousand
 
 
@@ -145,20 +147,76 @@ class LoanTable:
 
 
 class LoanInUse:
-    """A member's own side of a loan: which pointer comes next."""
+    """A member's own side of a loan: which pointer comes next, and how long. Times are those of one clock that never goes back."""
 
-    def __init__(self, first: int, last: int) -> None:
-        self._until_ms = first // POINTERS_PER_MS + USED_MS
-        self._next, self._last = first, last
+    __slots__ = ("_last", "_used_until_ms", "next")
+
+    def __init__(self, first: int, last: int, asked_ms: float) -> None:
+        self.next, self._last = first, last
+        self._used_until_ms = asked_ms + USED_MS
 
     @property
     def rest(self) -> PointerRun | None:
         """The pointers that were never given out."""
-        return PointerRun(self._next, self._last) if self._next <= self._last else None
+        return PointerRun(self.next, self._last) if self.next <= self._last else None
 
-    def take(self, now_ms: int) -> int | None:
-        """The next pointer; None when the loan is used up or too old, so that another one is needed."""
-        if self._next > self._last or now_ms >= self._until_ms:
-            return None
-        self._next += 1
-        return self._next - 1
+    def is_over(self, now_ms: float) -> bool:
+        """True when it is used up, or too old: another one is needed."""
+        return self.next > self._last or now_ms >= self._used_until_ms
+
+    def is_ending(self, now_ms: float) -> bool:
+        """True when it is about to be over: who asks for another one now need not wait for it later."""
+        return self._last - self.next < ASKED_AHEAD_POINTERS or now_ms >= self._used_until_ms - ASKED_AHEAD_MS
+
+    def take(self) -> int:
+        """The next pointer, while it is not over."""
+        self.next += 1
+        return self.next - 1
+
+
+class OneShotInFlight(NamedTuple):
+    """A one-shot transaction whose rows are written, or being written, and which is not decided."""
+
+    id: int
+    owner: str
+    principal: str
+    request_id: str | None
+
+
+class OneShotsInFlight:
+    """The one-shot transactions in flight of this process: readers and stable ends stop at their rows."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, OneShotInFlight] = {}  # ids rise
+        self._requests: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[OneShotInFlight]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, transaction_id: int) -> bool:
+        return transaction_id in self._by_id
+
+    @property
+    def first(self) -> int | None:
+        """The lowest pointer in flight."""
+        return next(iter(self._by_id), None)
+
+    def has_request(self, request_id: str | None) -> bool:
+        """True while the one-shot transaction of this request id is in flight."""
+        return request_id in self._requests
+
+    def add(self, placed: OneShotInFlight) -> None:
+        """Its rows are about to be written."""
+        self._by_id[placed.id] = placed
+        if placed.request_id is not None:
+            self._requests[placed.request_id] = placed.id
+
+    def failed(self, placed: OneShotInFlight) -> None:
+        """It will be given up: the same request is carried out anew."""
+        if placed.request_id is not None and self._requests.get(placed.request_id) == placed.id:
+            del self._requests[placed.request_id]
+
+    def remove(self, placed: OneShotInFlight) -> None:
+        """It is decided, or given up, durably."""
+        self.failed(placed)
+        self._by_id.pop(placed.id, None)

@@ -19,6 +19,7 @@ from basalt.transactions.log.transaction_log import _part_key, entry_key
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.groups import Attempt, GroupState, PendingSpans, ReturnedSpan, Returns
+from basalt.transactions.rules.memory import RememberedOutcomes, RequestCall, RequestUse
 from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import (
@@ -32,7 +33,7 @@ from basalt.transactions.rules.transaction import (
     Transaction,
 )
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
-from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList, PointerRuns
 from basalt_engine.spans import Spans
@@ -98,7 +99,6 @@ EDITS = (
     st.builds(edits.SessionOpened, texts, texts, pointers, times_ms, texts),
     st.builds(edits.Owned, pointers, texts),
     st.builds(edits.SessionBegan, pointers, in_sessions),
-    st.builds(edits.TopicsUsed, pointers, st.lists(joins, max_size=3).map(tuple)),
     st.builds(edits.ChangesUnlogged, pointers),
     st.builds(edits.CounterOwnerClaimed, texts, texts),
     st.builds(

@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from basalt.errors import CorruptionError
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.loans import LOAN_POINTERS, OPEN_LOANS_MAX, USED_MS, LoanImage, LoanInUse, LoanTable
+from basalt.transactions.rules.loans import (
+    ASKED_AHEAD_MS,
+    ASKED_AHEAD_POINTERS,
+    LOAN_POINTERS,
+    OPEN_LOANS_MAX,
+    USED_MS,
+    LoanImage,
+    LoanInUse,
+    LoanTable,
+    OneShotInFlight,
+    OneShotsInFlight,
+)
 from basalt_engine.snapshot import POINTERS_PER_MS, PointerRun, PointerRuns
 
 NOW_MS = 1_700_000_000_000
@@ -141,10 +152,38 @@ def test_of_members_that_ended_each_that_left_something_is_told_once():
     assert table.end({"a"}).edits == ()
 
 
-def test_a_member_takes_the_pointers_of_a_loan_in_turn_and_for_its_time():
-    loan = LoanInUse(W, W + 2)
-    assert [loan.take(NOW_MS), loan.take(NOW_MS + USED_MS - 1)] == [W, W + 1]
-    assert loan.take(NOW_MS + USED_MS) is None
-    assert loan.rest == PointerRun(W + 2, W + 2)
-    assert loan.take(NOW_MS) == W + 2
-    assert (loan.take(NOW_MS), loan.rest) == (None, None)
+def test_a_member_takes_the_pointers_of_a_loan_in_turn_until_it_is_used_up():
+    loan = LoanInUse(W, W + 2, 0)
+    assert [loan.take(), loan.take()] == [W, W + 1]
+    assert (loan.next, loan.rest, loan.is_over(0)) == (W + 2, PointerRun(W + 2, W + 2), False)
+    assert loan.take() == W + 2
+    assert (loan.rest, loan.is_over(0)) == (None, True)
+
+
+def test_a_loan_is_over_after_its_time_and_the_next_one_is_asked_for_before():
+    loan = LoanInUse(W, W + LOAN_POINTERS - 1, 1_000)
+    assert [loan.is_ending(1_000 + USED_MS - ASKED_AHEAD_MS - 1), loan.is_ending(1_000 + USED_MS - ASKED_AHEAD_MS)] == [
+        False, True,
+    ]  # fmt: skip
+    assert [loan.is_over(1_000 + USED_MS - 1), loan.is_over(1_000 + USED_MS)] == [False, True]
+    for _ in range(LOAN_POINTERS - ASKED_AHEAD_POINTERS):
+        assert not loan.is_ending(1_000)
+        loan.take()
+    assert loan.is_ending(1_000)
+    assert loan.rest == PointerRun(W + LOAN_POINTERS - ASKED_AHEAD_POINTERS, W + LOAN_POINTERS - 1)
+
+
+def test_one_shot_transactions_are_in_flight_until_they_are_decided_and_their_requests_too():
+    flying, first, other = OneShotsInFlight(), *(OneShotInFlight(W + n, "", "", f"r{n}") for n in range(2))
+    flying.add(first)
+    flying.add(other)
+    assert (list(flying), flying.first, flying.has_request("r0")) == ([first, other], W, True)
+    flying.failed(first)
+    assert (first.id in flying, flying.has_request("r0")) == (True, False)
+    again = OneShotInFlight(W + 2, "", "", "r0")
+    flying.add(again)
+    flying.remove(first)
+    assert (flying.first, flying.has_request("r0")) == (W + 1, True), "the request is another one's by now"
+    flying.remove(other)
+    flying.remove(again)
+    assert (list(flying), flying.first, flying.has_request("r0")) == ([], None, False)
