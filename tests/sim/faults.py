@@ -30,7 +30,6 @@ from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
-from basalt.transactions import manager
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules import edits
@@ -348,11 +347,6 @@ def one_shots_are_decided_with_their_rows() -> AbstractContextManager[object]:
             placed._carrier.decide(placed.one_shots)
 
     return patch.multiple(_PlacedTogether, closing=closing, durable=lambda _: None, failed=lambda _: None)
-
-
-def what_is_under_way_counts_as_logged() -> AbstractContextManager[object]:
-    """A join counts when it is decided, and not when the log has it."""
-    return patch.object(manager, "_JOINS", frozenset())
 
 
 @contextmanager

@@ -200,6 +200,35 @@ async def test_a_one_shot_in_flight_holds_readers_and_the_stable_end(shop: Wired
     assert await shop.read(A, committed=True) == ["before", "shot"]
 
 
+async def test_the_stable_end_waits_until_it_is_durable_what_became_of_rows_that_have_no_outcome(
+    shop: Wired, store: ByRow, threads: Threads
+):
+    await shop.transactions.one_shot(shop_work(orders=["first"]))  # it has a loan
+    threads.hold(lanes(shop).topics)
+    call = asyncio.ensure_future(shop.transactions.one_shot(shop_work(orders=["shot"])))
+    await threads.held(lanes(shop).topics)
+    threads.hold(lanes(shop).log)
+    threads.let_go(lanes(shop).topics)
+    await threads.held(lanes(shop).log)  # its outcome is under way
+    store.away.add(LOG)
+    threads.let_go(lanes(shop).log)
+    with pytest.raises(BasaltError):
+        await call
+    store.away.clear()
+    threads.hold(lanes(shop).log)
+    begin = asyncio.ensure_future(shop.transactions.begin())
+    await threads.held(lanes(shop).log)  # so is the entry of recovery
+    log = await shop.topics.open(A)
+    settling = asyncio.ensure_future(shop.services.markers._ends.settled(log))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not settling.done(), "the outcome may still come first"
+    assert await shop.read(A, committed=True) == ["first"]
+    threads.let_go(lanes(shop).log)
+    assert (await settling).position == log.newest
+    await begin
+
+
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_begin_passes_a_one_shot_in_flight_and_never_sees_it(shop: Wired, threads: Threads, restart: bool):
     await shop.transactions.one_shot(shop_work(orders=["first"]))

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.operations.jobs import end_late
-from basalt.transactions.rules import loans
-from basalt.transactions.rules.loans import LOAN_POINTERS, USED_MS
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RowExistsError, UnknownOutcomeError
 from basalt_engine.snapshot import PointerRuns
@@ -100,76 +97,8 @@ async def both(shop: Wired) -> list[list[str]]:
     return [await shop.read(title, committed=True) for title in (A, B)]
 
 
-async def writes_of(shop: Wired, **work: Sequence[str]) -> list[str]:
-    before = len(faults(shop).writes)
-    await shop.transactions.one_shot(shop_work(**work))
-    return faults(shop).writes[before:]
-
-
-async def test_a_one_shot_is_two_writes(shop: Wired):
-    assert await writes_of(shop, orders=["a"], invoices=["b"]) == ["message", "transaction_log"]
-
-
-async def test_where_none_was_for_long_the_log_hears_of_a_loan_first(shop: Wired):
-    shop.clock.advance(USED_MS)
-    assert await writes_of(shop, orders=["a"]) == ["transaction_log", "message", "transaction_log"]
-    assert await writes_of(shop, invoices=["b"]) == ["message", "transaction_log"]
-
-
-async def test_steady_use_asks_for_the_next_loan_before_the_last_one_is_over(shop: Wired):
-    for _ in range(20):
-        shop.clock.advance(USED_MS // 10)
-        before = len(faults(shop).writes)
-        await shop.transactions.one_shot(shop_work(orders=["a"]))
-        await shop.transactions.manager.flush()
-        assert faults(shop).writes[before] == "message", "it waited for a loan"
-    assert len(lent(shop)) <= 2
-
-
 def lent(shop: Wired) -> list[tuple[int, int]]:
     return [tuple(run) for run in shop.transactions.state.loans.in_progress]
-
-
-async def test_the_expiry_job_gives_back_what_is_not_used_any_more(shop: Wired):
-    shop.clock.advance(USED_MS - 1)
-    await end_late(shop.transactions, shop.clock)
-    ((first, last),) = lent(shop)
-    assert last - first == LOAN_POINTERS - 2
-    moment = await shop.transactions.manager_snapshot()
-    assert moment.decided == first - 1
-    shop.clock.advance(1)
-    await end_late(shop.transactions, shop.clock)
-    assert not lent(shop)
-    moment = await shop.transactions.manager_snapshot()
-    assert moment.decided == moment.write_pointer == last
-    again = await shop.restarted()
-    assert not lent(again)
-    assert not again.transactions.state.invalid.runs
-    writes = len(faults(shop).writes)
-    await end_late(shop.transactions, shop.clock)
-    assert len(faults(shop).writes) == writes, "there is nothing to do"
-
-
-async def test_a_stop_gives_back_its_loan_and_a_crash_leaves_it_as_a_run_on_the_invalid_list(shop: Wired):
-    ((first, last),) = lent(shop)
-    crashed = await shop.restarted()
-    assert list(crashed.transactions.state.invalid.runs) == [(first, last)]
-    await crashed.transactions.one_shot(shop_work(orders=["more"]))
-    await crashed.services._stop_writing()
-    again = await crashed.restarted()
-    assert list(again.transactions.state.invalid.runs) == [(first, last)]
-    assert not lent(again)
-    assert await both(again) == [["first", "more"], ["first"]]
-
-
-async def test_more_at_once_than_a_loan_has_pointers_are_all_carried_out(shop: Wired, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loans, "LOAN_POINTERS", 7)
-    monkeypatch.setattr(loans, "ASKED_AHEAD_POINTERS", 2)
-    shop.clock.advance(USED_MS)
-    calls = [shop.transactions.one_shot(shop_work(orders=[f"{n}"])) for n in range(30)]
-    outcomes = await asyncio.gather(*calls)
-    assert len({outcome.id for outcome in outcomes}) == 30
-    assert len(await shop.read(A, committed=True)) == 31
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["a new process", "the same process"])
@@ -240,21 +169,6 @@ async def test_what_was_lost_is_a_run_on_the_invalid_list_and_no_transaction(sho
     await shop.transactions.commit(other.id, shop_work(orders=["next"]))
     assert await both(shop) == [["first", "next"], ["first"]]
     assert await both(await shop.restarted()) == await both(shop)
-
-
-async def test_rows_of_which_nobody_knows_are_given_up_alone(shop: Wired):
-    ((first, last),) = lent(shop)
-    faults(shop).lose = is_rows
-    calls = [shop.transactions.one_shot(shop_work(orders=[f"lost {n}"])) for n in range(3)]
-    assert {type(answer) for answer in await asyncio.gather(*calls, return_exceptions=True)} == {UnknownOutcomeError}
-    await shop.transactions.manager.flush()
-    state = shop.transactions.state
-    assert (lent(shop), list(state.invalid.runs)) == ([(first + 3, last)], [(first, first + 2)])
-    assert state.in_flight.first is None
-    assert shop.transactions.manager.totals.events["invalidated"] == 3
-    shop.store.arrive()  # type: ignore[attr-defined]
-    await shop.transactions.one_shot(shop_work(orders=["next"]))
-    assert await both(shop) == [["first", "next"], ["first"]]
 
 
 async def test_a_topic_that_was_created_again_has_nothing_of_it(shop: Wired):

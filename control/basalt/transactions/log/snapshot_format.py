@@ -48,8 +48,7 @@ from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.groups import GroupState, PendingSpans, ReturnedSpan, Returns
 from basalt.transactions.rules.history import Items
 from basalt.transactions.rules.loans import LoanImage
-from basalt.transactions.rules.memory import RememberedOutcomes, RequestCall, RequestUse
-from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
+from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, RememberedOutcomes, RequestCall, RequestUse
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
 from basalt.transactions.rules.transaction_table import StateImage
@@ -188,8 +187,7 @@ def _transaction(
         POINTERS.encode(transaction.checkpoints),
         POINTERS.encode(concurrent.difference(transaction.concurrent)),
         POINTERS.encode(transaction.concurrent.difference(concurrent)),
-        RUNS.encode(runs.without(transaction.concurrent_runs)),
-        RUNS.encode(transaction.concurrent_runs.without(runs)),
+        *map(RUNS.encode, (runs.without(transaction.concurrent_runs), transaction.concurrent_runs.without(runs))),
     ]
     if other_invalid:
         before, now = frozenset(invalid.pointers), frozenset(transaction.invalid.pointers)

@@ -30,7 +30,7 @@ OPEN_LOANS_MAX = 64  # of one member: more would be one-shot transactions that w
 
 
 class LoanImage(NamedTuple):
-    """What is to be kept of a loan that is not settled."""
+    """A loan that is not settled, as a snapshot of the log keeps it."""
 
     member: str
     undecided: int

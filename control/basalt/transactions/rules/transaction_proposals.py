@@ -14,8 +14,7 @@ from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
-from basalt.transactions.rules.memory import RequestCall, RequestUse
-from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.outcomes import Outcome, RequestCall, RequestUse
 from basalt.transactions.rules.session_rules import SessionRules
 from basalt.transactions.rules.transaction import (
     CHECKPOINTS_MAX,

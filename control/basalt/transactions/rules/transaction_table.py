@@ -21,8 +21,14 @@ from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpans
 from basalt.transactions.rules.history import Items
 from basalt.transactions.rules.loans import LoanImage, LoanTable, OneShotsInFlight
-from basalt.transactions.rules.memory import Memory, OutcomeMemory, RememberedOutcomes, RequestCall, RequestUse
-from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.outcomes import (
+    Memory,
+    Outcome,
+    OutcomeMemory,
+    RememberedOutcomes,
+    RequestCall,
+    RequestUse,
+)
 from basalt.transactions.rules.sessions import PrincipalCounts, SessionState, SessionTable
 from basalt.transactions.rules.transaction import (
     NO_SHORT,

@@ -19,8 +19,7 @@ from basalt.transactions.log.transaction_log import _part_key, entry_key
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.groups import Attempt, GroupState, PendingSpans, ReturnedSpan, Returns
-from basalt.transactions.rules.memory import RememberedOutcomes, RequestCall, RequestUse
-from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
+from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, RememberedOutcomes, RequestCall, RequestUse
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import (
     Join,

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
-from basalt.transactions.rules import memory, outcomes
-from basalt.transactions.rules.memory import OutcomeMemory
-from basalt.transactions.rules.outcomes import BLOCK_OUTCOMES, Outcome, OutcomeBlock
+from basalt.transactions.rules import outcomes
+from basalt.transactions.rules.outcomes import BLOCK_OUTCOMES, Outcome, OutcomeBlock, OutcomeMemory
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
 from basalt_engine.errors import CorruptionError
 
@@ -39,7 +38,7 @@ def invalid(number: int) -> Outcome:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PACKED_TOGETHER", 3)
+    monkeypatch.setattr(outcomes, "PACKED_TOGETHER", 3)
     monkeypatch.setattr(outcomes, "BLOCK_OUTCOMES", 2)
 
 

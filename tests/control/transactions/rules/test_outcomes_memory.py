@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from basalt.transactions.rules.memory import Memory, RequestCall, RequestUse
+from basalt.transactions.rules.outcomes import Memory, RequestCall, RequestUse
 
 
 def request(name: str, at_ms: int, key: int = 1) -> RequestUse:
