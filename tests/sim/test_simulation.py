@@ -65,7 +65,7 @@ class Planted(NamedTuple):
 PLANTED = (
     Planted(faults.aborts_search_nothing, World, (666, 874)),
     Planted(faults.bounds_count_at_once, World, (3338,)),
-    Planted(faults.references_in_doubt_count_as_absent, OneShotWorld, (108, 109)),
+    Planted(faults.references_in_doubt_count_as_absent, LateDeletesWorld, ()),
     Planted(faults.what_is_being_written_is_forgotten, partial(forgetful, World), (6,)),
     Planted(faults.writers_that_left_memory_pass_for_new_ones, partial(forgetful, World), (35, 55)),
     Planted(faults.loans_of_the_dead_stay, OneShotWorld, ()),
