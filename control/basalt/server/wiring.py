@@ -369,7 +369,7 @@ async def _recovered(transactions: Coordinator, transaction_log: TransactionLog,
     _SERVER_LOG.info(
         "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
-        len(state.view().invalid),
+        state.invalid.entries,
     )  # fmt: skip
     return transactions
 
