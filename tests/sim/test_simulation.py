@@ -90,7 +90,7 @@ PLANTED = (
     Planted(faults.nothing_announces_numbers, ProducerWorld, ()),
     Planted(faults.repetitions_are_answered_at_once, ProducerWorld, ()),
     Planted(faults.aborted_cells_show, World, (7, 9)),
-    Planted(faults.pruning_overlooks_cells, World, (179, 225)),
+    Planted(faults.pruning_overlooks_cells, World, (379, 449)),
     Planted(faults.versions_are_not_logged, World, (0, 1)),
     Planted(faults.lost_sets_pass_for_empty, World, (55, 101)),
     Planted(faults.replaced_runs_come_back, JobWorld, (0, 2)),
