@@ -25,7 +25,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.membership import Membership
-from basalt.cluster.owners import take_all
+from basalt.cluster.owners import Granted, take_all
 from basalt.errors import BasaltError, NotLeaderError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
@@ -252,6 +252,7 @@ class FailoverServer:
         self, clock: Clock, candidate: Candidate, *, open_store: Callable[[], Store], open_services: Opening,
         settings: Settings, start_thrift: ThriftStart = _no_thrift,
     ) -> None:  # fmt: skip
+        self._clock = clock
         self._open_store = open_store
         self._open_services = open_services
         self._start_thrift = start_thrift
@@ -368,12 +369,13 @@ class FailoverServer:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
             await StoreCalls(store).write(store.lead, term.epoch)
-            await StoreCalls(store).write(take_all, store, self.leadership.candidate.instance, term.epoch)
+            owners = await StoreCalls(store).write(take_all, store, self.leadership.candidate.instance, term.epoch)
         except BaseException:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
         services.leadership, services.membership = self.leadership, self.membership
+        services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:
