@@ -243,6 +243,7 @@ class TopicLogs:
         try:
             topic = await self.catalog.read(title)
         except TopicNotFoundError:
+            self.staged.end_topic(title)  # a log that was dropped from memory leaves them there
             if log is not None:
                 self._end(log)
             raise
@@ -262,6 +263,7 @@ class TopicLogs:
         if self._open.get(log.topic.title) is log:
             del self._open[log.topic.title]
         log.finish()
+        self.staged.end_topic(log.topic.title)
 
     def _read(self, topic: Topic) -> TopicLog:
         marked = stored_log.read_entry(stored_log.MARKERS, self._system, topic) is not None
