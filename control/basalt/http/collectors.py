@@ -129,9 +129,10 @@ class LeaderMetrics(Collector):
 class MemberMetrics(Collector):
     """The series of one server's membership, and of all members as it sees them; the same as leader and as standby."""
 
-    def __init__(self, membership: Membership, clock: Clock) -> None:
+    def __init__(self, membership: Membership, clock: Clock, servers_min: int) -> None:
         self._membership = membership
         self._clock = clock
+        self._servers_min = servers_min  # how many the settings want
 
     def collect(self) -> Iterator[Metric]:
         """Every series there is; before the first look, and before the first row, those that can be told."""
@@ -143,6 +144,8 @@ class MemberMetrics(Collector):
             for state in get_args(State):
                 members.add_metric((state,), counts[state])
             yield members
+            text = "Servers that are missing: so many fewer are live than cluster.servers_min says"
+            yield gauge("basalt_cluster_servers_missing", text, max(self._servers_min - counts["live"], 0))
             ago_s = (now_ms - membership.looked_ms) / 1_000
             yield gauge(
                 "basalt_cluster_look_age_seconds", "Since when this server has not read who the members are", ago_s

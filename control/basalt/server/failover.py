@@ -82,7 +82,7 @@ class StandbyFrame:
         self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
-        self._registry.register(MemberMetrics(membership, clock))
+        self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
         self.passing = PassingOn(leadership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))

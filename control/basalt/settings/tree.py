@@ -316,6 +316,12 @@ class ClusterSettings:
     ca: Annotated[
         str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
     ] = None
+    servers_min: Annotated[
+        int,
+        Whole(
+            "servers that are to be live; with fewer an alert fires. 1: nobody stands by, and that is intended", 1, 128
+        ),
+    ] = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
