@@ -12,7 +12,6 @@ from basalt_engine.metadata import METADATA, TopicMetadata
 from basalt_engine.retention import OnInvalid
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.stores.shards import SHARDS, shard_of
-from basalt_engine.table import Put
 from tests.hbase.bare_installation import DAY_MS, HOUR_MS, BareInstallation, now_ms, pointer_at
 from tests.hbase.mini_cluster import MiniCluster
 
@@ -42,8 +41,11 @@ def store(installation: BareInstallation) -> Iterator[HBaseStore]:
 
 
 def put(store: HBaseStore, topic: str, *, ttl_ms: int = 7 * DAY_MS, generation: int = 1) -> None:
+    """Change a topic as a server does: by comparing."""
+    key, table = f"shop:{topic}:".encode(), store.table("metadata")
     metadata = TopicMetadata(generation, ttl_ms, OnInvalid.DROP, 1, 1, 0, 0, {})
-    store.table("metadata").write([Put(f"shop:{topic}:".encode(), {METADATA: metadata.encode()})])
+    known = table.get(key)
+    assert table.check_and_write(key, METADATA, known and known[METADATA], {METADATA: metadata.encode()})
 
 
 def topics_read(installation: BareInstallation) -> dict[str, int]:
