@@ -207,7 +207,7 @@ class Services:
             raise InputError("a move is of shards, or of the one of a topic", field="shards", hint="name either")
         if asked.topic is None:
             return frozenset(asked.shards)
-        topic = await self.topics.get(topic_name(asked.namespace or "", asked.topic))
+        topic = await self.topics.catalog.read(topic_name(asked.namespace or "", asked.topic))
         return frozenset([shard_of(topic.keys.prefix)])
 
     def manager_snapshot(self) -> ManagerSnapshotInfo:

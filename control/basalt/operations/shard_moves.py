@@ -130,6 +130,10 @@ class ShardMoves:
                 f"the move has not ended within {ANSWER_MS_MAX} ms; it goes on until the store lets it end",
                 hint="look at the metric basalt_cluster_moves_total, and whether all region servers answer",
             )
+        if task.cancelled():
+            raise UnknownOutcomeError(
+                "this server stops serving: the next leader takes the shards", hint="look who leads"
+            )
         return task.result()
 
     async def close(self) -> None:
