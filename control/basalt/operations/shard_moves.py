@@ -185,8 +185,7 @@ class ShardMoves:
                 await lane.run(_nothing)
         with self._measured("save"):
             await self._logs.confirm_or_delete(shards)
-            for service in self._saving:
-                await service.save(everything=True, among=logs)
+            await asyncio.gather(*(service.save(everything=True, among=logs) for service in self._saving))
         with self._measured("forget"):
             await lanes.topics.run(lambda _: self._forget(shards))
 

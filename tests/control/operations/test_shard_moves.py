@@ -36,7 +36,9 @@ ME = "first-1"
 
 
 class Alone(Server):
-    """The only server, with what the stories ask."""
+    """The only server, with what the stories ask. `held` are the fences that a story holds up."""
+
+    held: list[threading.Event]
 
     @property
     def moves(self) -> ShardMoves:
@@ -66,11 +68,14 @@ class Alone(Server):
 @asynccontextmanager
 async def alone() -> AsyncIterator[Alone]:
     server = Alone(LeaseTime(), MemoryStore(atomic=False), "first")
+    server.held = []
     await server.until_it_serves()
     try:
         assert (await server.ask("PUT", TOPIC)).status in (200, 201)
         yield server
     finally:
+        for go_on in server.held:
+            go_on.set()
         await server.stop()
 
 
@@ -177,7 +182,7 @@ class Begun(NamedTuple):
         return {"transactionWritePointer": self.pointer, "messages": [text]}
 
 
-async def _transact(server: Alone, *texts: str) -> Begun:
+async def transact(server: Alone, *texts: str) -> Begun:
     told = await server.said("POST", "/v1/transactions", {})
     begun = Begun(told["id"], int(told["writePointer"]))
     for text in texts:
@@ -203,7 +208,7 @@ def test_messages_keep_their_order_over_many_moves():
 
 def test_a_publish_that_comes_in_the_middle_of_a_move_waits_and_is_carried_out_once():
     async def story(server: Alone) -> None:
-        taken, go_on = _held_take(server)
+        taken, go_on = held_take(server)
         moving = asyncio.create_task(server.move())
         await asyncio.to_thread(taken.wait)
         publishing = asyncio.create_task(server.publish("late"))
@@ -218,10 +223,11 @@ def test_a_publish_that_comes_in_the_middle_of_a_move_waits_and_is_carried_out_o
     run(story)
 
 
-def _held_take(server: Alone) -> tuple[threading.Event, threading.Event]:
+def held_take(server: Alone) -> tuple[threading.Event, threading.Event]:
     """The next fence waits, between these two events."""
     store, taken, go_on = server.opened[-1], threading.Event(), threading.Event()
     take = store.take
+    server.held.append(go_on)
 
     def held(epochs: Any) -> None:
         taken.set()
@@ -238,7 +244,7 @@ def test_what_waits_too_long_is_told_that_the_shard_moves(monkeypatch: pytest.Mo
 
     async def story(server: Alone) -> None:
         await server.said("PUT", "/v1/namespaces/shop/tables/prices")
-        taken, go_on = _held_take(server)
+        taken, go_on = held_take(server)
         shards = [SHARD, shard_of(table_prefix("shop", "prices"))]
         moving = asyncio.create_task(server.move(topic=None, shards=shards))
         await asyncio.to_thread(taken.wait)
@@ -259,7 +265,7 @@ def test_what_waits_too_long_is_told_that_the_shard_moves(monkeypatch: pytest.Mo
 
 def test_an_open_transaction_survives_with_what_it_stored_and_what_it_published_early():
     async def story(server: Alone) -> None:
-        kept, dropped = await _transact(server, "a"), await _transact(server, "x")
+        kept, dropped = await transact(server, "a"), await transact(server, "x")
         for transaction, text in ((kept, "early"), (dropped, "y")):
             await server.said("POST", f"{TOPIC}/publish", transaction.work(text))
         assert (await server.move()).status == 200
@@ -274,7 +280,7 @@ def test_an_open_transaction_survives_with_what_it_stored_and_what_it_published_
 
 def test_a_transaction_of_before_the_move_holds_readers_back_after_it():
     async def story(server: Alone) -> None:
-        transaction = await _transact(server)
+        transaction = await transact(server)
         await server.said("POST", f"{TOPIC}/publish", transaction.work("open"))
         assert (await server.move()).status == 200
         await server.publish("behind")
@@ -316,7 +322,7 @@ def test_cells_are_written_and_read_through_moves_of_their_table():
     async def story(server: Alone) -> None:
         prices, shard = "/v1/namespaces/shop/tables/prices", shard_of(table_prefix("shop", "prices"))
         await server.said("PUT", prices)
-        transaction = await _transact(server)
+        transaction = await transact(server)
         for number in range(3):
             cell = {
                 "row": base64.b64encode(b"r").decode(),
@@ -426,7 +432,7 @@ def test_who_asked_hears_that_a_move_goes_on_when_the_store_does_not_let_it_end(
     monkeypatch.setattr(shard_moves, "ANSWER_MS_MAX", 20)
 
     async def story(server: Alone) -> None:
-        taken, go_on = _held_take(server)
+        taken, go_on = held_take(server)
         answer = await server.move()
         assert taken.is_set()
         assert json.loads(answer.body)["code"] == "outcome_unknown"
@@ -446,7 +452,7 @@ def test_a_lease_that_is_lost_between_map_and_fence_ends_the_move_with_the_term_
         await server.publish("before")
         epoch = server.map().epochs[SHARD]
         first = server.served_epoch
-        taken, go_on = _held_take(server)
+        taken, go_on = held_take(server)
         moving = asyncio.create_task(server.move())
         await asyncio.to_thread(taken.wait)
         server.member.leadership.release()
@@ -466,7 +472,7 @@ async def _serves_anew(server: Alone, before: int | None) -> bool:
 
 def test_a_server_that_stops_in_the_middle_of_a_move_waits_for_nobody():
     async def story(server: Alone) -> None:
-        taken, go_on = _held_take(server)
+        taken, go_on = held_take(server)
         moving = asyncio.create_task(server.move())
         await asyncio.to_thread(taken.wait)
         stopping = asyncio.create_task(server.moves.close())
@@ -506,7 +512,7 @@ def test_a_log_of_transactions_that_does_not_answer_calls_a_move_off(monkeypatch
 
 def test_everything_that_a_log_knows_ends_with_its_reign():
     async def story(server: Alone) -> None:
-        transaction = await _transact(server, "stored")
+        transaction = await transact(server, "stored")
         await server.said("POST", f"{TOPIC}/publish", transaction.work("early"))
         await server.said(
             "POST",
@@ -522,7 +528,7 @@ def test_everything_that_a_log_knows_ends_with_its_reign():
         (log,) = serving.services.topics.of_shards({SHARD})
         known = {name for name in _OF_A_REIGN if getattr(log, name) not in (None, b"", (), 0)}
         assert known >= {"staged", "uncommitted", "producers", "tail", "index"}
-        taken, go_on = _held_take(server)
+        taken, go_on = held_take(server)
         moving = asyncio.create_task(server.move())
         await asyncio.to_thread(taken.wait)
         fresh = TopicLog(log.topic, log.end, log.memory)
