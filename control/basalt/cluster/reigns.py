@@ -25,7 +25,7 @@ class Phase(Enum):
 
 
 class Meeting(Enum):
-    """What a call to a topic or table of the shard meets."""
+    """The way in which a call to a topic or table of the shard is met."""
 
     SERVED = 1
     WAITS = 2
@@ -67,7 +67,7 @@ class Reign(NamedTuple):
         return self._replace(unknown_up_to=max(self.unknown_up_to, last_pointer))
 
     def meets(self, waited_ms: float) -> Meeting:
-        """What a call meets that has waited at this shard for so long."""
+        """Tell what a call meets that has waited at this shard for so long."""
         if self.phase is Phase.HELD:
             return Meeting.SERVED
         return Meeting.WAITS if waited_ms < MOVING_WAIT_MS_MAX else Meeting.MOVING

@@ -103,7 +103,7 @@ class ShardGate:
         self._become(shards, Phase.HELD)
 
     def forgot(self, shards: Iterable[int], last_pointer: int) -> None:
-        """What was known of their topics is gone."""
+        """Note that what was known of their topics is gone."""
         for shard in shards:
             self.reigns[shard] = self.reigns[shard].forgot(last_pointer)
 

@@ -126,7 +126,6 @@ class Services:
     refusals: Refusals
     authentication: Authentication | None  # None: nobody is asked who they are
     quotas: Quotas
-    shard_moves: ShardMoves
     series_days: SeriesDays
     connections: Connections = field(init=False)  # of this process, which may have had others over the store before
     streams: OpenStreams = field(default_factory=OpenStreams)
@@ -137,6 +136,7 @@ class Services:
     pipelines: PipelineInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    shard_moves: ShardMoves = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own

@@ -126,6 +126,10 @@ class RunningServices(services.Services):
             self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
+        self.shard_moves = ShardMoves(
+            self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
+            self.topic_stats, self.producers, self.transactions.manager,
+        )  # fmt: skip
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -277,10 +281,8 @@ async def _wire(
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    writer = lanes.topics
-    catalog, log = Topics(store, clock, facts.buckets), _transaction_log(settings, store)
-    gate = ShardGate(clock, epoch)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, gate)
+    writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, ShardGate(clock, epoch))
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
@@ -301,7 +303,8 @@ async def _wire(
     participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
     transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets, gate)
+    days = await _series_days(system, store, clock)
+    table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
     pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
     truncation = Truncation(
         store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
@@ -312,9 +315,6 @@ async def _wire(
         truncation, groups, audit, days,
     )  # fmt: skip
     directory, refusals, authentication = await open_access(settings, store, clock)
-    shard_moves = ShardMoves(
-        store, clock, gate, topics, table_catalog, activity, groups, markers, statistics, producers, transaction_manager
-    )
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
@@ -323,7 +323,6 @@ async def _wire(
         series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
-        shard_moves=shard_moves,
     )  # fmt: skip
 
 

@@ -409,6 +409,7 @@ def test_a_write_of_the_map_whose_answer_is_lost_is_made_again(monkeypatch: pyte
 
 def test_fences_that_fail_are_sent_again_under_the_same_epoch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shard_moves, "TRY_AGAIN_S_MIN", 0.001)
+    monkeypatch.setattr(shard_moves, "TRY_AGAIN_S_MAX", 0.002)
 
     async def story(server: Alone) -> None:
         store, tried = server.opened[-1], list[dict[int, int]]()
