@@ -569,6 +569,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     store = awaiting(admin.store)
     cluster = awaiting(admin.cluster)
     cluster_members = awaiting(admin.cluster_members)
+    move_shards = awaiting(admin.move_shards)
     snapshot = awaiting(admin.snapshot)
     publish_snapshot = awaiting(admin.publish_snapshot)
     prune_status = awaiting(admin.prune_status)

@@ -568,6 +568,7 @@ class Admin(Handle[ClientScope, Driver]):
     store = blocking(admin.store)
     cluster = blocking(admin.cluster)
     cluster_members = blocking(admin.cluster_members)
+    move_shards = blocking(admin.move_shards)
     snapshot = blocking(admin.snapshot)
     publish_snapshot = blocking(admin.publish_snapshot)
     prune_status = blocking(admin.prune_status)

@@ -33,6 +33,7 @@ from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import SIZES
 from basalt.runtime.loop_lag import LoopLag
@@ -155,6 +156,35 @@ class MemberMetrics(Collector):
             yield gauge("basalt_cluster_lease_age_seconds", text, age_ms / 1_000)
         text = "Memberships that this server has begun: each after the first follows one that was ended"
         yield counter("basalt_cluster_memberships", text, membership.begun)
+
+
+class ShardMetrics(Collector):
+    """The series of this server's shards and of their moves."""
+
+    def __init__(self, moves: ShardMoves) -> None:
+        self._moves = moves
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        moves, gate = self._moves, self._moves.gate
+        text = "Shards that moved, and those whose move was called off, so that they are served as before"
+        moved = CounterMetricFamily("basalt_cluster_moves", text, labels=("why",))
+        for why, count in sorted(moves.moves.items()):
+            moved.add_metric((why,), count)
+        yield moved
+        text = "The parts of moves: calls wait from the first to the last of them"
+        phases = HistogramMetricFamily("basalt_cluster_move_seconds", text, labels=("phase",))
+        for phase, durations in {**moves.phases, "whole": moves.gaps}.items():
+            phases.add_metric((phase,), durations.buckets(), durations.sum_s)
+        yield phases
+        fences = HistogramMetricFamily(
+            "basalt_cluster_fence_seconds", "Telling all regions the new epochs of shards that move"
+        )
+        fences.add_metric((), moves.phases["fence"].buckets(), moves.phases["fence"].sum_s)
+        yield fences
+        yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
+        text = "Calls that were refused with shard_moving, for the shard did not come in time"
+        yield counter("basalt_cluster_calls_refused", text, gate.refused_total)
 
 
 class JwksMetrics(Collector):

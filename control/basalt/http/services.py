@@ -20,16 +20,17 @@ from basalt.api.bodies.operations import (
     ManagerSnapshotInfo,
     Readiness,
     ServerPart,
+    ShardMoveRequest,
     StoreInfo,
     StoreTable,
 )
 from basalt.catalog.tables import TableCatalog
-from basalt.catalog.topics import TopicName
+from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
 from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import BasaltError
+from basalt.errors import BasaltError, InputError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
@@ -56,6 +57,7 @@ from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
+from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
@@ -66,6 +68,7 @@ from basalt.tables.tables import Tables
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
 
@@ -133,6 +136,7 @@ class Services:
     pipelines: PipelineInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    shard_moves: ShardMoves = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
@@ -196,6 +200,15 @@ class Services:
             True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
             tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
         )  # fmt: skip
+
+    async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
+        """The shards that a move is asked for; a topic that is named has to be there."""
+        if (asked.topic is None) == (not asked.shards):
+            raise InputError("a move is of shards, or of the one of a topic", field="shards", hint="name either")
+        if asked.topic is None:
+            return frozenset(asked.shards)
+        topic = await self.topics.catalog.read(topic_name(asked.namespace or "", asked.topic))
+        return frozenset([shard_of(topic.keys.prefix)])
 
     def manager_snapshot(self) -> ManagerSnapshotInfo:
         """The transaction manager's pointers and the lengths of its lists. Refuses while the manager reads its log."""

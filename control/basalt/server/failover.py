@@ -368,12 +368,14 @@ class FailoverServer:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
             await StoreCalls(store).write(store.lead, term.epoch)
-            await StoreCalls(store).write(take_all, store, self.leadership.candidate.instance, term.epoch)
+            member = self.leadership.candidate.instance
+            owners = await StoreCalls(store).write(take_all, store, member, term.epoch)
         except BaseException:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
         services.leadership, services.membership = self.leadership, self.membership
+        services.shard_moves.lead(owners, member, term.epoch)
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:

@@ -424,6 +424,32 @@ class ClusterMembers(Struct, frozen=True, rename="camel"):
     members: tuple[ClusterMember, ...]
 
 
+class ShardMoveRequest(Struct, frozen=True, rename="camel"):
+    """Shards to move to the member `to`: those numbered, or the one of a topic."""
+
+    to: str
+    namespace: str | None = None
+    topic: str | None = None
+    shards: tuple[int, ...] = ()
+
+
+class MovedShard(Struct, frozen=True, rename="camel"):
+    """One shard of a move, and its epochs before and after it."""
+
+    shard: int
+    epoch_before: int
+    epoch: int
+
+
+class ShardMove(Struct, frozen=True, rename="camel"):
+    """A move of shards, or of a dry run what it would be. `took_ms`: for how long calls to them waited; of a dry run 0."""
+
+    to: str
+    shards: tuple[MovedShard, ...]
+    took_ms: float
+    dry_run: bool
+
+
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
     """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told.
 

@@ -10,6 +10,7 @@ import click
 from basalt.cli.failures import EXIT_FAILURE, EXIT_OK, CommandFailure, Usage
 from basalt.cli.options import (
     JOB,
+    TOPIC,
     Invocation,
     PositionText,
     author_options,
@@ -176,6 +177,31 @@ _STANDING = columns(
 def list_members(invocation: Invocation) -> None:
     """List the servers that share the store: the leader, its standbys, and those that died of late."""
     invocation.show_all(_MEMBERS, lambda client: client.admin.cluster_members().members)
+
+
+@cluster.call("move")
+@click.argument("topic", type=TOPIC, required=False)
+@click.option("--shard", "shards", type=click.IntRange(0), multiple=True, help="Move this shard; may be given again.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="MEMBER",
+    help="The instance of the member that gets it, as `cluster members -o json` tells.",
+)
+@author_options
+@dry_run_option
+def move_shards(
+    invocation: Invocation, topic: str | None, shards: tuple[int, ...], to: str, dry_run: bool, reason: str, by: str
+) -> None:  # fmt: skip
+    """Move the shard of a topic, or shards, to a member. Calls to their topics wait meanwhile."""
+    if (topic is None) == (not shards):
+        raise Usage("a move is of the shard of a topic, or of shards", hint="give TOPIC, or --shard N")
+    with invocation.client() as client:
+        moved = client.admin.move_shards(to, topic=topic, shards=shards, dry_run=dry_run, reason=reason, by=by)
+    told = ", ".join(f"{each.shard} (epoch {each.epoch_before} to {each.epoch})" for each in moved.shards)
+    told = f"shard{'s' if len(moved.shards) > 1 else ''} {told} to {to}"
+    took = "" if dry_run else f", within {duration_text(moved.took_ms)}"
+    invocation.out.done(f"{'would move' if dry_run else 'moved'} {told}{took}", row(moved))
 
 
 @cluster.call("status")

@@ -270,6 +270,28 @@ async def members(request: Request) -> bodies.ClusterMembers:
     return request.services.cluster_members()
 
 
+@route(
+    "POST", ADMIN_PATH + "/cluster/moves", needs("operate", CLUSTER), query=_ACT,
+    errors=(ConflictError, InvalidNameError, TopicNotFoundError), tag=admin,
+)  # fmt: skip
+async def move_shards(request: Request, asked: bodies.ShardMoveRequest) -> bodies.ShardMove:
+    """Move shards to a member: calls to their topics wait for the moment that it takes.
+
+    It answers when they are served again. A move that cannot be made at once, such as while rows are in doubt, is called off.
+    """
+    services = request.services
+    shards = await services.shards_asked_for(asked)
+    before = services.shard_moves.plan(shards, asked.to)
+    if request.flag("dryRun"):
+        epochs = tuple(bodies.MovedShard(shard, epoch, epoch + 1) for shard, epoch in before.items())
+        return bodies.ShardMove(asked.to, epochs, 0, True)
+    what = f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
+    do = functools.partial(services.shard_moves.move, shards, asked.to)
+    moved = await services.audit.act("move shards", f"{what} to {asked.to}", *request.act, do)
+    epochs = tuple(bodies.MovedShard(shard, moved.before[shard], epoch) for shard, epoch in moved.after.items())
+    return bodies.ShardMove(asked.to, epochs, round(moved.took_ms, 3), False)
+
+
 def is_names(text: str) -> bool:
     """Tell whether a text is names with commas between, and not too many."""
     names = text.split(",")
