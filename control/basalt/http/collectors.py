@@ -151,6 +151,17 @@ class MemberMetrics(Collector):
             yield gauge(
                 "basalt_cluster_look_age_seconds", "Since when this server has not read who the members are", ago_s
             )
+        if (owners := membership.owners) is not None and (states := membership.shard_states()) is not None:
+            text = "Shards by the state of their owner, as this server sees it: of one that is dead nobody serves them"
+            shards = GaugeMetricFamily("basalt_cluster_shards", text, labels=("state",))
+            for state in get_args(State):
+                shards.add_metric((state,), states[state])
+            yield shards
+            text = "Shards whose owner is no member any more"
+            yield gauge("basalt_cluster_shards_unowned", text, states["dead"])
+            yield gauge(
+                "basalt_cluster_map_version", "Version of the map of owners that this server knows", owners.version
+            )
         if (age_ms := membership.lease_age_ms) is not None:
             text = "Since when this server has not renewed its membership"
             yield gauge("basalt_cluster_lease_age_seconds", text, age_ms / 1_000)

@@ -271,7 +271,8 @@ class RestoredWriters(Struct, frozen=True, rename="camel"):
 class Problem(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A problem document (RFC 9457). `code` is stable; `field` is the part of the input at fault; `hint` says what to do next.
 
-    `leader` is the URL of the server that leads, when this one does not. What never became a request has no `request_id`.
+    `leader` is the URL of the server that leads, when this one does not; `owner` that of the one that owns the topic or table, when it was asked for
+    another's, and `member` the run of that server. What never became a request has no `request_id`.
     """
 
     type: str = ""
@@ -284,6 +285,8 @@ class Problem(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=T
     hint: str | None = None
     retry_after_ms: int | None = None
     leader: str | None = None
+    owner: str | None = None
+    member: str | None = None
 
 
 class Alive(Struct, frozen=True):
