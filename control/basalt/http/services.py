@@ -26,6 +26,7 @@ from basalt.api.bodies.operations import (
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership
 from basalt.commits.coordinator import Coordinator
@@ -81,12 +82,15 @@ def member_part(membership: Membership) -> ServerPart:
     return ServerPart("member", membership.is_on, 0.0, f"its lease {'is on' if membership.is_on else 'is not on'}")
 
 
-def _member(instance: str, seen: Seen, leader: str, now_ms: float) -> ClusterMember:
+def _member(instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float) -> ClusterMember:
     record, state = seen.record, seen.state(now_ms)
+    linked = beats.is_linked(instance, now_ms)
+    heard = beats.heard.get(instance) if linked else None
+    rtt_us = None if heard is None or heard.beat is None else heard.beat.rtt_us
     role: Literal["leader", "standby"] = "leader" if instance == leader else "standby"
     return ClusterMember(
         instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
-        round(now_ms - seen.since_ms), record.lease_ms,
+        round(now_ms - seen.since_ms), record.lease_ms, None if instance == leader else linked, rtt_us or None,
     )  # fmt: skip
 
 
@@ -188,10 +192,10 @@ class Services:
         """The servers that share the store. This one leads."""
         leadership, membership = self.leadership, self.membership
         if leadership is None or membership is None:  # nobody else has the store open
-            own = ClusterMember(self.instance, "", "", "leader", "live", __version__, self.started_ms, 0, 0)
+            own = ClusterMember(self.instance, "", "", "leader", "live", __version__, self.started_ms, 0, 0, None, None)
             return ClusterMembers(False, 0, None, (own,))
         now_ms, looked_ms = self.clock.monotonic_ms(), membership.looked_ms
-        members = [_member(*each, membership.instance, now_ms) for each in membership.seen.items()]
+        members = [_member(*each, membership.instance, membership.beats, now_ms) for each in membership.seen.items()]
         return ClusterMembers(
             True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
             tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
