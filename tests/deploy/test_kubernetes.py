@@ -66,7 +66,8 @@ def test_the_probes_ask_for_what_they_mean(path: Path):
         "readiness": "/readyz" if path.stem == "embedded" else "/livez",
     }
     assert {pod[f"{kind}Probe"]["httpGet"]["port"] for kind in asked} == {"http"}
-    assert pod["ports"] == [{"name": "http", "containerPort": 4780}]
+    links = [] if path.stem == "embedded" else [{"name": "links", "containerPort": 4790}]
+    assert pod["ports"] == [{"name": "http", "containerPort": 4780}, *links]
 
 
 @by_file

@@ -80,9 +80,11 @@ class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
     def __init__(
-        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections
-    ) -> None:
+        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
+        links: Links,
+    ) -> None:  # fmt: skip
         self._leadership = leadership
+        self._links = links
         self._membership = membership
         self._clock = clock
         self._settings = settings
@@ -155,6 +157,7 @@ class StandbyFrame:
             self._note(request)
 
     def _note(self, request: RequestHead) -> None:
+        self._links.calls += 1  # the next beat tells the leader of them
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
@@ -273,7 +276,7 @@ class FailoverServer:
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self.membership = Membership(open_store(), clock, candidate, self.leadership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
-        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections)
+        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections, self.links)
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None

@@ -80,7 +80,7 @@ def listen_address(settings: Settings) -> ListenAddress:
 
 
 def link_address(settings: Settings) -> tuple[ListenAddress, int]:
-    """Where links of other servers are taken; `InvalidSettingError` when that is beyond this machine, and no good secret is given."""
+    """The address and port at which links of other servers are taken; `InvalidSettingError` when that is beyond this machine, and no good secret is given."""
     host, port = settings.server.host, 0
     if settings.cluster.listen is not None:
         host, _, number = settings.cluster.listen.rpartition(":")

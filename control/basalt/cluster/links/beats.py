@@ -26,7 +26,7 @@ RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for the
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True):
-    """What a member tells: `count` rises by one with each; all else is since, or as of, the last one.
+    """One word of a member: `count` rises by one with each; all else is since, or as of, the last one.
 
     `shards` are the ranges, first and last, that it holds. `oldest_view` is the oldest view in use by its readers, 0: none. `rtt_us` is
     how long the last beat was under way there and back, 0: none was yet.
@@ -51,7 +51,7 @@ BEAT: CallKind[Beat, BeatAnswer] = CallKind(Kind.BEAT, "beat", Beat, BeatAnswer)
 
 @dataclass(slots=True)
 class Heard:
-    """What the leader knows of one member's link."""
+    """The leader's knowledge of one member's link."""
 
     since_ms: float  # when it was last heard, or when the leader began to wait for it
     beat: Beat | None = None  # the last one; None: it has never been heard
@@ -60,7 +60,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Beats:
-    """What one leader has heard in its present term. Its event loop changes it; other threads read single members of it."""
+    """All that one leader has heard in its present term. Its event loop changes it; other threads read single members of it."""
 
     epoch: int = 0  # of the term; 0: this server does not lead
     heard: dict[str, Heard] = field(default_factory=dict)

@@ -95,7 +95,7 @@ class Dial:
         self._asked = False
 
     def step(self, frame: Frame) -> bytes:
-        """What to send next. `RefusedError` or `ProtocolError`: the connection is of no use."""
+        """The bytes to send next. `RefusedError` or `ProtocolError`: the connection is of no use."""
         if frame.kind == Kind.REFUSED:
             raise RefusedError(_read(frame, Refused).why[:TEXT_MAX], f"the server at {self._where} refused a link")
         if frame.kind == Kind.CHALLENGE and not self._asked:
@@ -123,7 +123,7 @@ class Accept:
         self._said = b""
 
     def step(self, frame: Frame, own: Acceptor) -> bytes:
-        """What to send next. `RefusedError`: send `refusal`, and close. `ProtocolError`: close."""
+        """The bytes to send next. `RefusedError`: send `refusal`, and close. `ProtocolError`: close."""
         if frame.kind == Kind.HELLO and self.hello is None:
             self.hello = _read(frame, Hello)
             if self.hello.version != VERSION:

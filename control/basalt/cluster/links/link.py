@@ -61,7 +61,7 @@ class _Handled(NamedTuple):
 
 
 class Handlers:
-    """What a server answers over its links: for each kind of call a function of the asking member's instance and the question."""
+    """The calls that a server answers over its links: for each kind of call a function of the asking member's instance and the question."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, _Handled] = {}
@@ -73,7 +73,7 @@ class Handlers:
         self._by_number[kind.number] = _Handled(kind, answer)
 
     def find(self, number: int) -> _Handled | None:
-        """What answers calls of this number."""
+        """The kind and the function of calls of this number."""
         return self._by_number.get(number)
 
 
