@@ -320,6 +320,24 @@ def test_a_leader_that_lost_most_of_its_links_leaves_the_lead_to_another_server(
     run(story)
 
 
+def test_a_lonely_leader_that_nobody_follows_leads_again_after_its_rest():
+    async def story(world: World) -> None:
+        leader, second, third = await three(world)
+        for each in (second, third):
+            each.leadership._seeking = False
+            each.links._follow = lambda now_ms: None  # type: ignore[method-assign]
+            each.links.to_leader.close("the network is cut")  # type: ignore[union-attr]
+        await world.until(lambda: not leader.leadership.is_leader)
+        gave_up_ms = world.clock.monotonic_ms()
+        leader.leadership.seek()
+        await world.until(lambda: leader.leadership.is_leader)
+        assert world.clock.monotonic_ms() - gave_up_ms >= (RESTS_LEASES - 1) * LEASE_MS
+        await world.pass_ms(2 * LONELY_MS)
+        assert leader.leadership.is_leader, "in this term it had no links that it could have lost"
+
+    run(story)
+
+
 def test_a_leader_that_hears_nothing_over_an_open_link_closes_it():
     async def story(world: World) -> None:
         leader, second, _ = await three(world)
