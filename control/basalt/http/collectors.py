@@ -27,6 +27,7 @@ from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
 from basalt.access.refusals import Refusals
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.links import Links
 from basalt.cluster.members import State
 from basalt.cluster.membership import Membership
 from basalt.http.asgi.connections import Connections, OpenStreams
@@ -196,6 +197,34 @@ class ShardMetrics(Collector):
         yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
         text = "Calls that were refused with shard_moving, for the shard did not come in time"
         yield counter("basalt_cluster_calls_refused", text, gate.refused_total)
+
+
+class LinkMetrics(Collector):
+    """The series of one server's links to others; the same as leader and as standby."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is; how long a beat takes once one was answered."""
+        links = self._links
+        linked = links.linked()
+        open_links = len(linked) if links.beats.epoch else int(links.to_leader is not None)
+        yield gauge(
+            "basalt_cluster_links",
+            "Links that are open: on the leader to members that beat, on a standby to the leader",
+            open_links,
+        )
+        times_us = [beat.rtt_us for each in linked if (beat := links.beats.heard[each].beat) is not None] or [
+            links.rtt_us
+        ]
+        if max(times_us):
+            text = "How long the last beat was under way, there and back; on the leader the longest of all members"
+            yield gauge("basalt_cluster_link_rtt_seconds", text, max(times_us) / 1_000_000)
+        text = "Links that ended without a word: the network, a kill, or a side that did not beat"
+        yield counter("basalt_cluster_links_broken", text, links.broken)
+        text = "Hellos of links that came to nothing here, by the reason"
+        yield counters("basalt_cluster_link_refusals", text, "why", links.refusals)
 
 
 class JwksMetrics(Collector):

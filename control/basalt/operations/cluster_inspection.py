@@ -25,6 +25,7 @@ from basalt.api.bodies.owners import (
 from basalt.catalog.tables import TableName
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership, Owner
 from basalt.cluster.owners import Granted, OwnersMap, read_map
@@ -70,11 +71,11 @@ class ClusterInspection:
         leadership, membership = self._leadership, self._membership
         if leadership is None or membership is None:  # nobody else has the store open
             own = ClusterMember(
-                self._alone.instance, "", "", "leader", "live", __version__, self._alone.started_ms, 0, 0
+                self._alone.instance, "", "", "leader", "live", __version__, self._alone.started_ms, 0, 0, None, None
             )
             return ClusterMembers(False, 0, None, (own,))
         now_ms, looked_ms = self._clock.monotonic_ms(), membership.looked_ms
-        members = [_member(*each, membership.instance, now_ms) for each in membership.seen.items()]
+        members = [_member(*each, membership.instance, membership.beats, now_ms) for each in membership.seen.items()]
         return ClusterMembers(
             True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
             tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
@@ -162,12 +163,15 @@ def _prefix(title: TopicName | TableName) -> tuple[Literal["topic", "table"], by
     return ("table", table_prefix(*title)) if isinstance(title, TableName) else ("topic", topic_prefix(*title))
 
 
-def _member(instance: str, seen: Seen, leader: str, now_ms: float) -> ClusterMember:
+def _member(instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float) -> ClusterMember:
     record, state = seen.record, seen.state(now_ms)
+    linked = beats.is_linked(instance, now_ms)
+    heard = beats.heard.get(instance) if linked else None
+    rtt_us = None if heard is None or heard.beat is None else heard.beat.rtt_us
     role: Literal["leader", "standby"] = "leader" if instance == leader else "standby"
     return ClusterMember(
         instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
-        round(now_ms - seen.since_ms), record.lease_ms,
+        round(now_ms - seen.since_ms), record.lease_ms, None if instance == leader else linked, rtt_us or None,
     )  # fmt: skip
 
 

@@ -401,6 +401,8 @@ class ClusterMember(Struct, frozen=True, rename="camel"):
 
     `state`: `live`, `silent` once it has not renewed its membership for half a lease, `dead` once the leader has ended it. `role`: null of
     the dead. `since_ms`: when its membership began, by its own clock. `renewed_ago_ms`: for how long the leader has seen its row unchanged.
+    `linked`: whether the leader hears its beats over a link; null of the leader itself. `rtt_us`: how long its last beat was under way, there and
+    back, in microseconds; null where none was answered.
     """
 
     instance: str
@@ -412,6 +414,8 @@ class ClusterMember(Struct, frozen=True, rename="camel"):
     since_ms: int
     renewed_ago_ms: int
     lease_ms: int
+    linked: bool | None
+    rtt_us: int | None
 
 
 class ClusterMembers(Struct, frozen=True, rename="camel"):

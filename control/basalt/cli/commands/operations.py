@@ -166,10 +166,13 @@ def show_cluster(invocation: Invocation) -> None:
 
 
 _MEMBERS = columns(
-    "name url role state version since_ms renewed_ago_ms", since_ms="member since", renewed_ago_ms="renewed ago"
+    "name url role state version since_ms renewed_ago_ms linked rtt_us",
+    since_ms="member since",
+    renewed_ago_ms="renewed ago",
+    rtt_us="rtt µs",
 )
 _STANDING = columns(
-    "leader url epoch shared live silent dead standbys versions looked_ago_ms", looked_ago_ms="looked ago"
+    "leader url epoch shared live silent dead standbys linked versions looked_ago_ms", looked_ago_ms="looked ago"
 )
 
 
@@ -217,7 +220,7 @@ def cluster_status(invocation: Invocation) -> None:
         "leader": leader and leader.name, "url": leader and leader.url, "epoch": told.epoch, "shared": told.shared,
         "live": counts["live"], "silent": counts["silent"], "dead": counts["dead"],
         "standbys": sum(member.role == "standby" and member.state == "live" for member in alive),
-        "versions": versions, "looked_ago_ms": told.looked_ago_ms,
+        "linked": sum(member.linked is True for member in alive), "versions": versions, "looked_ago_ms": told.looked_ago_ms,
     }  # fmt: skip
     invocation.out.record(answer, _STANDING)
     if invocation.out.for_people and told.shared:
