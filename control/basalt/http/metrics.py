@@ -321,7 +321,7 @@ class Metrics:
         counts: Counter[State] = Counter()
         oldest_ms = oldest_blocking_ms = now_ms
         limits, oldest_share = self._services.settings.transactions, 0.0
-        in_progress, invalid, sessions = state.in_progress_count, len(state.invalid), len(state.sessions.all())
+        in_progress, invalid, sessions = state.in_progress_count, state.invalid.entries, len(state.sessions.all())
         for number, transaction in enumerate(state.transactions(), 1):
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)

@@ -230,7 +230,7 @@ class Services:
             read_pointer=current.read_pointer,
             write_pointer=state.last_pointer,
             in_progress=len(current.in_progress),
-            invalid=len(current.invalid),
+            invalid=current.invalid.entries,
             oldest_in_progress=None if oldest is None else self.ids.text(oldest.id),
             oldest_began_ms=None if oldest is None else oldest.began_ms,
             published=self.prune_reports.published,
