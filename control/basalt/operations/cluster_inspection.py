@@ -29,7 +29,7 @@ from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership, Owner
 from basalt.cluster.owners import Granted, OwnersMap, read_map
-from basalt.cluster.reigns import Reign
+from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Phase, Reign
 from basalt.errors import UnavailableError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine import __version__
@@ -144,6 +144,11 @@ class ClusterInspection:
         keys = TopicKeys(topic_prefix(*title), 1, buckets, spread or 1)
         is_own = self._membership is None or owner.instance == self._membership.candidate.instance
         obstacles = [] if spread else [f"there is no topic {title}: calls that need it get topic_not_found"]
+        reign = self._reigns[owner.shard]
+        if is_own and reign.phase is not Phase.HELD:
+            obstacles.append(
+                f"its shard moves ({reign.phase.value}): calls wait for up to {MOVING_WAIT_MS_MAX} ms, then get shard_moving"
+            )
         obstacles += _obstacles(owner, is_own, readiness)
         return TopicExplanation(
             owner, spread is not None, keys.scanned(), buckets, True if is_own else None, tuple(obstacles),

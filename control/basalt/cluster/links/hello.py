@@ -176,6 +176,8 @@ def _part(body: bytes) -> bytes:
 
 
 def _read(frame: Frame, kind: type[T]) -> T:
+    if frame.number:  # no proof is over it
+        raise ProtocolError(f"a frame of a hello has number {frame.number}, and none of them is an answer")
     try:
         return msgspec.msgpack.decode(frame.body, type=kind)
     except UNREADABLE as error:

@@ -91,7 +91,7 @@ class Link(asyncio.Protocol):
         self.closed: asyncio.Future[str] = self._loop.create_future()
         self.refused: RefusedError | None = None  # why no link came to be
         self.address = "nowhere"  # of the other side, once it is connected
-        self.said_bye = False  # the other side told that it goes
+        self.said_bye = False  # the other side told that it goes, or this one did
         self._hello = hello
         self._own = own
         self._handlers = handlers
@@ -160,6 +160,7 @@ class Link(asyncio.Protocol):
         if self.closed.done():
             return
         if bye and self.is_open:
+            self.said_bye = True
             self._append(0, Kind.BYE, why)
         self._flush()
         if self._transport is not None:

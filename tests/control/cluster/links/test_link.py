@@ -222,7 +222,8 @@ def test_who_goes_says_so_after_all_that_it_has_answered():
         assert await call == b"x"
         ends.answers.close("it stops", bye=True)
         await ends.asks.closed
-        assert (ends.asks.said_bye, ends.answers.said_bye) == (True, False)
+        assert (ends.asks.said_bye, ends.answers.said_bye) == (True, True)
+        assert ends.asks.closed.result() == "the other server goes"
 
     run(story)
 

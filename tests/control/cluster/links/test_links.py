@@ -248,6 +248,7 @@ def test_a_leader_that_stops_is_followed_at_once():
             while not (second.leadership.is_leader or third.leadership.is_leader):
                 await world.step()
         assert world.clock.monotonic_ms() == stopped_ms
+        assert [each.links.broken for each in world.servers] == [0, 0, 0], "they parted with a word"
         next_leader, other = (second, third) if second.leadership.is_leader else (third, second)
         await world.until_linked(next_leader, other)
 
