@@ -266,6 +266,10 @@ class CoordinatorUnavailableError(UnavailableError, code="coordinator_unavailabl
     """The log of transactions cannot be read or written now, so nothing about transactions is decided. All else goes on."""
 
 
+class ShardMovingError(UnavailableError, code="shard_moving"):
+    """The topic or table is in a shard that moves between servers at this moment. Nothing was done."""
+
+
 class NotLeaderError(RetryError, code="not_leader"):
     """Another server leads the store; nothing was done. `leader_url` is where to send the call, if that is known."""
 

@@ -254,7 +254,7 @@ def members_of(world: World) -> list[Membership]:
         Membership(shared.another(), world.clock, Candidate(name, f"http://{name}:4780", name, LEASE_MS), leads)
         for name in "ab"
     ]
-    world.services.collectors.append(MemberMetrics(members[0], world.clock))
+    world.services.collectors.append(MemberMetrics(members[0], world.clock, Settings().cluster.servers_min))
     return members
 
 

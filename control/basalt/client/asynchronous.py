@@ -569,6 +569,7 @@ class AsyncAdmin(Handle[ClientScope, AsyncDriver]):
     store = awaiting(admin.store)
     cluster = awaiting(admin.cluster)
     cluster_members = awaiting(admin.cluster_members)
+    move_shards = awaiting(admin.move_shards)
     cluster_shards = awaiting(admin.cluster_shards)
     topic_owner = awaiting(admin.topic_owner)
     table_owner = awaiting(admin.table_owner)

@@ -568,6 +568,7 @@ class Admin(Handle[ClientScope, Driver]):
     store = blocking(admin.store)
     cluster = blocking(admin.cluster)
     cluster_members = blocking(admin.cluster_members)
+    move_shards = blocking(admin.move_shards)
     cluster_shards = blocking(admin.cluster_shards)
     topic_owner = blocking(admin.topic_owner)
     table_owner = blocking(admin.table_owner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
@@ -135,8 +135,9 @@ def granted(before: OwnersMap | None, member: str, shards: Iterable[int], leader
     return OwnersMap(before.version + 1, leader_epoch, members, tuple(places[name] for name in names), tuple(epochs))
 
 
-def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
-    """Grant every shard to this member, which leads under this epoch, and take them: written first, fenced after.
+def grant(store: Store, member: str, shards: Collection[int], leader_epoch: int) -> OwnersMap:
+    """Write the map in which this member has these shards, each under its next epoch. Also when it may be written already: a
+    write whose answer was lost costs an epoch.
 
     Raises `FencedError` when a later leader has written the map.
     """
@@ -148,8 +149,14 @@ def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
             raise FencedError(
                 f"epoch {leader_epoch} is over: the leader of epoch {before.leader_epoch} dealt the shards"
             )
-        now = granted(before, member, range(SHARDS), leader_epoch)
+        now = granted(before, member, shards, leader_epoch)
         if system.replace(KIND, NAME, stored, now.encode()):
-            store.take(now.shards_of(member))
             return now
     raise StoreError("the map of owners changed at each try to replace it")
+
+
+def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
+    """Grant every shard to this member, which leads under this epoch, and take them: written first, fenced after."""
+    now = grant(store, member, range(SHARDS), leader_epoch)
+    store.take(now.shards_of(member))
+    return now

@@ -19,17 +19,18 @@ from basalt.api.bodies.operations import (
     Readiness,
     RegionInfo,
     ServerPart,
+    ShardMoveRequest,
     StoreInfo,
     StoreTable,
 )
 from basalt.api.bodies.owners import TopicExplanation
 from basalt.catalog.tables import TableCatalog
-from basalt.catalog.topics import TopicName
+from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import BasaltError, NoRegionsError, TopicNotFoundError
+from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
@@ -57,6 +58,7 @@ from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
+from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import GroupCommit
@@ -66,6 +68,7 @@ from basalt.settings import Settings
 from basalt.tables.tables import Tables
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import TABLE_NAMES, Store
 
@@ -124,6 +127,7 @@ class Services:
     pipelines: PipelineInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    shard_moves: ShardMoves = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
     collectors: list[Collector] = field(default_factory=list)  # of other faces, which have no /metrics of their own
@@ -186,6 +190,7 @@ class Services:
             self.leadership,
             self.membership,
             self.granted,
+            self.shard_moves.gate.reigns,
         )
 
     async def explain_topic(self, title: TopicName) -> TopicExplanation:
@@ -208,6 +213,15 @@ class Services:
             readiness = Readiness(False, (*readiness.parts, fault))
         return await self.cluster.explain(title, spread, self.topics.catalog.buckets, readiness, regions)
 
+    async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
+        """The shards that a move is asked for; a topic that is named has to be there."""
+        if (asked.topic is None) == (not asked.shards):
+            raise InputError("a move is of shards, or of the one of a topic", field="shards", hint="name either")
+        if asked.topic is None:
+            return frozenset(asked.shards)
+        topic = await self.topics.catalog.read(topic_name(asked.namespace or "", asked.topic))
+        return frozenset([shard_of(topic.keys.prefix)])
+
     def manager_snapshot(self) -> ManagerSnapshotInfo:
         """The transaction manager's pointers and the lengths of its lists. Refuses while the manager reads its log."""
         state, current = self.transactions.state, self.transactions.manager.current()
@@ -216,7 +230,7 @@ class Services:
             read_pointer=current.read_pointer,
             write_pointer=state.last_pointer,
             in_progress=len(current.in_progress),
-            invalid=len(current.invalid),
+            invalid=current.invalid.entries,
             oldest_in_progress=None if oldest is None else self.ids.text(oldest.id),
             oldest_began_ms=None if oldest is None else oldest.began_ms,
             published=self.prune_reports.published,

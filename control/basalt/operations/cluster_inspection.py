@@ -20,13 +20,16 @@ from basalt.api.bodies.owners import (
     ShardRange,
     TopicExplanation,
     TopicRegion,
+    WhyOwner,
 )
 from basalt.catalog.tables import TableName
 from basalt.catalog.topics import TopicName
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership, Owner
 from basalt.cluster.owners import Granted, OwnersMap, read_map
+from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Phase, Reign
 from basalt.errors import UnavailableError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine import __version__
@@ -53,7 +56,7 @@ class ClusterInspection:
 
     def __init__(
         self, store: Store, clock: Clock, alone: Alone, leadership: Leadership | None, membership: Membership | None,
-        granted: Granted | None,
+        granted: Granted | None, reigns: Sequence[Reign],
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
@@ -61,17 +64,18 @@ class ClusterInspection:
         self._leadership = leadership
         self._membership = membership
         self._granted = granted
+        self._reigns = reigns
 
     def members(self) -> ClusterMembers:
         """The servers that share the store. This one leads."""
         leadership, membership = self._leadership, self._membership
         if leadership is None or membership is None:  # nobody else has the store open
             own = ClusterMember(
-                self._alone.instance, "", "", "leader", "live", __version__, self._alone.started_ms, 0, 0
+                self._alone.instance, "", "", "leader", "live", __version__, self._alone.started_ms, 0, 0, None, None
             )
             return ClusterMembers(False, 0, None, (own,))
         now_ms, looked_ms = self._clock.monotonic_ms(), membership.looked_ms
-        members = [_member(*each, membership.instance, now_ms) for each in membership.seen.items()]
+        members = [_member(*each, membership.instance, membership.beats, now_ms) for each in membership.seen.items()]
         return ClusterMembers(
             True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
             tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
@@ -99,12 +103,18 @@ class ClusterInspection:
             )
         owners = await self._read()
         owner = self._membership.owner(owners.owner_of(shard))
-        granted = self._granted
-        as_began = granted is not None and granted.still_holds(shard, owners)
+        since_ms, why = self._since(shard, owners)
         return ShardOwner(
             kind, title.namespace, title.name, shard, owner.instance, owner.name, owner.url, owner.state, owners.epochs[shard],
-            granted.at_ms if granted is not None and as_began else None, "lead" if as_began else "grant", owners.version,
+            since_ms, why, owners.version,
         )  # fmt: skip
+
+    def _since(self, shard: int, owners: OwnersMap) -> tuple[int | None, WhyOwner]:
+        """Since when the owner has the shard, where this server knows, and why."""
+        if self._granted is not None and self._granted.still_holds(shard, owners):
+            return self._granted.at_ms, "lead"
+        reign = self._reigns[shard]
+        return (reign.since_ms, "move") if reign.epoch == owners.epochs[shard] else (None, "grant")
 
     async def shards(self) -> ClusterShards:
         """All shards with their owners."""
@@ -134,6 +144,11 @@ class ClusterInspection:
         keys = TopicKeys(topic_prefix(*title), 1, buckets, spread or 1)
         is_own = self._membership is None or owner.instance == self._membership.candidate.instance
         obstacles = [] if spread else [f"there is no topic {title}: calls that need it get topic_not_found"]
+        reign = self._reigns[owner.shard]
+        if is_own and reign.phase is not Phase.HELD:
+            obstacles.append(
+                f"its shard moves ({reign.phase.value}): calls wait for up to {MOVING_WAIT_MS_MAX} ms, then get shard_moving"
+            )
         obstacles += _obstacles(owner, is_own, readiness)
         return TopicExplanation(
             owner, spread is not None, keys.scanned(), buckets, True if is_own else None, tuple(obstacles),
@@ -153,12 +168,15 @@ def _prefix(title: TopicName | TableName) -> tuple[Literal["topic", "table"], by
     return ("table", table_prefix(*title)) if isinstance(title, TableName) else ("topic", topic_prefix(*title))
 
 
-def _member(instance: str, seen: Seen, leader: str, now_ms: float) -> ClusterMember:
+def _member(instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float) -> ClusterMember:
     record, state = seen.record, seen.state(now_ms)
+    linked = beats.is_linked(instance, now_ms)
+    heard = beats.heard.get(instance) if linked else None
+    rtt_us = None if heard is None or heard.beat is None else heard.beat.rtt_us
     role: Literal["leader", "standby"] = "leader" if instance == leader else "standby"
     return ClusterMember(
         instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
-        round(now_ms - seen.since_ms), record.lease_ms,
+        round(now_ms - seen.since_ms), record.lease_ms, None if instance == leader else linked, rtt_us or None,
     )  # fmt: skip
 
 

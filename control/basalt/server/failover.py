@@ -26,6 +26,7 @@ from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
+from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted, take_all
 from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
@@ -37,7 +38,14 @@ from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedExchange, PromptPassedExchange, passed_on
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, ClientGoneError, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, MemberMetrics, process_collectors
+from basalt.http.collectors import (
+    ConnectionMetrics,
+    LeaderMetrics,
+    LinkMetrics,
+    LoopMetrics,
+    MemberMetrics,
+    process_collectors,
+)
 from basalt.http.services import member_part
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
@@ -77,9 +85,11 @@ class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
     def __init__(
-        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections
-    ) -> None:
+        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
+        links: Links,
+    ) -> None:  # fmt: skip
         self._leadership = leadership
+        self._links = links
         self._membership = membership
         self._clock = clock
         self._settings = settings
@@ -87,7 +97,7 @@ class StandbyFrame:
         self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
-        self._registry.register(MemberMetrics(membership, clock))
+        self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
         self.passing = PassingOn(leadership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))
@@ -152,6 +162,7 @@ class StandbyFrame:
             self._note(request)
 
     def _note(self, request: RequestHead) -> None:
+        self._links.calls += 1  # the next beat tells the leader of them
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
@@ -292,14 +303,16 @@ class FailoverServer:
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.connections = Connections.of(settings.http)
+        self._collectors: list[Collector] = []
         self.loop_lag = LoopLag(clock)
         self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self.membership = Membership(open_store(), clock, candidate, self.leadership)
-        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections)
+        self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
+        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections, self.links)
         self._standby.measure(LoopMetrics(self.loop_lag))
+        self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
-        self._collectors: list[Collector] = []
         self._stopping = False
         self._secret = candidate.secret.encode("ascii")
 
@@ -348,6 +361,7 @@ class FailoverServer:
             except RetryError as error:
                 log.warning("the term under epoch %d came to nothing: %s", term.epoch, error.message)
                 await asyncio.to_thread(self.leadership.release)
+                await self._tell_members(error.message)
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, REST_S_MAX)
 
@@ -368,7 +382,17 @@ class FailoverServer:
                 await serving.thrift.stop()
                 await serving.services.close()
         finally:
-            await asyncio.gather(*map(asyncio.to_thread, (self.leadership.stop, self.membership.stop)))
+            await asyncio.gather(self._leave(), asyncio.to_thread(self.membership.stop))
+            await self.links.close()
+
+    async def _leave(self) -> None:
+        await asyncio.to_thread(self.leadership.stop)
+        await self._tell_members("the leader stops")
+
+    async def _tell_members(self, why: str) -> None:
+        """Have those that this server led look at the lease: not before it says that it is free."""
+        await asyncio.to_thread(self.leadership.settle)
+        self.links.end_term(why)
 
     def _application(self) -> Frame | StandbyFrame:
         serving = self._serving
@@ -393,6 +417,7 @@ class FailoverServer:
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
         self._serving = None
+        await self._tell_members(term.over or "")
         app.sampler.stop()
         await thrift.stop()
         await services.close()
@@ -401,12 +426,14 @@ class FailoverServer:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
             await StoreCalls(store).write(store.lead, term.epoch)
-            owners = await StoreCalls(store).write(take_all, store, self.leadership.candidate.instance, term.epoch)
+            member = self.leadership.candidate.instance
+            owners = await StoreCalls(store).write(take_all, store, member, term.epoch)
         except BaseException:
             store.close()
             raise
         services = await self._open_services(store, term.epoch)
         services.leadership, services.membership = self.leadership, self.membership
+        services.shard_moves.lead(owners, member, term.epoch)
         services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]

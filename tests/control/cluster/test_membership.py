@@ -28,7 +28,7 @@ from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS
-from basalt_engine.system import VALUE, SystemTable, entry_key
+from basalt_engine.system import VALUE, SystemTable, entry_key, install
 from basalt_engine.table import Columns, Mutation, Put, Row
 
 LEASE_MS = 6_000
@@ -95,6 +95,7 @@ class World:
         self.store = MemoryStore(atomic=False)
         self.system = SystemTable(self.store.table("system"))
         self.clock = ManualClock()
+        install(self.system, self.clock, 2)
         self.servers: list[Server] = []
 
     def add(self, name: str, leads: bool = False) -> Server:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 OwnerState: TypeAlias = Literal["live", "silent", "dead"]
-WhyOwner: TypeAlias = Literal["alone", "lead", "grant"]
+WhyOwner: TypeAlias = Literal["alone", "lead", "move", "grant"]
 
 
 class ShardOwner(Struct, frozen=True, rename="camel"):
@@ -18,7 +18,7 @@ class ShardOwner(Struct, frozen=True, rename="camel"):
 
     `instance`, `owner` (its name for people) and `url` are the owner's, and empty where that is not known any more; `state` is `dead` where it is no
     member any more, so that nobody serves the shard. `epoch` rises with each grant of the shard. `why`: `alone` where the store is embedded, `lead` when
-    it began to lead, which gives a server all shards, `grant` when the leader has given it the shard since, or a leader before. `since_ms`: when; null where
+    it began to lead, which gives a server all shards, `move` when a planned move has given it the shard since, `grant` when a leader before has. `since_ms`: when; null where
     the server does not know. `map_version`: of the map that says so; 0 without one.
     """
 

@@ -166,10 +166,13 @@ def show_cluster(invocation: Invocation) -> None:
 
 
 _MEMBERS = columns(
-    "name url role state version since_ms renewed_ago_ms", since_ms="member since", renewed_ago_ms="renewed ago"
+    "name url role state version since_ms renewed_ago_ms linked rtt_us",
+    since_ms="member since",
+    renewed_ago_ms="renewed ago",
+    rtt_us="rtt µs",
 )
 _STANDING = columns(
-    "leader url epoch shared live silent dead standbys versions looked_ago_ms", looked_ago_ms="looked ago"
+    "leader url epoch shared live silent dead standbys linked versions looked_ago_ms", looked_ago_ms="looked ago"
 )
 
 
@@ -177,6 +180,31 @@ _STANDING = columns(
 def list_members(invocation: Invocation) -> None:
     """List the servers that share the store: the leader, its standbys, and those that died of late."""
     invocation.show_all(_MEMBERS, lambda client: client.admin.cluster_members().members)
+
+
+@cluster.call("move")
+@click.argument("topic", type=TOPIC, required=False)
+@click.option("--shard", "shards", type=click.IntRange(0), multiple=True, help="Move this shard; may be given again.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="MEMBER",
+    help="The instance of the member that gets it, as `cluster members -o json` tells.",
+)
+@author_options
+@dry_run_option
+def move_shards(
+    invocation: Invocation, topic: str | None, shards: tuple[int, ...], to: str, dry_run: bool, reason: str, by: str
+) -> None:  # fmt: skip
+    """Move the shard of a topic, or shards, to a member. Calls to their topics wait meanwhile."""
+    if (topic is None) == (not shards):
+        raise Usage("a move is of the shard of a topic, or of shards", hint="give TOPIC, or --shard N")
+    with invocation.client() as client:
+        moved = client.admin.move_shards(to, topic=topic, shards=shards, dry_run=dry_run, reason=reason, by=by)
+    told = ", ".join(f"{each.shard} (epoch {each.epoch_before} to {each.epoch})" for each in moved.shards)
+    told = f"shard{'s' if len(moved.shards) > 1 else ''} {told} to {to}"
+    took = "" if dry_run else f", within {duration_text(moved.took_ms)}"
+    invocation.out.done(f"{'would move' if dry_run else 'moved'} {told}{took}", row(moved))
 
 
 @cluster.call("status")
@@ -192,7 +220,7 @@ def cluster_status(invocation: Invocation) -> None:
         "leader": leader and leader.name, "url": leader and leader.url, "epoch": told.epoch, "shared": told.shared,
         "live": counts["live"], "silent": counts["silent"], "dead": counts["dead"],
         "standbys": sum(member.role == "standby" and member.state == "live" for member in alive),
-        "versions": versions, "looked_ago_ms": told.looked_ago_ms,
+        "linked": sum(member.linked is True for member in alive), "versions": versions, "looked_ago_ms": told.looked_ago_ms,
     }  # fmt: skip
     invocation.out.record(answer, _STANDING)
     if invocation.out.for_people and told.shared:

@@ -39,6 +39,8 @@ from basalt.api.bodies.operations import (
     RestoreRequest,
     SeriesPage,
     SettingInfo,
+    ShardMove,
+    ShardMoveRequest,
     StoreInfo,
     Version,
 )
@@ -261,6 +263,16 @@ def cluster(scope: ClientScope) -> Steps[ClusterInfo]:
 def cluster_members(scope: ClientScope) -> Steps[ClusterMembers]:
     """The servers that share the store, as the one that leads knows them: the leader, its standbys, and those that died of late."""
     return get_json(ClusterMembers, "list the members of the cluster", "/v1/cluster")
+
+
+def move_shards(
+    scope: ClientScope, to: str, *, topic: str | None = None, shards: Sequence[int] = (), dry_run: bool = False,
+    reason: str = "", by: str = "",
+) -> Steps[ShardMove]:  # fmt: skip
+    """Move the shard of a topic, or `shards`, to the member of this instance; calls to their topics wait meanwhile."""
+    asked = ShardMoveRequest(to, None if topic is None else scope.namespace, topic, tuple(shards))
+    query = act_of(reason, by, dry_run=dry_run)
+    return _post(ShardMove, "move shards", "cluster", "moves", body=asked, query=query)
 
 
 def cluster_shards(scope: ClientScope) -> Steps[ClusterShards]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 from basalt.access.needs import needs
-from basalt.api.bodies.operations import ClusterInfo, ClusterMembers
+from basalt.api.bodies.operations import ClusterInfo, ClusterMembers, MovedShard, ShardMove, ShardMoveRequest
 from basalt.api.bodies.owners import ClusterShards, ShardOwner, TopicExplanation
-from basalt.errors import InvalidNameError, UnavailableError
+from basalt.errors import ConflictError, InvalidNameError, TopicNotFoundError, UnavailableError
 from basalt.http.collectors import TlsMetrics
-from basalt.http.routes.route_table import ADMIN_PATH, CLUSTER, TOPIC, Request, RouteTable
+from basalt.http.routes.route_table import ADMIN_PATH, AS, CLUSTER, DRY_RUN, REASON, TOPIC, Request, RouteTable
 from basalt.http.routes.tables import TABLE, named_table
 from basalt_engine import __version__
 
@@ -64,3 +66,25 @@ async def shards(request: Request) -> ClusterShards:
 async def explain(request: Request) -> TopicExplanation:
     """The place of a topic, and why calls to it would wait or be refused now; also of one that there is not."""
     return await request.services.explain_topic(request.topic)
+
+
+@route(
+    "POST", ADMIN_PATH + "/cluster/moves", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS),
+    errors=(ConflictError, InvalidNameError, TopicNotFoundError), tag=admin,
+)  # fmt: skip
+async def move_shards(request: Request, asked: ShardMoveRequest) -> ShardMove:
+    """Move shards to a member: calls to their topics wait for the moment that it takes.
+
+    It answers when they are served again. A move that cannot be made at once, such as while rows are in doubt, is called off.
+    """
+    services = request.services
+    shards = await services.shards_asked_for(asked)
+    before = services.shard_moves.plan(shards, asked.to)
+    if request.flag("dryRun"):
+        epochs = tuple(MovedShard(shard, epoch, epoch + 1) for shard, epoch in before.items())
+        return ShardMove(asked.to, epochs, 0, True)
+    what = f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
+    do = functools.partial(services.shard_moves.move, shards, asked.to)
+    moved = await services.audit.act("move shards", f"{what} to {asked.to}", *request.act, do)
+    epochs = tuple(MovedShard(shard, moved.before[shard], epoch) for shard, epoch in moved.after.items())
+    return ShardMove(asked.to, epochs, round(moved.took_ms, 3), False)

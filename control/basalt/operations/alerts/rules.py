@@ -136,8 +136,8 @@ _SERVERS = (
     ),
     Alert(
         "BasaltStandbyMissing", "warning", 10 * MINUTE_S,
-        "Only {value} server has the store open: none stands by to take over", "count",
-        Condition(Series("basalt_cluster_members", {"state": "live"}), 2, below=True),
+        "Servers are missing, {value} by cluster.servers_min: fewer than wanted have the store open, and stand by to take over", "count",
+        Condition(Series("basalt_cluster_servers_missing"), 0),
     ),
     Alert(
         "BasaltShardsUnowned", "critical", TWO_LEASES_S,
