@@ -1,4 +1,4 @@
-"""One server's membership: it renews its own row, watches those of all others, and as the leader ends those that are over.
+"""One server's membership: it renews its own row, watches those of all others and the map of owners, and as the leader ends those that are over.
 
 It has a thread and a handle on the store of its own, for a renewal must not wait behind a long write or a busy event loop, nor the
 leader's lease behind a scan of all rows. The rules are in `members`.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from basalt.cluster import members as rules
 from basalt.cluster.leader import STOP_WAIT_S, Leadership
 from basalt.cluster.lease import LOOKS_PER_LEASE as TRIES_PER_LEASE
 from basalt.cluster.lease import RENEWALS_PER_LEASE, Candidate, Read, Refused, Unanswered, Wrote
 from basalt.cluster.links.beats import Beats
-from basalt.cluster.members import MEMBER, MemberRecord, OwnMember, Seen
+from basalt.cluster.members import MEMBER, MemberRecord, OwnMember, Seen, State
+from basalt.cluster.owners import KIND as MAP_KIND
+from basalt.cluster.owners import NAME as MAP_NAME
+from basalt.cluster.owners import OwnersMap
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -30,6 +35,15 @@ CHANGES_PER_LOOK_MAX = 32
 log = logging.getLogger("basalt.membership")
 
 
+class Owner(NamedTuple):
+    """A member that owns shards, as another server knows it. Of one that is in no list, name and address are empty."""
+
+    instance: str
+    name: str
+    url: str
+    state: State
+
+
 class Membership:
     """This server as a member, and all members as it knows them. `step` is for its thread, and for tests that have none."""
 
@@ -39,6 +53,7 @@ class Membership:
         self.begun = 0  # how many memberships this server has begun
         self.seen: Mapping[str, Seen] = {}  # as of the last look; replaced as a whole
         self.looked_ms: float | None = None  # when that was answered
+        self.owners: OwnersMap | None = None  # as of the last look, too; None: there was none
         self.beats = Beats()  # what this server has heard over its links while it leads
         self.installation = ""  # by which members know that they share the store; empty until it was read
         self.candidate = candidate
@@ -48,6 +63,7 @@ class Membership:
         self._clock = clock
         self._leadership = leadership
         self._own = OwnMember(candidate.instance)
+        self._map_stored: bytes | None = None
         self._told_full = False
         self._failing: set[str] = set()  # of what this server does, that which failed the last time
         self._renew_at_ms = self._look_at_ms = 0.0
@@ -77,6 +93,33 @@ class Membership:
         """For how long this server's row has not been renewed; None: it never was written."""
         renewed_ms = self._own.renewed_ms
         return None if renewed_ms is None else self._clock.monotonic_ms() - renewed_ms
+
+    def owner(self, instance: str) -> Owner:
+        """The owner of shards that has this name in the map.
+
+        The leader is known by its lease, whatever became of its membership, for it serves without one. Who is in no list is dead.
+        """
+        leadership, candidate = self._leadership, self.candidate
+        if instance == candidate.instance and leadership.is_leader:
+            return Owner(instance, candidate.holder, candidate.url, "live")
+        lease = leadership.leader
+        if lease is not None and lease.instance == instance:
+            is_silent = leadership.unchanged_ms >= lease.lease_ms / rules.SILENT_PARTS
+            return Owner(instance, lease.holder, lease.url, "silent" if is_silent else "live")
+        seen = self.seen.get(instance)
+        if seen is None:
+            return Owner(instance, "", "", "dead")
+        return Owner(instance, seen.record.holder, seen.record.url, seen.state(self._clock.monotonic_ms()))
+
+    def shard_states(self) -> Counter[State] | None:
+        """The number of shards by the state of their owner; None before there is a map."""
+        owners = self.owners
+        if owners is None:
+            return None
+        states: Counter[State] = Counter()
+        for instance, count in owners.counts().items():
+            states[self.owner(instance).state] += count
+        return states
 
     def start(self) -> None:
         """Be a member from now on, on a thread."""
@@ -195,6 +238,13 @@ class Membership:
         self.seen, self.looked_ms = rules.looked(self.seen, rows, at_ms), at_ms
         if self._leadership.is_leader:
             self._tidy()
+        self._look_at_map()
+
+    def _look_at_map(self) -> None:
+        stored = self._system.get(MAP_KIND, MAP_NAME)
+        if stored != self._map_stored:  # else it need not be taken apart: it is 8 KiB, and changes rarely
+            self.owners = None if stored is None else OwnersMap.decode(stored)
+            self._map_stored = stored
 
     def _tidy(self) -> None:
         """End the memberships that are over, and remove rows of the dead. Of two leaders each may do it: every write is conditional."""

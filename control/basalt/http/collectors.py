@@ -34,6 +34,7 @@ from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
 from basalt.operations.scheduler import Scheduler
+from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import SIZES
 from basalt.runtime.loop_lag import LoopLag
@@ -130,9 +131,10 @@ class LeaderMetrics(Collector):
 class MemberMetrics(Collector):
     """The series of one server's membership, and of all members as it sees them; the same as leader and as standby."""
 
-    def __init__(self, membership: Membership, clock: Clock) -> None:
+    def __init__(self, membership: Membership, clock: Clock, servers_min: int) -> None:
         self._membership = membership
         self._clock = clock
+        self._servers_min = servers_min  # how many the settings want
 
     def collect(self) -> Iterator[Metric]:
         """Every series there is; before the first look, and before the first row, those that can be told."""
@@ -144,15 +146,57 @@ class MemberMetrics(Collector):
             for state in get_args(State):
                 members.add_metric((state,), counts[state])
             yield members
+            text = "Servers that are missing: so many fewer are live than cluster.servers_min says"
+            yield gauge("basalt_cluster_servers_missing", text, max(self._servers_min - counts["live"], 0))
             ago_s = (now_ms - membership.looked_ms) / 1_000
             yield gauge(
                 "basalt_cluster_look_age_seconds", "Since when this server has not read who the members are", ago_s
+            )
+        if (owners := membership.owners) is not None and (states := membership.shard_states()) is not None:
+            text = "Shards by the state of their owner, as this server sees it: of one that is dead nobody serves them"
+            shards = GaugeMetricFamily("basalt_cluster_shards", text, labels=("state",))
+            for state in get_args(State):
+                shards.add_metric((state,), states[state])
+            yield shards
+            text = "Shards whose owner is no member any more"
+            yield gauge("basalt_cluster_shards_unowned", text, states["dead"])
+            yield gauge(
+                "basalt_cluster_map_version", "Version of the map of owners that this server knows", owners.version
             )
         if (age_ms := membership.lease_age_ms) is not None:
             text = "Since when this server has not renewed its membership"
             yield gauge("basalt_cluster_lease_age_seconds", text, age_ms / 1_000)
         text = "Memberships that this server has begun: each after the first follows one that was ended"
         yield counter("basalt_cluster_memberships", text, membership.begun)
+
+
+class ShardMetrics(Collector):
+    """The series of this server's shards and of their moves."""
+
+    def __init__(self, moves: ShardMoves) -> None:
+        self._moves = moves
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        moves, gate = self._moves, self._moves.gate
+        text = "Shards that moved, and those whose move was called off, so that they are served as before"
+        moved = CounterMetricFamily("basalt_cluster_moves", text, labels=("why",))
+        for why, count in sorted(moves.moves.items()):
+            moved.add_metric((why,), count)
+        yield moved
+        text = "The parts of moves: calls wait from the first to the last of them"
+        phases = HistogramMetricFamily("basalt_cluster_move_seconds", text, labels=("phase",))
+        for phase, durations in {**moves.phases, "whole": moves.gaps}.items():
+            phases.add_metric((phase,), durations.buckets(), durations.sum_s)
+        yield phases
+        fences = HistogramMetricFamily(
+            "basalt_cluster_fence_seconds", "Telling all regions the new epochs of shards that move"
+        )
+        fences.add_metric((), moves.phases["fence"].buckets(), moves.phases["fence"].sum_s)
+        yield fences
+        yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
+        text = "Calls that were refused with shard_moving, for the shard did not come in time"
+        yield counter("basalt_cluster_calls_refused", text, gate.refused_total)
 
 
 class LinkMetrics(Collector):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from basalt.cluster.links.beats import Beat
+from basalt.settings.tree import ClusterSettings
 from basalt_engine import __version__
 from tests.shared_members import LEASE_MS, URL, SharedMembers
 
@@ -61,5 +64,13 @@ def test_members_are_counted_in_metrics(client):
         'basalt_cluster_members{state="live"} 1.0', 'basalt_cluster_members{state="silent"} 0.0',
         'basalt_cluster_members{state="dead"} 1.0', "basalt_cluster_lease_age_seconds 0.0",
         "basalt_cluster_look_age_seconds 0.0", "basalt_cluster_memberships_total 1.0",
+        "basalt_cluster_servers_missing 1.0",
     ):  # fmt: skip
         assert line in figures
+
+
+def test_a_single_server_on_purpose_misses_nobody(client):
+    services = client.services
+    services.settings = replace(services.settings, cluster=ClusterSettings(servers_min=1))
+    SharedMembers(services)
+    assert "basalt_cluster_servers_missing 0.0" in client.call("GET", "/metrics").body.decode()

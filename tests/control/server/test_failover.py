@@ -128,10 +128,13 @@ def run(story: Callable[[Server, Server], Awaitable[None]]) -> None:
 
 def test_a_standby_says_who_leads_and_does_nothing():
     async def story(leader: Server, standby: Server) -> None:
-        for answer in (await standby.publish("no"), await standby.ask("GET", "/v1/admin/jobs")):
+        for answer, code in (
+            (await standby.publish("no"), "not_owner"),
+            (await standby.ask("GET", "/v1/admin/jobs"), "not_leader"),
+        ):
             assert answer.status == 503
             problem = json.loads(answer.body)
-            assert problem["code"] == "not_leader"
+            assert problem["code"] == code
             assert problem["leader"] == answer.headers["basalt-leader"] == leader.url
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["basalt-request-id"] == problem["requestId"]
