@@ -161,7 +161,7 @@ class InvalidList:
 
     @property
     def entries(self) -> int:
-        """What the list holds: a run is one entry, however many write pointers it has."""
+        """The entries of the list: a run is one, however many write pointers it has."""
         return len(self.pointers) + len(self.runs)
 
     def __eq__(self, other: object) -> bool:

@@ -397,7 +397,7 @@ class TopicParticipant:
             if log is None:
                 continue
             await self._staged.ready(log, transaction.pointers)
-            if early_rows and not self._logs.memory.knows(transaction):
+            if early_rows and not log.knows(transaction):
                 rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), transaction.id - 1)
                 for pointer in transaction.pointers:
                     if pointer in rows:
@@ -566,7 +566,11 @@ class TopicParticipant:
         )
 
     def require(self, transactions: Sequence[Transaction]) -> None:
-        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory."""
+        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory, and no shard of
+        theirs moves."""
+        for transaction in transactions:
+            self._logs.gate.require([join.topic for join in transaction.topics])
+            self._logs.gate.require([table.table for table in transaction.tables])
         if self._store_drops:
             self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
 
@@ -581,7 +585,7 @@ class TopicParticipant:
             if log is not None:
                 rows = log.uncommitted_range(transaction, from_position)
             else:  # what is not in memory has no rows that this process noted
-                rows = None if self._logs.memory.knows(transaction) else (from_position, None)
+                rows = None if self._logs.knows(transaction, join) else (from_position, None)
             start, stop = (from_position, from_position) if rows is None else rows
             self._roll_backs.note_garbage(
                 group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=True

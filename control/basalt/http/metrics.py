@@ -41,6 +41,7 @@ from basalt.http.collectors import (
     LoopMetrics,
     MemberMetrics,
     RegionServerMetrics,
+    ShardMetrics,
     StreamMetrics,
     WriterMetrics,
     counter,
@@ -248,7 +249,8 @@ class Metrics:
         if services.leadership is not None:
             others.append(LeaderMetrics(services.leadership))
         if services.membership is not None:
-            others.append(MemberMetrics(services.membership, services.clock))
+            others.append(MemberMetrics(services.membership, services.clock, services.settings.cluster.servers_min))
+            others.append(ShardMetrics(services.shard_moves))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
             if services.authentication.jwts is not None:

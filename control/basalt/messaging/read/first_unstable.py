@@ -149,8 +149,9 @@ class FirstUnstable:
         """The ranges of the topic in which rows of undecided transactions may lie."""
         noted = log.uncommitted or {}
         ranges: list[Range | None] = []
-        if noted:
-            ranges += [noted.get(one_shot.id) for one_shot in self.known_transactions.in_flight()]
+        for one_shot in self.known_transactions.in_flight() if noted or log.unknown_up_to else ():
+            is_unknown = one_shot.id <= log.unknown_up_to  # it may have placed rows before this reign
+            ranges.append(noted.get(one_shot.id, (b"", None) if is_unknown else None))
         ranges += [
             log.uncommitted_range(transaction, position(join.from_ms, 0))
             for transaction in self.known_transactions.in_progress()
