@@ -16,6 +16,7 @@ from pathlib import Path
 from bench import (
     access,
     arrow,
+    beside_raw,
     compacting,
     consuming,
     flooding,
@@ -70,6 +71,7 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "idle": footprint.idle,
     "sampling": sampling.sampling,
     "hbase": on_hbase.rates,
+    "raw-hbase": beside_raw.beside_raw,
     "lanes": lanes.lanes,
     "numbered": numbering.numbered,
     "transforming": consuming.transforming,
