@@ -40,6 +40,10 @@ ROUNDS = 5
 WARM_UP_ROUNDS = (
     3  # that do not count: Java compiles what it does often, which takes half of a region server's time at first
 )
+# What a side leaves HBase to do (flushes, compactions) counts for that side: before the next one begins, HBase is waited for until it rests.
+RESTING_SHARE = 0.1  # of a core; it takes a few hundredths when nobody calls it
+LOOK_SECONDS = 0.4
+REST_SECONDS_MAX = 20.0
 PUBLISH_TARGET, READ_TARGET = 3.5, 3.0  # of the rate of happybase
 SINGLE_TARGET = 1.0  # a message a call is a row and a round trip on both sides
 # Of the processor time of happybase, all processes: what the rates come to where all of them share the same cores.
@@ -159,6 +163,7 @@ def measured(
         for name in SIDES if turn % 2 else reversed(SIDES):
             before_s = {part: cpu_s_of(pid) for part, pid in sides[name].items()}
             clients_s, took_s = run_clients(pool, work.sides[SIDES.index(name)], clients, calls)
+            wait_until_rests(sides[name]["region server"])
             after_s = {part: cpu_s_of(pid) for part, pid in sides[name].items()}
             if turn >= WARM_UP_ROUNDS:
                 account = accounts[name]
@@ -167,6 +172,18 @@ def measured(
                     account.us_each[part].append((second - before_s[part]) * 1e6 / count)
                 account.us_each["clients"].append(clients_s * 1e6 / count)
     return accounts
+
+
+def wait_until_rests(pid: int) -> None:
+    """Return when this process has all but nothing to do any more, or does not come to rest."""
+    give_up_s = time.monotonic() + REST_SECONDS_MAX
+    before_s = cpu_s_of(pid)
+    while time.monotonic() < give_up_s:
+        time.sleep(LOOK_SECONDS)
+        now_s = cpu_s_of(pid)
+        if now_s - before_s < RESTING_SHARE * LOOK_SECONDS:
+            return
+        before_s = now_s
 
 
 def run_clients(

@@ -197,8 +197,8 @@ def connect(gateways: Gateways) -> happybase.Connection:
 
 
 @contextmanager
-def running_hbase(folder: Path) -> Iterator[Gateways]:
-    """A standalone HBase with Basalt's tables."""
+def running_hbase(folder: Path, *, coprocessor: bool = False) -> Iterator[Gateways]:
+    """A standalone HBase with Basalt's tables; with the coprocessor, whose jar `make jar` builds, only where that is what counts."""
     standalone = Standalone(folder / "hbase")
     try:
         gateways = standalone.start(heap_mb=HEAP_MB)
@@ -208,7 +208,7 @@ def running_hbase(folder: Path) -> Iterator[Gateways]:
             "basalt.cli.main",
             "hbase",
             "install",
-            "--no-coprocessor",
+            *(("--jar", "packaged") if coprocessor else ("--no-coprocessor",)),
             *_settings(gateways),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
