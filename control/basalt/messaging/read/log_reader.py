@@ -95,8 +95,6 @@ class Slice:
 
     def ids(self) -> list[bytes]:
         """The 20-byte id of each message."""
-        if self.stop - self.start == 1:
-            return [self.id_at(self.start)]
         if self._positions is not None:
             return list(struct.unpack(f"{MESSAGE_ID_BYTES}s" * self.count, self.id_bytes()))
         head, numbers, tail = self.id_parts()
