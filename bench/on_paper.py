@@ -28,8 +28,8 @@ FENCE_HBASE_US = 590.0  # region server and gateway alone
 FENCE_MS = 1.1  # that each adds to a take, which has some under way at a time
 REGIONS = (50, 1_000)  # those of a new installation's tables that have shards; and of a large one
 
-# The coordinator: its rules and log entry alone, as they are in one process; a frame of a link is an assumption between 3 and 14, which two processes
-# took that did nothing else.
+# The coordinator: its rules and log entry alone, as they are in one process; and its end of a call over a link, half of what both ends take where
+# one call is under way at a time. Where 32 are, their frames leave together, and it is a third of that.
 ONE_SHOT_US = 5.0
 FRAME_US = 10.0
 BEATS_PER_S = 4
