@@ -383,7 +383,7 @@ def test_a_change_in_doubt_ends_with_the_reign_for_no_region_takes_it_any_more(m
         monkeypatch.setattr(catalog._table, "replace", lost)
         assert (await server.ask("PATCH", f"{TOPIC}/properties", {"ttl": 60})).status >= 500
         assert len(catalog._in_doubt) == 1
-        assert (await server.move()).status == 200
+        assert (await server.move(namespace=None, topic=None, shards=[SHARD])).status == 200
         assert not catalog._in_doubt
         monkeypatch.undo()
         assert (await server.ask("PATCH", f"{TOPIC}/properties", {"ttl": 3600})).status == 200
