@@ -29,7 +29,7 @@ SPARK_DEMO = "tests/demo/test_spark_demo.py"
 # By the first of these that is found in a test's name.
 GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
-    # As long as all else that needs an HBase: a second one takes half a minute of a core, and the suite ends minutes earlier.
+    # As long as all else that needs an HBase: a second one takes a quarter of a minute of a core, and the suite ends minutes earlier.
     "servers-on-hbase": re.compile(
         r"^tests/(hbase/test_(group_faults|\w*two_(tls_)?servers)|demo/test_demo_on_hbase)\.py"
     ),
