@@ -13,8 +13,8 @@ from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.cluster.led_store import LedStore
-from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
+from basalt.commits.owner import Owner
 from basalt.errors import BasaltError, InvalidSettingError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
@@ -66,6 +66,7 @@ from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager
+from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.transaction import TransactionIds, TransactionLimits
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import FencedError, RowExistsError
@@ -278,6 +279,7 @@ async def _wire(
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
+    pointers = OpenPointers(transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
@@ -285,7 +287,8 @@ async def _wire(
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager, markers, producers,
+        clock, topics, reader, roll_backs, writer, manager,
+        manager if isinstance(manager, ExternalTransactions) else pointers, markers, producers,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
@@ -293,8 +296,9 @@ async def _wire(
     groups = Groups(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
-    participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
-    transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
+    owner = Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
+    coordinator = Coordinator(transaction_manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
+    transactions = await _recovered(coordinator, log, clock)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets)
     pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
@@ -309,7 +313,7 @@ async def _wire(
     directory, refusals, authentication = await open_access(settings, store, clock)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
+        markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, pointers, activity),
         table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
         back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
         series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,

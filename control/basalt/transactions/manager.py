@@ -41,6 +41,7 @@ from basalt.runtime.group_commit import (
 )
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
+from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.one_shots import TopicKey, TopicUseEdits, UsedTopic
@@ -225,9 +226,7 @@ class TransactionManager:
         self._current = TransactionSnapshot(0)
         self._has_view = False  # the log was read once
         self.unread_because = ""  # why the last attempt to read the log failed
-        # What the entry under way says, and the log does not have yet: who joins a topic or table, and, of topics that one-shot
-        # transactions use, what the log has of them.
-        self._joining: set[int] = set()
+        # Of topics that one-shot transactions use: what the log has of them, where the entry under way says something else.
         self._use_in_log: dict[TopicKey, UsedTopic | None] = {}
         self.known_since = 0  # transactions with later pointers began while this working state was known
         self._readers = ActiveSnapshots()
@@ -341,9 +340,7 @@ class TransactionManager:
         return ended
 
     def _note_under_way(self, edit: Edit) -> None:
-        if isinstance(edit, edits.Joined | edits.TableJoined):
-            self._joining.add(edit.id)
-        elif isinstance(edit, edits.TopicsUsed):
+        if isinstance(edit, edits.TopicsUsed):
             for join in edit.topics:
                 if edit.until <= self.state.last_pointer:  # it ends: from now on nothing relies on it
                     self._use_in_log[join.key] = None
@@ -393,7 +390,6 @@ class TransactionManager:
         self._state = None
 
     def _forget_under_way(self) -> None:
-        self._joining.clear()
         self._use_in_log.clear()
 
     # For recovery, which `basalt.commits` drives.
@@ -412,41 +408,16 @@ class TransactionManager:
 
     # Writers of messages and cells.
 
-    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        """In a stage that adds rows of the writer, before: the topic takes part in the transaction of this pointer.
+    def admit(self, group: Group, joining: Joining) -> Admitted:
+        """In a stage of the log: something of an owner takes part in the transaction of this pointer.
 
-        Where rows and log have lanes of their own, the log has it first: until then `NotLoadedError`. `TransactionEndedError` when
-        the pointer is not in progress.
+        `TransactionEndedError` when the pointer is not in progress.
         """
-        joined = Join(topic.keys.prefix, topic.generation, from_ms)
-        if self.atomic:
-            self.join_in_log(group, write_pointer, joined)
-        else:
-            self._require_join(write_pointer, joined, group.now_ms)
-
-    def join_table(self, group: Group, write_pointer: int, table: TableJoin) -> None:
-        """The same for a stage that adds cells of the table under this pointer."""
-        if self.atomic:
-            self.join_in_log(group, write_pointer, table)
-        else:
-            self._require_join(write_pointer, table, group.now_ms)
-
-    def join_in_log(self, group: Group, write_pointer: int, joined: Join | TableJoin) -> None:
-        """In a stage of the log: the topic or table takes part."""
-        transaction_id = self._open_writer(write_pointer, group.now_ms).id
-        self._apply_or_refuse(group, self._proposed_join(transaction_id, joined, group.now_ms))
-
-    def _require_join(self, write_pointer: int, joined: Join | TableJoin, now_ms: int) -> None:
-        transaction_id = self._open_writer(write_pointer, now_ms).id
-        proposal = self._proposed_join(transaction_id, joined, now_ms)
-        if proposal.refusal is not None:
-            raise proposal.refusal
-        if proposal.edits or transaction_id in self._joining:
-
-            def stage(group: Group) -> None:
-                self.join_in_log(group, write_pointer, joined)
-
-            raise NotLoadedError(partial(self._logged, stage))
+        transaction = self._open_writer(joining.write_pointer, group.now_ms)
+        for joined in (joining.topic, joining.table):
+            if joined is not None:
+                self._apply_or_refuse(group, self._proposed_join(transaction.id, joined, group.now_ms))
+        return Admitted(transaction.id, transaction.deadline_ms)
 
     def _proposed_join(self, transaction_id: int, joined: Join | TableJoin, now_ms: int) -> Proposal:
         if isinstance(joined, Join):
@@ -479,10 +450,6 @@ class TransactionManager:
         await self.lanes.topics.run(_nothing)
         await self.lanes.log.run(_nothing)
         return _nothing_to_release
-
-    def check_open(self, write_pointer: int) -> None:
-        """`TransactionEndedError` unless the pointer is in progress."""
-        self._open_writer(write_pointer, self._clock.now_ms())
 
     def id_of(self, write_pointer: int) -> int:
         """The id of the transaction in progress that has this write pointer; else the pointer itself."""
@@ -565,7 +532,7 @@ class ExternalTransactions:
     def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
         return
 
-    def check_open(self, write_pointer: int) -> None:
+    def check_open(self, group: Group, write_pointer: int) -> None:
         return
 
 

@@ -201,7 +201,7 @@ async def test_until_it_is_rolled_back_it_is_a_transaction_as_any_other(shop: Wi
     async def not_yet(transaction: object) -> None:
         raise UnknownOutcomeError("the store is away")
 
-    participant = shop.transactions._topics
+    participant = shop.transactions._owner
     monkeypatch.setattr(participant, "roll_back", not_yet)
     moment = await shop.transactions.manager_snapshot()
     (found,) = await shop.transactions.list()
