@@ -27,6 +27,7 @@ from basalt.messaging.log.topic_log import LogMemory, TopicLog, decide_doubts
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
+from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.tables import garbage_cells
@@ -34,7 +35,7 @@ from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining, Place, Prepared
+from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining, Prepared
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
@@ -314,20 +315,19 @@ def pointers_stay_open() -> AbstractContextManager[object]:
     return patch.object(OpenPointers, "close", lambda *_: None)
 
 
-def joins_outlive_the_log() -> AbstractContextManager[object]:
-    """An owner goes on by what it was told of transactions, though the log is read anew."""
-    return patch.object(OpenPointers, "forget", lambda _: None)
+def rows_are_older_than_the_view() -> AbstractContextManager[object]:
+    """A reader is shown rows that were read before the view that judges them."""
+    before: dict[tuple[int, bytes], RowsAhead] = {}
 
+    def rows_ahead(reader: LogReader, log: TopicLog, reading: Reading) -> RowsAhead:
+        rows = original(reader, log, reading).rows
+        now = RowsAhead(None, None if rows is None else list(rows))
+        key = id(log), reading.start.position
+        older, before[key] = before.get(key, now), now
+        return older
 
-def late_places_are_taken() -> AbstractContextManager[object]:
-    """A commit's messages become rows though nobody expects them any more."""
-
-    def place(owner: Owner, asked: Place, group: Group) -> None:
-        owner._expected.add(asked.transaction.id)
-        original(owner, asked, group)
-
-    original = Owner._place
-    return patch.object(Owner, "_place", place)
+    original = LogReader.rows_ahead
+    return patch.object(LogReader, "rows_ahead", rows_ahead)
 
 
 def one_shots_are_decided_with_their_rows() -> AbstractContextManager[object]:
