@@ -42,7 +42,7 @@ from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.groups import GroupTable
 from basalt.transactions.rules.one_shots import OneShotsInFlight, OneShotTopics, TopicUseEdits
 from basalt.transactions.rules.sessions import SessionState, SessionTable
-from basalt.transactions.rules.transaction import Join
+from basalt.transactions.rules.transaction import Join, TableJoin
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.messages import PRODUCERS, MessageRow, MessageTable
@@ -296,18 +296,26 @@ def committed_comes_before_rows() -> Iterator[None]:
 def joins_come_after_rows() -> AbstractContextManager[object]:
     """Rows and cells of a transaction are written without waiting until the log has it that it joined."""
 
-    def joined_later(pointers: OpenPointers, group: Group, joining: Joining, key: Any) -> None:
-        if pointers._atomic:
-            return required(pointers, group, joining, key)
+    def ask_later(pointers: OpenPointers, write_pointer: int, **joins: Any) -> None:
         manager = pointers._manager
-        manager._open_writer(joining.write_pointer, group.now_ms)
         told: asyncio.Future[Admitted] = asyncio.get_running_loop().create_future()
         told.add_done_callback(lambda call: call.cancelled() or call.exception())
-        manager.lanes.log.submit(lambda group: manager.admit(group, joining), told)
-        return None
+        manager.lanes.log.submit(lambda group: manager.admit(group, Joining(write_pointer, **joins)), told)
 
-    required = OpenPointers._require
-    return patch.object(OpenPointers, "_require", joined_later)
+    def join(pointers: OpenPointers, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
+        if pointers._atomic:
+            return original(pointers, group, write_pointer, topic, from_ms)
+        pointers._manager._open_writer(write_pointer, group.now_ms)
+        return ask_later(pointers, write_pointer, topic=Join(topic.keys.prefix, topic.generation, from_ms))
+
+    def join_table(pointers: OpenPointers, group: Group, write_pointer: int, table: TableJoin) -> None:
+        if pointers._atomic:
+            return of_tables(pointers, group, write_pointer, table)
+        pointers._manager._open_writer(write_pointer, group.now_ms)
+        return ask_later(pointers, write_pointer, table=table)
+
+    original, of_tables = OpenPointers.join, OpenPointers.join_table
+    return patch.multiple(OpenPointers, join=join, join_table=join_table)
 
 
 def pointers_stay_open() -> AbstractContextManager[object]:

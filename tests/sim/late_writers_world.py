@@ -7,6 +7,7 @@ topics goes by its own memory of which pointers are open.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.errors import TransactionEndedError
@@ -53,7 +54,8 @@ class LateWritersWorld(OneShotWorld):
             await asyncio.sleep(0)
         title = self.chances.choice(self.topics)
         message = self.message(title, tx.id)
-        call = self.chances.choice([self.wired.messaging.store, self.wired.messaging.publish])
+        calls: list[Callable[..., Awaitable[object]]] = [self.wired.messaging.store, self.wired.messaging.publish]
+        call = self.chances.choice(calls)
         told = await self.tell([message], call(title, [message.text.encode()], tx.write_pointer))
         if told is Told.NOTHING:
             self.history.transactions[tx.id].may_lack = True

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from basalt.commits.owner import Owner, TopicPlan
@@ -144,10 +143,12 @@ class CommitStage:
             if isinstance(edit, Aborting | Doomed) and not self._manager.atomic:
                 group.when_durable(partial(self._owner.close, Close(edit.id)))
         for transaction, state in self._manager.apply(group, made):
+            if not transaction.topics and not transaction.tables:
+                continue
             joined = JoinedTransaction.of(transaction)
             if state is State.INVALID:
                 self._owner.invalidate(group, joined)
-            if joined.topics or joined.tables:
+            if joined.topics or not self._manager.atomic:
                 # Called after the manager's own part of the group, so that readers who are woken see the new state.
                 group.when_durable(partial(self._owner.end, End(joined)))
 
@@ -170,7 +171,8 @@ class CommitStage:
 
     def _commit(self, asked: CommitAsked, started_ms: float, group: Group) -> Outcome | BasaltError | Intended:
         state = self._manager.state
-        transaction_id, topics, request_id, deferred_changes = msgspec.structs.astuple(asked.intend)
+        intend = asked.intend
+        transaction_id, topics = intend.transaction_id, intend.topics
         found = state.find(transaction_id)
         if asked.guard is not None:
             asked.guard(found)
@@ -178,19 +180,21 @@ class CommitStage:
         atomic = self._manager.atomic
         at_once = atomic or not has_rows
         proposal = state.commit(
-            transaction_id, group.now_ms, inline=at_once, request_id=request_id, deferred_changes=deferred_changes,
+            transaction_id, group.now_ms, inline=at_once, request_id=intend.request_id,
+            deferred_changes=intend.deferred_changes,
         )  # fmt: skip
         if proposal.refusal is not None or not proposal.edits:
             self.apply(group, proposal.edits)
             return proposal.refusal or state.outcome(transaction_id)
         transaction = state.get(transaction_id)
+        joined = JoinedTransaction.of(transaction)
         if atomic:
-            self._owner.check_prepared(asked.prepared.number, JoinedTransaction.of(transaction))
+            self._owner.check_prepared(asked.prepared.number, joined)
         refused = self._lost(group, asked, transaction)
         if refused is not None:
             return refused
         if atomic:
-            self._owner.commit_prepared(group, asked.prepared.number, JoinedTransaction.of(transaction))
+            self._owner.commit_prepared(group, asked.prepared.number, joined)
         for join in () if at_once else topics:  # who reads the log is to know where to look for rows
             self._manager.admit(group, Joining(transaction.write_pointer, join))
         if asked.acknowledgements:  # they are the transaction's from here on, and the groups' once it has committed

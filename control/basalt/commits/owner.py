@@ -84,7 +84,7 @@ class TopicPlan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What a commit brings, and since when it is kept."""
+    """The work of a commit, and since when it is kept."""
 
     plan: TopicPlan
     since_ms: float
@@ -169,8 +169,8 @@ class Owner:
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
         plan = await self.plan(asked.work, asked.transaction)
-        # Where the store is atomic, the stage that decides has the rows, and looks by itself.
-        if not self._logs.memory.atomic and asked.transaction is not None:
+        atomic = self._logs.memory.atomic  # then the stage that decides has the rows, and looks by itself
+        if not atomic and asked.transaction is not None:
             await self._checked(plan, asked.transaction)
         if plan.is_empty:
             return Prepared()
@@ -179,7 +179,7 @@ class Owner:
             del self._prepared[next(iter(self._prepared))]
         self._prepared_before += 1
         self._prepared[self._prepared_before] = _Kept(plan, now_ms)
-        return Prepared(self._prepared_before, tuple(self.joins(plan)), plan.payload_bytes)
+        return Prepared(self._prepared_before, () if atomic else tuple(self.joins(plan)), plan.payload_bytes)
 
     def drop(self, prepared: Prepared) -> None:
         """The commit has an answer: what was kept for it is of no use any more."""

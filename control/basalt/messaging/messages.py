@@ -24,7 +24,7 @@ from basalt.messaging.producers import Producers, Sequenced
 from basalt.messaging.read.answer_reader import AnswerReader, AnswerReading, Encoded
 from basalt.messaging.read.log_reader import Fetch, LogReader, ReadBudget, Reading, SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit, Waiter
-from basalt.transactions.manager import ExternalTransactions, Transactions
+from basalt.transactions.manager import Transactions
 from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
@@ -39,7 +39,7 @@ class Messages:
 
     def __init__(
         self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions,
-        pointers: OpenPointers | ExternalTransactions, markers: TopicMarkers, producers: Producers, *, limits: SliceLimits, lifetime_ms_max: int,
+        pointers: OpenPointers, markers: TopicMarkers, producers: Producers, *, limits: SliceLimits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs

@@ -65,7 +65,7 @@ from basalt.tables.tables import Tables
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
-from basalt.transactions.manager import ExternalTransactions, TransactionManager
+from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.transaction import TransactionIds, TransactionLimits
 from basalt_engine.clock import Clock, SystemClock
@@ -274,12 +274,10 @@ async def _wire(
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
-    writer = lanes.topics
-    catalog, log = Topics(store, clock, facts.buckets), _transaction_log(settings, store)
+    writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
-    manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
-    pointers = OpenPointers(transaction_manager)
+    manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
@@ -287,8 +285,7 @@ async def _wire(
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager,
-        manager if isinstance(manager, ExternalTransactions) else pointers, markers, producers,
+        clock, topics, reader, roll_backs, writer, manager, pointers, markers, producers,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
@@ -297,8 +294,8 @@ async def _wire(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
     owner = Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
-    coordinator = Coordinator(transaction_manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
-    transactions = await _recovered(coordinator, log, clock)
+    transactions = Coordinator(transaction_manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
+    await _recover(transactions, log, clock)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets)
     pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
@@ -320,6 +317,12 @@ async def _wire(
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
+
+
+def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:
+    """The transactions that messages know, and the write pointers that they may be written under."""
+    builtin = settings.transactions.manager == "builtin"
+    return manager if builtin else ExternalTransactions(), OpenPointers(manager, external=not builtin)
 
 
 async def _series_days(system: SystemTable, store: Store, clock: Clock) -> SeriesDays:
@@ -352,7 +355,7 @@ def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
     )
 
 
-async def _recovered(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> Coordinator:
+async def _recover(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> None:
     """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it."""
     began_ms = clock.monotonic_ms()
     try:
@@ -366,14 +369,13 @@ async def _recovered(transactions: Coordinator, transaction_log: TransactionLog,
             "opens without the log of transactions: until it can be read, calls about transactions are refused: %s",
             error,
         )
-        return transactions
+        return
     state = transactions.state
     _SERVER_LOG.info(
         "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
         len(state.view().invalid),
     )  # fmt: skip
-    return transactions
 
 
 def _pruner(

@@ -22,7 +22,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from basalt.catalog.topics import Topic
 from basalt.errors import (
     CoordinatorUnavailableError,
     InputError,
@@ -419,6 +418,11 @@ class TransactionManager:
                 self._apply_or_refuse(group, self._proposed_join(transaction.id, joined, group.now_ms))
         return Admitted(transaction.id, transaction.deadline_ms)
 
+    def join_in_log(self, group: Group, write_pointer: int, joined: Join | TableJoin) -> None:
+        """In a stage that adds rows and log: the topic or table takes part."""
+        transaction_id = self._open_writer(write_pointer, group.now_ms).id
+        self._apply_or_refuse(group, self._proposed_join(transaction_id, joined, group.now_ms))
+
     def _proposed_join(self, transaction_id: int, joined: Join | TableJoin, now_ms: int) -> Proposal:
         if isinstance(joined, Join):
             return self.state.join(transaction_id, joined, now_ms)
@@ -527,12 +531,6 @@ class ExternalTransactions:
         return
 
     def check_view(self) -> None:
-        return
-
-    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        return
-
-    def check_open(self, group: Group, write_pointer: int) -> None:
         return
 
 

@@ -39,8 +39,10 @@ class OpenPointers:
     All but the answers of the coordinator comes from stages of the lane of topics and tables.
     """
 
-    def __init__(self, manager: TransactionManager) -> None:
+    def __init__(self, manager: TransactionManager, *, external: bool = False) -> None:
+        """`external`: transactions are managed elsewhere, and pointers are taken as given."""
         self._manager = manager
+        self._external = external
         self._atomic = manager.atomic
         self._transactions: dict[int, _OpenTransaction] = {}
         self._by_pointer: dict[int, _OpenTransaction] = {}
@@ -49,26 +51,36 @@ class OpenPointers:
 
     def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
         """The topic takes part in the transaction of this pointer. `NotLoadedError` until the log has it, or to tell why it does not take part."""
+        if self._external:
+            return
         join = Join(topic.keys.prefix, topic.generation, from_ms)
-        self._require(group, Joining(write_pointer, join), join.key)
+        if self._atomic:
+            self._manager.join_in_log(group, write_pointer, join)
+        elif not self._knows(group, write_pointer, join.key):
+            raise NotLoadedError(partial(self._ask, Joining(write_pointer, join)))
 
     def join_table(self, group: Group, write_pointer: int, table: TableJoin) -> None:
         """The table takes part in it, in the same way."""
-        self._require(group, Joining(write_pointer, table=table), (table.table, table.generation))
+        if self._atomic:
+            self._manager.join_in_log(group, write_pointer, table)
+        elif not self._knows(group, write_pointer, (table.table, table.generation)):
+            raise NotLoadedError(partial(self._ask, Joining(write_pointer, table=table)))
 
     def check_open(self, group: Group, write_pointer: int) -> None:
         """The pointer is of an open transaction, in the same way."""
-        self._require(group, Joining(write_pointer), None)
-
-    def _require(self, group: Group, joining: Joining, key: JoinKey | None) -> None:
-        if self._atomic:
-            self._manager.admit(group, joining)
+        if self._external:
             return
-        known = self._by_pointer.get(joining.write_pointer)
+        if self._atomic:
+            self._manager.admit(group, Joining(write_pointer))
+        elif not self._knows(group, write_pointer, None):
+            raise NotLoadedError(partial(self._ask, Joining(write_pointer)))
+
+    def _knows(self, group: Group, write_pointer: int, key: JoinKey | None) -> bool:
+        """True when this may be written by memory alone. False: ask the coordinator, who says why not, if so."""
+        known = self._by_pointer.get(write_pointer)
         if known is None or known.is_closed or group.now_ms >= known.deadline_ms:
-            raise NotLoadedError(partial(self._ask, joining))  # the coordinator says why not
-        if key is not None and key not in known.joined:
-            raise NotLoadedError(partial(self._ask, joining))
+            return False
+        return key is None or key in known.joined
 
     async def _ask(self, joining: Joining) -> Callable[[], None]:
         def stage(group: Group) -> None:
@@ -88,7 +100,7 @@ class OpenPointers:
         if joining.topic is not None:
             known.joined.add(joining.topic.key)
         if joining.table is not None:
-            known.joined.add(tuple(joining.table))
+            known.joined.add((joining.table.table, joining.table.generation))
 
     # What the owner is told.
 
@@ -114,4 +126,4 @@ class OpenPointers:
 
 
 def _nothing_is_held() -> None:
-    """What the coordinator has answered is kept until the transaction ends."""
+    """Do nothing: the coordinator's answer is kept until the transaction ends."""

@@ -13,7 +13,7 @@ all that it says, and knows of topics only who joined which, from when on. A car
     RollBack                 coordinator to owner: hide its rows, delete what it stored
     End                      coordinator to owner: its outcome is durable
 
-docs/decisions/0062-owner-and-coordinator.md.
+None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from basalt.api.bodies.messages import Work
 from basalt.transactions.rules.transaction import Join, TableJoin, Transaction
 
 
-class JoinedTransaction(msgspec.Struct, frozen=True):
+class JoinedTransaction(msgspec.Struct, frozen=True, gc=False):
     """A transaction, as owners know it: its write pointers, ascending, and the topics and tables that it joined.
 
     `was_invalid`: it is being aborted from the invalid list, so owners have forgotten where its rows lie.
@@ -38,7 +38,7 @@ class JoinedTransaction(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, transaction: Transaction) -> JoinedTransaction:
-        """What the coordinator tells of a transaction."""
+        """A transaction as the coordinator tells of it."""
         return cls(
             transaction.id, transaction.pointers, transaction.topics, transaction.tables, transaction.was_invalid
         )
@@ -49,7 +49,7 @@ class JoinedTransaction(msgspec.Struct, frozen=True):
         return self.pointers[-1]
 
 
-class Joining(msgspec.Struct, frozen=True):
+class Joining(msgspec.Struct, frozen=True, gc=False):
     """Something of this writer is about to lie in a topic or table; with neither, it only asks whether the writer is open."""
 
     write_pointer: int
@@ -57,29 +57,29 @@ class Joining(msgspec.Struct, frozen=True):
     table: TableJoin | None = None
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """The log has the join. The transaction writes until its deadline, unless the owner is told before that it is closed."""
 
     transaction_id: int
     deadline_ms: int
 
 
-class Prepare(msgspec.Struct, frozen=True):
-    """What a commit is about to bring, and the transaction as the carrier knows it; None when it has ended."""
+class Prepare(msgspec.Struct, frozen=True, gc=False):
+    """The work that a commit is about to bring, and the transaction as the carrier knows it; None when it has ended."""
 
     work: Work | None
     transaction: JoinedTransaction | None
 
 
-class Prepared(msgspec.Struct, frozen=True):
-    """What the owner keeps for a commit, under this number: 0 is nothing. With the topics that it writes to, each once."""
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """Something is kept for a commit, under this number: 0 is nothing. With the topics that it writes to, each once."""
 
     number: int = 0
     topics: tuple[Join, ...] = ()
     payload_bytes: int = 0
 
 
-class Intend(msgspec.Struct, frozen=True):
+class Intend(msgspec.Struct, frozen=True, gc=False):
     """A commit, and the topics to which it brings messages. `deferred_changes`: the change set that the log does not have."""
 
     transaction_id: int
@@ -88,45 +88,45 @@ class Intend(msgspec.Struct, frozen=True):
     deferred_changes: frozenset[bytes] | None = None
 
 
-class Intended(msgspec.Struct, frozen=True):
+class Intended(msgspec.Struct, frozen=True, gc=False):
     """The log has the intent: all owners of what was joined are to place, then the coordinator decides."""
 
     transaction: JoinedTransaction
 
 
-class Expect(msgspec.Struct, frozen=True):
+class Expect(msgspec.Struct, frozen=True, gc=False):
     """The log has the intent of this commit."""
 
     transaction_id: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """Make rows of what the transaction has stored, and of what was prepared under this number."""
 
     transaction: JoinedTransaction
     number: int
 
 
-class Decide(msgspec.Struct, frozen=True):
+class Decide(msgspec.Struct, frozen=True, gc=False):
     """The rows of a commit are durable; or they are not placed, and it is to be given up."""
 
     transaction_id: int
     placed: bool
 
 
-class Close(msgspec.Struct, frozen=True):
+class Close(msgspec.Struct, frozen=True, gc=False):
     """The transaction writes no more: it is being rolled back, or has lost a conflict."""
 
     transaction_id: int
 
 
-class RollBack(msgspec.Struct, frozen=True):
+class RollBack(msgspec.Struct, frozen=True, gc=False):
     """It is decided that the transaction did not happen."""
 
     transaction: JoinedTransaction
 
 
-class End(msgspec.Struct, frozen=True):
+class End(msgspec.Struct, frozen=True, gc=False):
     """The outcome of the transaction is durable, and nothing is left to do."""
 
     transaction: JoinedTransaction

@@ -114,3 +114,11 @@ async def test_where_the_store_is_atomic_nothing_is_remembered() -> None:
     await shop.commit(tx)
     with pytest.raises(TransactionEndedError):
         await shop.store_aside(A, "late", tx=tx)
+
+
+async def test_where_transactions_are_managed_elsewhere_pointers_are_taken_as_given(shop: Wired) -> None:
+    elsewhere = OpenPointers(shop.transactions.manager, external=True)
+    topic = (await shop.topics.open(A)).topic
+    elsewhere.check_open(Group(0), 17)
+    elsewhere.join(Group(0), 17, topic, 0)
+    assert len(elsewhere) == 0
