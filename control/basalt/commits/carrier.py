@@ -161,6 +161,7 @@ class Carrier:
         except BasaltError as error:  # recovery gives it up
             log.warning("transaction %s is given up when the log is read: %s", transaction_id, error)
             return _half_way(why) if isinstance(why, StoreError) else why
+        log.warning("the commit of transaction %s is given up, and rolled back: %s", transaction_id, why)
         self._keep(self._recovery.drive_one(transaction_id))
         if outcome.state is State.COMMITTED or not isinstance(why, RetryError):
             return why

@@ -139,18 +139,18 @@ class CommitStage:
             self._manager.apply(group, [*returns, *made])
 
     def _apply(self, group: Group, made: Sequence[Edit]) -> None:
+        atomic = self._manager.atomic
         for edit in made:
-            if isinstance(edit, Aborting | Doomed) and not self._manager.atomic:
+            if not atomic and isinstance(edit, Aborting | Doomed):
                 group.when_durable(partial(self._owner.close, Close(edit.id)))
         for transaction, state in self._manager.apply(group, made):
-            if not transaction.topics and not transaction.tables:
-                continue
+            if atomic and not transaction.topics and not transaction.tables:
+                continue  # its owner has never heard of it
             joined = JoinedTransaction.of(transaction)
             if state is State.INVALID:
                 self._owner.invalidate(group, joined)
-            if joined.topics or not self._manager.atomic:
-                # Called after the manager's own part of the group, so that readers who are woken see the new state.
-                group.when_durable(partial(self._owner.end, End(joined)))
+            # Called after the manager's own part of the group, so that readers who are woken see the new state.
+            group.when_durable(partial(self._owner.end, End(joined)))
 
     def begin(
         self, group: Group, asked: Beginning, session: SessionBinding | None = None, *, changes_deferred: bool = False

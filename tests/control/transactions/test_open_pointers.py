@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from basalt.errors import TransactionEndedError
@@ -81,6 +83,14 @@ async def test_what_comes_behind_the_end_is_refused_and_nothing_is_remembered(sh
     await getattr(shop.transactions, end)(tx.id)
     with pytest.raises(TransactionEndedError):
         await shop.store_aside(A, "late", tx=tx)
+    assert len(pointers(shop)) == 0
+
+
+async def test_who_only_asked_whether_a_pointer_is_open_leaves_nothing_behind(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.transactions.manager.lanes.topics.run(partial(pointers(shop).check_open, write_pointer=tx.id))
+    assert len(pointers(shop)) == 1
+    await shop.transactions.abort(tx.id)
     assert len(pointers(shop)) == 0
 
 
