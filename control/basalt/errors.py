@@ -266,9 +266,21 @@ class CoordinatorUnavailableError(UnavailableError, code="coordinator_unavailabl
     """The log of transactions cannot be read or written now, so nothing about transactions is decided. All else goes on."""
 
 
+class ShardMovingError(UnavailableError, code="shard_moving"):
+    """The topic or table is in a shard that moves between servers at this moment. Nothing was done."""
+
+
 class NotLeaderError(RetryError, code="not_leader"):
     """Another server leads the store; nothing was done. `leader_url` is where to send the call, if that is known."""
 
+    leader_url: str | None = None
+
+
+class NotOwnerError(RetryError, code="not_owner"):
+    """Another server owns the topic or table; nothing was done. `owner_url` is where to send the call, `member` that server's run."""
+
+    owner_url: str | None = None
+    member: str | None = None
     leader_url: str | None = None
 
 
@@ -301,7 +313,7 @@ __all__ = [
     "ExternalWritesError", "ForbiddenError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MemberFencedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError",
-    "NotLeaderError", "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError",
+    "NotLeaderError", "NotOwnerError", "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError",
     "RouteNotFoundError", "SessionFencedError", "SessionForeignError", "SessionNotFoundError",
     "SettingNeedsStartError", "StoppingError", "StoreError", "TableExistsError", "TableNotFoundError",
     "ThrottledError", "TooLargeError", "TopicChangedError", "TopicEndedError", "TopicExistsError", "TopicNotFoundError",

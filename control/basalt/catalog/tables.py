@@ -5,11 +5,12 @@ A table's row lies in the metadata table beside those of topics, under a name th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from basalt.catalog.catalog import Catalog, EntryName, check_name
+from basalt.cluster.shard_gate import ShardGate
 from basalt.errors import CorruptionError, InvalidPropertyError, TableExistsError, TableNotFoundError
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.cells.keys import TableKeys
@@ -17,6 +18,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.keys import is_table_prefix, table_prefix
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.retention import OnInvalid
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Store
 
 CONFLICTS = ("row", "cell", "none")  # what two transactions must both change for the second to fail
@@ -60,8 +62,9 @@ class TableCatalog(Catalog[TableName, HostedTable]):
     absent_error, exists_error = TableNotFoundError, TableExistsError
     exists_hint = "delete it first, or use it as it is"
 
-    def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
+    def __init__(self, store: Store, clock: Clock, buckets: int, gate: ShardGate | None = None) -> None:
         super().__init__(store, clock, buckets)
+        self.gate = gate or ShardGate(clock)
         self._known: dict[TableName, HostedTable] = {}
 
     async def create(self, title: TableName, conflict: str = CONFLICT_DEFAULT) -> HostedTable:
@@ -75,7 +78,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
             others = {"kind": KIND, "conflict": conflict}
             return TopicMetadata(generation, FOREVER_MS, OnInvalid.DROP, 1, 1, now_ms, now_ms, others)
 
-        async with self.changing(title):
+        async with self.gate.visit(self._prefix(title)), self.changing(title):
             table = self._known[title] = await self._create(title, describe)
             return table
 
@@ -84,7 +87,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
         known = self._known.get(title)
         if known is not None:
             return known
-        async with self.changing(title):
+        async with self.gate.visit(self._prefix(title)), self.changing(title):
             return await self._get(title)
 
     def loaded(self, title: TableName) -> HostedTable:
@@ -96,13 +99,18 @@ class TableCatalog(Catalog[TableName, HostedTable]):
 
     async def delete(self, title: TableName) -> HostedTable:
         """Delete the table. Its cells are out of reach at once, and are removed by retention later."""
-        async with self.changing(title):
+        async with self.gate.visit(self._prefix(title)), self.changing(title):
             table = await self._get(title)
             try:
                 await self._delete(table)
             finally:
                 self._known.pop(title, None)  # also after a write that failed: it may have taken effect
             return table
+
+    def forget(self, shards: Collection[int]) -> None:
+        """Whoever needs a table of these shards comes to the gate from now on."""
+        for title in [title for title, table in self._known.items() if shard_of(table.keys.prefix) in shards]:
+            del self._known[title]
 
     def at(self, title: TableName, metadata: TopicMetadata) -> HostedTable:
         """The table that this metadata describes; a deleted one under its last generation."""

@@ -8,7 +8,8 @@ that a region which opens after a fence finds that epoch, or a higher one, in th
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
@@ -37,6 +38,14 @@ class OwnersMap(NamedTuple):
         """The epochs of the shards that this member owns."""
         owned = enumerate(zip(self.owners, self.epochs, strict=True))
         return {shard: epoch for shard, (owner, epoch) in owned if self.members[owner] == member}
+
+    def owner_of(self, shard: int) -> str:
+        """The member that owns this shard."""
+        return self.members[self.owners[shard]]
+
+    def counts(self) -> dict[str, int]:
+        """By member, how many shards it owns."""
+        return {self.members[place]: count for place, count in Counter(self.owners).items()}
 
     def encode(self) -> bytes:
         """The body of the record; `ValueError` for what is no map."""
@@ -77,6 +86,23 @@ class OwnersMap(NamedTuple):
         return found
 
 
+class Granted(NamedTuple):
+    """A map as the leader wrote it when its term began, and when that was, by its wall clock."""
+
+    owners: OwnersMap
+    at_ms: int
+
+    def still_holds(self, shard: int, now: OwnersMap) -> bool:
+        """True where nobody has granted the shard since."""
+        return now.epochs[shard] == self.owners.epochs[shard]
+
+
+def read_map(system: SystemTable) -> OwnersMap | None:
+    """The map as it is stored; None before the first leader has written one."""
+    stored = system.get(KIND, NAME)
+    return None if stored is None else OwnersMap.decode(stored)
+
+
 def _fault(found: OwnersMap) -> str | None:
     """The reason why these values are no map; None when they are one."""
     if not 0 < found.version < 1 << 63 or not 0 < found.leader_epoch <= EPOCH_MAX:
@@ -109,8 +135,9 @@ def granted(before: OwnersMap | None, member: str, shards: Iterable[int], leader
     return OwnersMap(before.version + 1, leader_epoch, members, tuple(places[name] for name in names), tuple(epochs))
 
 
-def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
-    """Grant every shard to this member, which leads under this epoch, and take them: written first, fenced after.
+def grant(store: Store, member: str, shards: Collection[int], leader_epoch: int) -> OwnersMap:
+    """Write the map in which this member has these shards, each under its next epoch. Also when it may be written already: a
+    write whose answer was lost costs an epoch.
 
     Raises `FencedError` when a later leader has written the map.
     """
@@ -122,8 +149,14 @@ def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
             raise FencedError(
                 f"epoch {leader_epoch} is over: the leader of epoch {before.leader_epoch} dealt the shards"
             )
-        now = granted(before, member, range(SHARDS), leader_epoch)
+        now = granted(before, member, shards, leader_epoch)
         if system.replace(KIND, NAME, stored, now.encode()):
-            store.take(now.shards_of(member))
             return now
     raise StoreError("the map of owners changed at each try to replace it")
+
+
+def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
+    """Grant every shard to this member, which leads under this epoch, and take them: written first, fenced after."""
+    now = grant(store, member, range(SHARDS), leader_epoch)
+    store.take(now.shards_of(member))
+    return now

@@ -157,7 +157,6 @@ class CommitStage:
     ) -> Transaction:
         """In a stage: begin a transaction. `changes_deferred`: what it changes is logged with its commit only."""
         state = self._manager.state
-        self._manager.announce(group)
         proposal = state.begin(group.now_ms, *asked, session=session, changes_deferred=changes_deferred)
         self._manager.apply(group, proposal.edits)
         return state.get(proposal.transaction_id)
@@ -234,7 +233,6 @@ class CommitStage:
         Where rows and log are not one batch, only of a plan without rows.
         """
         manager = self._manager
-        manager.announce(group)
         state = manager.state
         made = state.begin_committed(group.now_ms, *asked)
         if not made.edits:
@@ -273,14 +271,8 @@ class CommitStage:
         state = self._manager.state
         if state.in_flight.has_request(asked.request_id):
             raise NotLoadedError(self._manager.until_decided)
-        made = state.begin_committed(group.now_ms, *asked)
-        return None if made.edits else state.outcome(made.transaction_id)
-
-    def end_idle_topics(self, group: Group) -> None:
-        """In a stage: say that topics are in use no more to which no one-shot transaction has written for long."""
-        state = self._manager.state
-        idle = state.one_shots.end_idle(state.last_pointer, group.now_ms, state.in_flight.first)
-        self._manager.apply(group, idle.edits)
+        first = state.first_one_shot(asked.request_id, asked.owner)
+        return None if first is None else state.outcome(first)
 
     def count_commit(self, started_ms: float) -> None:
         """A commit that began then is done."""

@@ -29,9 +29,10 @@ from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Prepared, RollBack
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position, position_fields
+from basalt_engine.keys import position
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
+from basalt_engine.snapshot import PointerRuns
 
 PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -128,28 +129,16 @@ class Owner:
         self._prepared_before = 0
         self._expected: set[int] = set()  # transactions whose commit may place its rows, once
 
-    def recovered(self, last_pointer: int) -> None:
-        """The log is read anew. Forget where rows of transactions up to this pointer lie: their roll backs search for them."""
-        self._logs.recovered(last_pointer)
+    def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
+        """The log is read anew. Forget where rows of transactions up to this pointer lie: their roll backs search for them. Those of
+        loans have none."""
+        self._logs.recovered(last_pointer, lent)
         self._pointers.forget()
         self._expected.clear()  # what has no outcome in the log is given up
 
-    async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
-        """The writers after this pointer that have rows in these topics, from the given times on, and the places of
-        their rows. Rows of a write that was given up are confirmed or deleted on the way.
-        """
-        # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
+    async def decide_doubts(self) -> None:
+        """Decide about rows of writes that were given up: a commit goes by which references of its transaction there are."""
         await self._logs.confirm_or_delete_all()
-        joins_of_writer: dict[int, list[Join]] = {}
-        for join in topics:
-            log = await self._logs.joined(join)
-            if log is None:
-                continue  # whatever is left of its generation is never served again
-            rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), last_pointer)
-            for writer, (first, last) in rows.items():
-                log.found_uncommitted(writer, first, last)
-                joins_of_writer.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
-        return joins_of_writer
 
     def plan_in_memory(self, work: Work) -> TopicPlan | None:
         """The plan of a one-shot transaction; None where only `plan` can tell: topics are to be opened, or there are markers.
@@ -218,7 +207,7 @@ class Owner:
             if log is None:
                 continue
             await self._staged.ready(log, transaction.pointers)
-            if early_rows and not self._logs.memory.knows(transaction):
+            if early_rows and not log.knows(transaction):
                 rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), transaction.id - 1)
                 for pointer in transaction.pointers:
                     if pointer in rows:
@@ -433,7 +422,11 @@ class Owner:
         )
 
     def require(self, transactions: Sequence[JoinedTransaction]) -> None:
-        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory."""
+        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory, and no shard of
+        theirs moves."""
+        for transaction in transactions:
+            self._logs.gate.require([join.topic for join in transaction.topics])
+            self._logs.gate.require([table.table for table in transaction.tables])
         if self._store_drops:
             self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
 
@@ -449,7 +442,7 @@ class Owner:
             if log is not None:
                 rows = log.uncommitted_range(transaction, from_position)
             else:  # what is not in memory has no rows that this process noted
-                rows = None if self._logs.memory.knows(transaction) else (from_position, None)
+                rows = None if self._logs.knows(transaction, join) else (from_position, None)
             start, stop = (from_position, from_position) if rows is None else rows
             self._roll_backs.note_garbage(
                 group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -64,8 +64,9 @@ from basalt.transactions.rules.groups import GroupState
 from basalt.transactions.rules.transaction import Transaction, TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.keys import position
+from basalt_engine.keys import position, topic_prefix
 from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.stores.shards import shard_of
 
 # Claim numbers begin anywhere, so that a number of before a restart means no other claim, whatever the clock did; below 2^53,
 # which JSON's readers hold.
@@ -588,6 +589,16 @@ class Groups:
             return len(chosen)
 
         return await self._manager.run(stage)
+
+    def leave(self, shards: Collection[int]) -> None:
+        """These shards are another reign's from now on: answer who waits in their groups, and forget what memory alone knows of them.
+
+        What is claimed is dealt again, as after a restart; what is acknowledged is in the log.
+        """
+        for live in self.live():
+            if shard_of(topic_prefix(*live.title)) in shards:
+                del self._live[live.number]
+                live.leave()
 
     def stop_waiting(self) -> None:
         """Answer the fetches that wait, now and from now on, with what there is."""

@@ -231,6 +231,10 @@ class LiveGroup:
                     self.wake()
         if not self.stopping and (dealt is None or (dealt.claim is None and ask.wait_ms)):
             dealt = await self._wait(ask, epoch, NO_MESSAGES if dealt is None else dealt.waiting_for)
+        if self._closed and dealt is not None:
+            dealt = Dealt(
+                None, NOTHING, dealt.waiting_for or NO_MESSAGES
+            )  # whoever deals now knows nothing of the claim
         if dealt is not None and dealt.claim is not None:
             self._look_at(dealt.claim.until_ms)
         try:
@@ -596,6 +600,12 @@ class LiveGroup:
             for waiter in self._queue:
                 if not waiter.answer.done():
                     waiter.answer.set_exception(gone)
+        self.close()
+
+    def leave(self) -> None:
+        """The topic is another reign's from now on: answer who waits with what it waits for, and end."""
+        for waiter in list(self._queue):
+            self._give_up(waiter)
         self.close()
 
     def close(self) -> None:

@@ -203,7 +203,7 @@ class TopicMarkers:
             try:
                 found = _facts(log.topic, await self._caught_up(log))
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                if found.ended or arrival is None or left_ms <= 0 or self._stopping:
+                if found.ended or arrival is None or left_ms <= 0 or self._stopping or self._logs.is_moving(log):
                     return found
                 await asyncio.wait([arrival], timeout=left_ms / 1_000)
             finally:
@@ -212,10 +212,11 @@ class TopicMarkers:
 
     # What the `stats` job does.
 
-    async def save(self, *, everything: bool = False) -> int:
-        """Save the states of topics that went on since; how many."""
+    async def save(self, *, everything: bool = False, among: Iterable[TopicLog] | None = None) -> int:
+        """Save the states of topics that went on since, of all or `among` these; how many."""
         now_ms = self._clock.now_ms()
-        logs = [log for log in self._logs.memory.detailed if log.markers is not None and log.markers.persisted]
+        known = list(self._logs.memory.detailed if among is None else among)
+        logs = [log for log in known if log.markers is not None and log.markers.persisted]
         due = [log for log in logs if everything or now_ms - log.markers.saved_ms >= SAVE_AGE_MS]
         saved = 0
         for log in due if everything else due[:SAVE_TOPICS_MAX]:
@@ -241,7 +242,7 @@ class TopicMarkers:
     def _save(self, log: TopicLog, group: Group) -> int:
         tracked: TrackedMarkers | None = log.markers
         # A generation never writes over the one that followed.
-        if log.ended or tracked is None or not tracked.persisted:
+        if log.unknown or tracked is None or not tracked.persisted:
             return 0
         tracked.saved_ms = group.now_ms
         if tracked.through == tracked.saved_through:
@@ -265,6 +266,7 @@ class TopicMarkers:
                     field="generation",
                     hint="It was deleted meanwhile: look at the topic again.",
                 )
+            self._logs.present(log)
         missing = [log for log in logs if log.markers is None]
         if missing:
             raise NotLoadedError(partial(self._hold, missing))

@@ -226,6 +226,8 @@ class Messages:
                     await arrival
                 finally:
                     timer.cancel()
+                if self._logs.is_moving(log):  # whoever serves it next has not begun
+                    return found._replace(next_id=begin.id if not begin.inclusive else None)
             finally:
                 if arrival is not None:
                     arrival.cancel()

@@ -13,7 +13,7 @@ lose the first, and the numbers could not tell.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -453,10 +453,11 @@ class Producers:
 
     # Saving.
 
-    async def save(self, *, everything: bool = False) -> int:
-        """Save what came long ago, or much (`everything`: all that came); of how many topics."""
-        monotonic_ms = self._clock.monotonic_ms()
-        due = [log for log in self._logs.memory.with_unsaved if everything or log.producers.due(log, monotonic_ms)]
+    async def save(self, *, everything: bool = False, among: Collection[TopicLog] | None = None) -> int:
+        """Save what came long ago, or much (`everything`: all that came), of all or `among` these; of how many topics."""
+        monotonic_ms, unsaved = self._clock.monotonic_ms(), self._logs.memory.with_unsaved
+        known = unsaved if among is None else unsaved.intersection(among)
+        due = [log for log in known if everything or log.producers.due(log, monotonic_ms)]
         saved, some, size_bytes = 0, list[TopicLog](), 0
         for number, log in enumerate(due, 1):
             some.append(log)
@@ -509,7 +510,7 @@ class Producers:
     def save_with(self, group: Group, log: TopicLog) -> bool:
         """In a stage: write the entry with the group, after its rows, where something came since. False: nothing is known."""
         state: LogProducers | None = log.producers
-        if state is None or log.ended or log.unconfirmed:
+        if state is None or log.unknown or log.unconfirmed:
             return False
         if not state.unsaved:
             return True

@@ -9,7 +9,7 @@ removes it. One with a TTL of its own counts up to a 32nd of that TTL longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -174,12 +174,12 @@ class TopicStatistics:
 
     # What the `stats` job does.
 
-    async def save(self, *, everything: bool = False) -> int:
-        """Save the counts of topics that changed much or long ago (`everything`: that changed); how many were saved."""
+    async def save(self, *, everything: bool = False, among: Collection[TopicLog] | None = None) -> int:
+        """Save the counts of topics that changed much or long ago (`everything`: that changed), of all or `among` these; how many."""
         now_ms = self._clock.now_ms()
         due = [
             log
-            for log in self._logs.memory.detailed
+            for log in list(self._logs.memory.detailed if among is None else among)
             if (index := log.index) is not None
             and (
                 index.unsaved_bytes >= SAVE_BYTES
@@ -198,7 +198,7 @@ class TopicStatistics:
 
     def _save(self, logs: list[TopicLog], group: Group) -> int:
         # A generation never writes over the one that followed.
-        due = [(log, log.index) for log in logs if not log.ended and log.index is not None and log.index.complete]
+        due = [(log, log.index) for log in logs if not log.unknown and log.index is not None and log.index.complete]
         for log, index in due:
             stored_log.put_entry(group, SAVED, log.topic, index.to_save(log.topic.generation))
         return len(due)

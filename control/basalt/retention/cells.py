@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.noted_writers import NotedWriters
@@ -78,7 +79,7 @@ class CellVersions:
 
     def __init__(
         self, store: Store, buckets: int, transactions: Coordinator, writer: GroupCommit, activity: CellActivity,
-        noted: NotedWriters,
+        noted: NotedWriters, gate: ShardGate,
     ) -> None:  # fmt: skip
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
@@ -89,6 +90,7 @@ class CellVersions:
         self._writer = writer
         self._activity = activity
         self._noted = noted
+        self._gate = gate
         self._swept: dict[bytes, int] = {}
         self._pass: Pass | None = None
         self._next = b""  # the prefix of the table with which the next run begins
@@ -131,8 +133,8 @@ class CellVersions:
         await self._writer.run(lambda _: None)
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
-        await self._writer.run(lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))
-        await self._remove_notes(old)  # last, so that a crash in between leaves them: pruning goes by them
+        await self._write(prefix, lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))
+        await self._remove_notes(prefix, old)  # last, so that a crash in between leaves them: pruning goes by them
         self._swept[prefix] = living
         counts["old_table_generations"] += 1
 
@@ -142,10 +144,19 @@ class CellVersions:
             self._swept[prefix] = 0 if swept is None else swept.generation
         return self._swept[prefix]
 
-    async def _remove_notes(self, notes: Sequence[GarbageCells]) -> None:
+    async def _write(self, prefix: bytes, stage: Callable[[Group], None], size_bytes: int = 0) -> None:
+        """Run a stage that writes rows of one table, which it knows by the prefix alone."""
+
+        def once_held(group: Group) -> None:
+            self._gate.require([prefix])
+            stage(group)
+
+        await self._writer.run(once_held, size_bytes)
+
+    async def _remove_notes(self, prefix: bytes, notes: Sequence[GarbageCells]) -> None:
         for first in range(0, len(notes), GROUP_NOTES):
             done = notes[first : first + GROUP_NOTES]
-            await self._writer.run(partial(_stage_notes, noted=self._noted, done=done))
+            await self._write(prefix, partial(_stage_notes, noted=self._noted, done=done))
 
     # The present generation.
 
@@ -198,9 +209,9 @@ class CellVersions:
     async def _remove(self, current: Pass, judged: JudgedRows) -> None:
         if judged.older or judged.tombstones:
             removed_bytes = sum(map(len, judged.older)) + sum(map(len, judged.tombstones))
-            await self._writer.run(lambda group: _stage(group, judged), removed_bytes)
+            await self._write(current.keys.prefix, lambda group: _stage(group, judged), removed_bytes)
         if judged.next is None:
-            await self._remove_notes(current.notes)
+            await self._remove_notes(current.keys.prefix, current.notes)
 
 
 def judge_rows(rows: list[tuple[bytes, bool | None]], size_bytes: int, current: Pass, horizon: Horizon) -> JudgedRows:

@@ -318,6 +318,7 @@ class OldGenerations:
     def _stage(
         self, group: Group, prefix: bytes, living: int, ranges: list[tuple[str, DeleteRange]], deleted: TopicName | None
     ) -> None:
+        self._logs.gate.require([prefix])
         is_there = deleted is None or self._is_there(deleted)
         for table, mutation in ranges:
             group.add(table, mutation)

@@ -93,7 +93,7 @@ class GarbageRows:
         if metadata is None:  # whatever is unknown is kept
             return notes[-1].name + "\0", 0
         if is_old_generation(notes[0].generation, metadata.generation):
-            await self._writer.run(lambda group: _remove_all(group, self._noted, notes))
+            await self._writer.run(lambda group: self._remove_all(group, notes))
             return notes[-1].name + "\0", 0
         try:
             log = await self._logs.open(title)
@@ -192,6 +192,11 @@ class GarbageRows:
             return None
         return verdict
 
+    def _remove_all(self, group: Group, notes: list[GarbageRange]) -> None:
+        self._logs.gate.require([topic_prefix(notes[0].namespace, notes[0].topic)])
+        for note in notes:
+            garbage_notes.remove(group, self._noted, note)
+
     def _move_on(
         self, group: Group, topic: Topic, note: GarbageRange, left: bytes | None, snapshot: TransactionSnapshot | None
     ) -> None:
@@ -204,11 +209,6 @@ class GarbageRows:
             last = last_payload_key(topic.keys, pointer, self._lifetime_ms)
             if judge_payload(last, rule, snapshot, self._lifetime_ms, group.now_ms).fate is Fate.DROP:
                 group.add(PayloadTable.name, PayloadTable.remove(topic.keys, pointer))
-
-
-def _remove_all(group: Group, noted: NotedWriters, notes: list[GarbageRange]) -> None:
-    for note in notes:
-        garbage_notes.remove(group, noted, note)
 
 
 def _of_one_generation(notes: list[GarbageRange]) -> list[GarbageRange]:

@@ -46,7 +46,7 @@ class RetentionJob:
         self._expired = ExpiredRows(store, clock, logs, producers, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
         self._garbage = GarbageRows(store, logs, statistics, writer, known_transactions, lifetime_ms_max, noted)
-        self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity, noted)
+        self._cells = CellVersions(store, logs.catalog.buckets, transactions, writer, activity, noted, logs.gate)
 
     async def run(self) -> dict[str, int]:
         """Go through all topics, notes and tables. The report counts what was done by reason: ranges by topic, single rows by row."""

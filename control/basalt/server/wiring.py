@@ -13,6 +13,7 @@ from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.cluster.led_store import LedStore
+from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.owner import Owner
 from basalt.errors import BasaltError, InvalidSettingError
@@ -51,6 +52,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
 from basalt.operations.series.table import FIGURES
+from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
@@ -125,6 +127,10 @@ class RunningServices(services.Services):
             self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
+        self.shard_moves = ShardMoves(
+            self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
+            self.topic_stats, self.producers, self.transactions.manager,
+        )  # fmt: skip
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -161,6 +167,7 @@ class RunningServices(services.Services):
     async def close(self) -> None:
         """Answer what was taken, then let go of the store."""
         self.stop_waiting()
+        await self.shard_moves.close()
         if self.watching is not None:
             self.watching.cancel()
         if self.leadership is None:  # else it is measured as a standby, too
@@ -188,6 +195,8 @@ class RunningServices(services.Services):
         await lanes.log.stop()
         await self.transactions.carry_through()
         await lanes.topics.stop()
+        with contextlib.suppress(BasaltError):  # the next leader ends them, at the cost of a run on the invalid list
+            await self.transactions.give_back_loans()
         await lanes.log.stop()
 
 
@@ -257,11 +266,12 @@ async def open_services(
 
 
 def _topic_logs(
-    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits, writer: GroupCommit
-) -> TopicLogs:
+    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits, writer: GroupCommit,
+    gate: ShardGate,
+) -> TopicLogs:  # fmt: skip
     topics = TopicLogs(
         store, clock, catalog, tail_bytes_max=settings.cache_bytes_max, answers_bytes_max=settings.answers_bytes_max,
-        limits=memory,
+        limits=memory, gate=gate,
     )  # fmt: skip
     merge_small_rows(writer, topics.memory)
     return topics
@@ -275,7 +285,7 @@ async def _wire(
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer)
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, ShardGate(clock, epoch))
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
@@ -297,7 +307,8 @@ async def _wire(
     transactions = Coordinator(transaction_manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     await _recover(transactions, log, clock)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    days, table_catalog = await _series_days(system, store, clock), TableCatalog(store, clock, facts.buckets)
+    days = await _series_days(system, store, clock)
+    table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
     pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
     truncation = Truncation(
         store, clock, topics, writer, markers, producers, ends, first_unstable, ranges,
@@ -374,7 +385,7 @@ async def _recover(transactions: Coordinator, transaction_log: TransactionLog, c
     _SERVER_LOG.info(
         "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
-        len(state.view().invalid),
+        state.invalid.entries,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ applies retention itself needs no notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import count
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.runtime.group_commit import Group, Phase
 from basalt.transactions.protocol import JoinedTransaction
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 
 TABLES_REMEMBERED_MAX = 100_000
@@ -87,6 +88,14 @@ class CellActivity:
         if len(self._quiet_at) >= TABLES_REMEMBERED_MAX:
             self._quiet_at.clear()
         self._quiet_at[table] = writes
+
+    def forget(self, shards: Collection[int]) -> None:
+        """These shards are another reign's from now on: nothing is known of their tables."""
+        for table in [each for each in self._quiet_at if shard_of(each[0]) in shards]:
+            del self._quiet_at[table]
+        for table in [each for each in self._writes if shard_of(each[0]) in shards]:
+            del self._writes[table]
+            self._forgotten_at = next(self._count)
 
     def is_quiet(self, table: TableKey) -> bool:
         """True when nothing was written to the table since a look that found nothing more to do."""

@@ -71,7 +71,7 @@ class Tables:
         self.catalog = catalog
         self._manager = manager
         self._pointers = pointers
-        self._activity = activity
+        self.activity = activity
 
     async def write(
         self, title: TableName, transaction_id: int, writes: CellWrites, generation: int | None = None
@@ -91,7 +91,7 @@ class Tables:
             pointer = self._manager.state.get(transaction_id).write_pointer
             self._pointers.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
             for call in (group.when_durable, group.when_failed):  # not before: a pass in between finds nothing yet
-                call(lambda: self._activity.wrote(table.keys.prefix, table.generation))
+                call(lambda: self.activity.wrote(table.keys.prefix, table.generation))
             group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))
 
         put_bytes = sum(len(put.value) + len(put.row) + len(put.column) for put in writes.puts)

@@ -358,6 +358,6 @@ def test_the_sweep_is_told_of_every_write(shop: Shop):
         def wrote(self, prefix: bytes, generation: int) -> None:
             told.append((prefix, generation))
 
-    shop.tables._activity = Heard()
+    shop.tables.activity = Heard()
     shop.committed({"chair/count": "1"})
     assert told == [(b"shop:~stock:", 1)]

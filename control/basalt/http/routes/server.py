@@ -29,7 +29,6 @@ from basalt.errors import (
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.collectors import TlsMetrics
 from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
@@ -247,27 +246,6 @@ async def change_settings(request: Request, asked: dict[str, str | int | bool]) 
 async def store(request: Request) -> bodies.StoreInfo:
     """The store and its tables."""
     return await request.services.store_info()
-
-
-@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
-async def cluster(request: Request) -> bodies.ClusterInfo:
-    """The server that leads: its lease, its epoch and its certificate."""
-    services = request.services
-    leadership = services.leadership
-    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
-    if leadership is None:  # nobody else has the store open
-        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
-    candidate = leadership.candidate
-    return bodies.ClusterInfo(
-        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
-        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
-    )  # fmt: skip
-
-
-@route("GET", "/v1/cluster", needs("observe", CLUSTER), tag=admin)
-async def members(request: Request) -> bodies.ClusterMembers:
-    """The servers that share the store: the leader, its standbys, and those that died of late."""
-    return request.services.cluster_members()
 
 
 def is_names(text: str) -> bool:

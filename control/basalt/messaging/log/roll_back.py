@@ -125,6 +125,7 @@ class RollBacks:
     def _stage(self, group: Group, log: TopicLog, write_pointers: list[int], rows: list[MessageRow]) -> None:
         if log.ended:  # its rows are out of reach, and removed by retention
             return
+        self._logs.present(log)
         for row in self._vanishing(rows):
             assert row.written_by is not None
             self._logs.staged.confirm(group, log, row.written_by, row.position)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from basalt.catalog.topics import Topic
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import SequenceGapError
 from basalt.messaging.index import NO_TTLS, TtlCounts, count_staged, count_ttls
 from basalt.messaging.log import stored_log
@@ -20,11 +20,12 @@ from basalt.messaging.log.topic_log import TopicLog, decide_doubts
 from basalt.runtime.group_commit import Group, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position, position_fields
+from basalt_engine.keys import position, position_fields, topic_prefix
 from basalt_engine.messages import POSITION_BYTES, MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, Extras, decode, encode, uncompressed_bytes
 from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put, Store
 
@@ -67,7 +68,8 @@ class GroupWriters:
     def failed(self) -> None:
         for writer in self._changed:  # what it has staged is only to be learnt from the store now
             self._writers.evict(writer)
-        self._staged.doubt(self._rows)
+        ended = {log.topic.keys.generation_key for log in self._changed.values() if log.ended}
+        self._staged.doubt({writer: keys for writer, keys in self._rows.items() if writer[0] not in ended})
         self._landed()
 
     def _landed(self) -> None:
@@ -109,7 +111,7 @@ class StagedPayloads:
                 async with log.locks.staging:
                     for pointer in pointers:
                         writer = self._kept(log, pointer)
-                        if writer is None and pointer <= self._writers.unknown_up_to:
+                        if writer is None and pointer <= self._unknown_up_to(log):
                             await self._confirm_or_delete(log.topic, pointer)
                             writer = self._keep(log, await self._read(log.topic, pointer))
                         if pinned and writer is not None:
@@ -125,16 +127,17 @@ class StagedPayloads:
 
         In the order of their places. Costs no more than the smaller of what is asked for and what is kept of the log.
         """
-        if min(places, default=POINTER_MAX) <= self._writers.unknown_up_to:
+        if min(places, default=POINTER_MAX) <= self._unknown_up_to(log):
             return list(places)  # only the store knows what older ones have
         return [] if log.staged is None else sorted(places.keys() & log.staged.keys(), key=places.__getitem__)
 
     def missing(self, log: TopicLog, write_pointers: Collection[int]) -> list[int]:
         """Of these writers those of which only the store knows what they have staged."""
-        if min(write_pointers, default=POINTER_MAX) > self._writers.unknown_up_to:
+        unknown_up_to = self._unknown_up_to(log)
+        if min(write_pointers, default=POINTER_MAX) > unknown_up_to:
             return []
         kept = log.staged or {}
-        return [pointer for pointer in write_pointers if pointer <= self._writers.unknown_up_to and pointer not in kept]
+        return [pointer for pointer in write_pointers if pointer <= unknown_up_to and pointer not in kept]
 
     def require(self, wanted: Wanted) -> None:
         """In a stage, before it changes anything: `NotLoadedError` when something of these writers is not in memory."""
@@ -250,12 +253,16 @@ class StagedPayloads:
         self._writers.keep(log.staged, writer)
         return writer
 
+    def _unknown_up_to(self, log: TopicLog) -> int:
+        """Of writers up to this pointer that are not kept only the store knows what they have staged in the log."""
+        return max(self._writers.unknown_up_to, log.unknown_up_to)
+
     def _known(self, log: TopicLog, write_pointer: int) -> StagedWriter | None:
         """The writer's entry; None when it has staged nothing. `NotLoadedError` when only the store can tell."""
         writer = self._kept(log, write_pointer)
         if writer is not None:
             self._writers.touch(writer)
-        elif write_pointer <= self._writers.unknown_up_to:
+        elif write_pointer <= self._unknown_up_to(log):
             raise NotLoadedError(partial(self.hold, {log: [write_pointer]}, pinned=True))
         return writer
 
@@ -272,15 +279,32 @@ class StagedPayloads:
         for writer, keys in rows.items():
             self._unconfirmed.setdefault(writer, []).extend(keys)
 
+    def in_doubt(self, shards: Collection[int]) -> bool:
+        """True when rows of these shards may take effect late."""
+        return any(shard_of(prefix) in shards for (prefix, _), _ in self._unconfirmed)
+
+    async def confirm_or_delete(self, shards: Collection[int]) -> None:
+        """Decide about rows in doubt of these shards."""
+        for key in [key for key in self._unconfirmed if shard_of(key[0][0]) in shards]:
+            await self._decide(key)
+
     async def _confirm_or_delete(self, topic: Topic, write_pointer: int) -> None:
-        key = topic.keys.generation_key, write_pointer
+        await self._decide((topic.keys.generation_key, write_pointer))
+
+    async def _decide(self, key: WriterOfLog) -> None:
         rows = self._unconfirmed.get(key)
         if rows:
             decided = tuple(rows)
             await decide_doubts(self._call, self._rows_table, decided, self._condemned)
             del rows[: len(decided)]  # a later group may have failed meanwhile
-            if not rows:
-                del self._unconfirmed[key]
+            if not rows and self._unconfirmed.get(key) is rows:
+                del self._unconfirmed[key]  # the topic may have ended meanwhile
+
+    def end_topic(self, title: TopicName) -> None:
+        """Forget the rows in doubt of a topic that is no more: nobody reads them again, and retention removes what comes."""
+        prefix = topic_prefix(*title)
+        for writer in [writer for writer in self._unconfirmed if writer[0][0] == prefix]:
+            self._condemned.difference_update(self._unconfirmed.pop(writer))
 
     # Reading.
 

@@ -40,6 +40,7 @@ from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, RecordKind
 from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Delete, Store, Table
 
 LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
@@ -101,38 +102,52 @@ class TopicLog(TailOwner):
 
     __slots__ = (
         "__weakref__", "_locks", "_waiting", "divided_at", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
-        "packing", "pending", "producers", "roll_backs_seen", "stable", "staged", "topic", "uncommitted", "unconfirmed", "writing",
+        "packing", "pending", "producers", "roll_backs_seen", "shard", "stable", "staged", "topic", "uncommitted", "unconfirmed", "unknown", "unknown_up_to",
+        "writing",
     )  # fmt: skip
 
-    def __init__(self, topic: Topic, end: LogPosition, memory: LogMemory, *, marked: bool = False) -> None:
-        self.topic = topic  # with the present properties
-        self.live = True  # else it has ended, or its properties are to be read again
+    def __init__(
+        self, topic: Topic, end: LogPosition, memory: LogMemory, *, marked: bool = False, unknown_up_to: int = 0
+    ) -> None:
+        self.memory = memory
+        self.shard = shard_of(topic.keys.prefix)
         self.ended = False
+        self._waiting: set[asyncio.Future[None]] | None = None
+        self._locks: LogLocks | None = None
+        self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile
+        self.writing = False
+        self.pending = 0  # what of a group has changed the log and is not durable yet
+        self._know_nothing()
+        self.start(topic, end, marked=marked, unknown_up_to=unknown_up_to)
+
+    def start(self, topic: Topic, end: LogPosition, *, marked: bool, unknown_up_to: int) -> None:
+        """A reign of this server begins for the log, with what was read for it: all else is to be read when it is asked for."""
+        self.topic = topic  # with the present properties
         self.end = end  # the newest place given out
+        self.marked = marked  # it may have markers; most logs have none, and nobody looks for any
+        self.unknown_up_to = unknown_up_to  # transactions up to this one may have rows that were not noted
+        self.live = True  # else it has ended, or its properties are to be read again
+        self.unknown = False  # a reign is over, and another one has not begun: nothing here counts
+
+    def _know_nothing(self) -> None:
+        """Set whatever else is known of the log, and belongs to one reign, to what it is while nothing is known."""
         self.divided_at = b""  # an empty place; rows before it and behind it never become one
         # The position after which the rows come that are being written. While a thread writes, the store may show rows
         # that a power failure would still take back: readers stop there.
         self.in_flight: bytes | None = None
-        self.writing = False
-        self.pending = 0  # what of a group has changed the log and is not durable yet
         # Keys of rows whose write failed, and may still take effect later: until it is decided, they stay in flight.
         self.unconfirmed: tuple[bytes, ...] = ()
         self.packing = Packing()
         self.tail: Tail | None = None
-        self.memory = memory
         # Where rows of open writers lie (start, stop), by write pointer.
         self.uncommitted: dict[int, tuple[bytes, bytes]] | None = None
         self.staged: dict[int, StagedWriter] | None = None
-        self._waiting: set[asyncio.Future[None]] | None = None
-        self._locks: LogLocks | None = None
         # What readers know of the log. Rows that become durable are noted once it is not None.
         self.newest_row: bytes | None = None  # empty: there is none, or it is being read
         self.stable = b""  # up to this position all is decided, and stays so
-        self.marked = marked  # it may have markers; most logs have none, and nobody looks for any
         self.markers: Any = None  # of `basalt.messaging.markers`
         self.producers: Any = None  # of `basalt.messaging.producers`
         self.index: TopicIndex | None = None
-        self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile
 
     # The end.
 
@@ -214,6 +229,7 @@ class TopicLog(TailOwner):
         end = self.end
         passed = 0
         if extras is None and len(payloads) == 1:  # most publishes
+            assert not self.unknown, "a stage looks for the present log before it appends"
             self.end = place = next_place(end, self._earliest_ms(group))
             parts: Iterable[PlacedCut] = [(*place, payloads, None, lone_cut(len(payloads[0])))]
             placed = Placed(*place, *place)
@@ -277,6 +293,7 @@ class TopicLog(TailOwner):
             self.end = max(self.end, LogPosition(*position_fields(position)))
 
     def _take(self, group: Group, count: int) -> list[PositionRange]:
+        assert not self.unknown, "a stage looks for the present log before it appends"
         ranges = places(self.end, self._earliest_ms(group), count)
         self.end = last_of(ranges)
         return ranges
@@ -355,17 +372,25 @@ class TopicLog(TailOwner):
 
     def finish(self) -> None:
         """The generation has ended; nothing of it is served any more."""
-        self.ended, self.live = True, False
+        self.ended = True
+        self.memory.condemned.difference_update(self.unconfirmed)
+        self.forget()
+
+    def forget(self) -> None:
+        """The generation has ended, or the reign: forget all that is known. `start` begins another reign of the same log.
+
+        The end stays, as what it surely has reached, for who looks at the log meanwhile; nothing is appended to it.
+        """
+        self.live, self.unknown = False, True
         memory = self.memory
         memory.recent.pop(self.topic.title, None)
         memory.with_unconfirmed.discard(self)
-        memory.condemned.difference_update(self.unconfirmed)
         memory.with_uncommitted.discard(self)
         self.forget_producers()
-        self.unconfirmed, self.in_flight, self.uncommitted = (), None, None
         for writer in list((self.staged or {}).values()):
             memory.writers.forget(writer)
         memory.shed(self)
+        self._know_nothing()
         self.notify()
 
     # Rows that open transactions published before their commit, so that an abort need not search for them.
@@ -385,9 +410,13 @@ class TopicLog(TailOwner):
         known = self.uncommitted.get(write_pointer)
         self.uncommitted[write_pointer] = (start if known is None else known[0], stop)
 
+    def knows(self, transaction: JoinedTransaction) -> bool:
+        """True when all rows that the transaction published here were noted, and are not forgotten."""
+        return transaction.id > self.unknown_up_to and self.memory.knows(transaction)
+
     def uncommitted_range(self, transaction: JoinedTransaction, from_position: bytes) -> Range | None:
         """The range in which the transaction's rows may lie, open-ended if not all were noted; None: it has none."""
-        if not self.memory.knows(transaction):
+        if not self.knows(transaction):
             return from_position, None
         noted = self.uncommitted or {}
         ranges = [noted[pointer] for pointer in transaction.pointers if pointer in noted]

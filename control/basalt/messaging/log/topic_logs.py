@@ -13,6 +13,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from basalt.catalog.topics import Topic, TopicName, Topics, merged_properties, title_of, topic_name
+from basalt.cluster.shard_gate import ShardGate
 from basalt.errors import TopicNotFoundError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import EMPTY_LOG, LogPosition
@@ -21,10 +22,13 @@ from basalt.messaging.log.tails import Tails
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
+from basalt.transactions.protocol import JoinedTransaction
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position_fields
+from basalt_engine.keys import position_fields, topic_prefix
 from basalt_engine.messages import MessageTable
+from basalt_engine.snapshot import PointerRuns
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -38,9 +42,10 @@ class TopicLogs:
 
     def __init__(
         self, store: Store, clock: Clock, catalog: Topics, *, tail_bytes_max: int, answers_bytes_max: int = 0,
-        limits: LogLimits = LOG_LIMITS,
+        limits: LogLimits = LOG_LIMITS, gate: ShardGate | None = None,
     ) -> None:  # fmt: skip
         self.catalog = catalog
+        self.gate = gate or ShardGate(clock)
         self.tails = Tails(tail_bytes_max, answers_bytes_max)
         self.memory = LogMemory(store, self.tails, limits)
         self.staged = StagedPayloads(store, clock, self.memory.writers)
@@ -121,6 +126,11 @@ class TopicLogs:
             return None
         return log if log.topic.generation == join.generation else None
 
+    def knows(self, transaction: JoinedTransaction, join: Join) -> bool:
+        """True when all rows that the transaction published in this topic were noted, where its log is not in memory, too."""
+        unknown_up_to = self.gate.reigns[shard_of(join.topic)].unknown_up_to
+        return transaction.id > unknown_up_to and self.memory.knows(transaction)
+
     def in_memory(self, title: TopicName) -> TopicLog | None:
         """The topic's log where it is open, for who only looks at it: it is as close to being dropped as before."""
         found = self._open.get(title)
@@ -152,7 +162,7 @@ class TopicLogs:
 
     async def create(self, title: TopicName, properties: Mapping[str, object], created_by: str = "") -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
-        async with self.catalog.changing(title):
+        async with self.gate.visit(topic_prefix(*title)), self.catalog.changing(title):
             topic = await self.catalog.create(title, properties, created_by)
             self._open.pop(title, None)  # that there is none; the log is opened by who uses it
             return topic
@@ -203,7 +213,7 @@ class TopicLogs:
     @asynccontextmanager
     async def _changed(self, title: TopicName) -> AsyncIterator[TopicLog]:
         """The live log, for one change. One that fails may have taken effect, or another server made one: read it again then."""
-        async with self.catalog.changing(title):
+        async with self.gate.visit(topic_prefix(*title)), self.catalog.changing(title):
             log = await self._live_log(title)
             try:
                 yield log
@@ -218,10 +228,13 @@ class TopicLogs:
 
     # How.
 
-    def recovered(self, last_pointer: int) -> None:
-        """Of transactions up to this pointer nothing is known but what the store says; later ones were never heard of."""
+    def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
+        """Of transactions up to this pointer nothing is known but what the store says; later ones were never heard of.
+
+        One-shot transactions with `lent` pointers are ended.
+        """
         for log in list(self.memory.with_uncommitted):
-            log.end_writers({writer for writer in log.uncommitted or () if writer > last_pointer})
+            log.end_writers({writer for writer in log.uncommitted or () if writer > last_pointer or writer in lent})
         self.memory.uncommitted_unknown_up_to = last_pointer
         self.memory.writers.recovered(last_pointer)
 
@@ -230,8 +243,40 @@ class TopicLogs:
         for log in list(self.memory.with_waiting):
             log.notify()
 
+    # What a move of shards asks for: see `basalt.operations.shard_moves`.
+
+    def of_shards(self, shards: Collection[int]) -> list[TopicLog]:
+        """The logs of these shards that are in memory."""
+        return [log for log in list(self._open.values()) if isinstance(log, TopicLog) and log.shard in shards]
+
+    def suspend(self, shards: Collection[int]) -> list[TopicLog]:
+        """Whoever needs a log of these shards looks for it anew, and so comes to the gate. Who waits for a message is answered."""
+        absent = [title for title, log in self._open.items() if isinstance(log, AbsentTopic)]
+        for title in absent:
+            if shard_of(topic_prefix(*title)) in shards:
+                self._open.pop(title, None)
+        logs = self.of_shards(shards)
+        for log in logs:
+            log.live = False
+            log.notify()
+        return logs
+
+    def is_moving(self, log: TopicLog) -> bool:
+        """True while nobody gets the log: who waits for something new is to be answered with what there is."""
+        return not self.gate.is_held(log.shard)
+
+    def in_doubt(self, shards: Collection[int]) -> bool:
+        """True when rows of these shards may take effect late."""
+        return any(log.shard in shards for log in self.memory.with_unconfirmed) or self.staged.in_doubt(shards)
+
+    async def confirm_or_delete(self, shards: Collection[int]) -> None:
+        """Decide about rows in doubt of these shards."""
+        for log in [each for each in self.memory.with_unconfirmed if each.shard in shards]:
+            await log.confirm_or_delete()
+        await self.staged.confirm_or_delete(shards)
+
     async def _load(self, title: TopicName) -> TopicLog:
-        async with self.catalog.changing(title):
+        async with self.gate.visit(topic_prefix(*title)), self.catalog.changing(title):
             return await self._live_log(title)
 
     async def _live_log(self, title: TopicName) -> TopicLog:
@@ -243,15 +288,29 @@ class TopicLogs:
         try:
             topic = await self.catalog.read(title)
         except TopicNotFoundError:
+            self.staged.end_topic(title)  # a log that was dropped from memory leaves them there
             if log is not None:
                 self._end(log)
             raise
         if log is not None:
             if log.topic.generation == topic.generation:
+                if log.unknown:
+                    await self._start(log, topic)
                 log.topic, log.live = topic, True
                 return log
             self._end(log)
-        return self._keep(await self._call(self._read, topic))
+        marked, end = await self._call(self._read, topic)
+        return self._keep(TopicLog(topic, end, self.memory, marked=marked, unknown_up_to=self._unknown_up_to(topic)))
+
+    async def _start(self, log: TopicLog, topic: Topic) -> None:
+        """A reign begins for a log that somebody still holds: only what the store says counts."""
+        marked, end = await self._call(self._read, topic)
+        log.forget()  # what was read since the last one has ended
+        log.start(topic, end, marked=marked, unknown_up_to=self._unknown_up_to(topic))
+        self.memory.touch(log)
+
+    def _unknown_up_to(self, topic: Topic) -> int:
+        return self.gate.reigns[shard_of(topic.keys.prefix)].unknown_up_to
 
     def _keep(self, log: TopicLog) -> TopicLog:
         self._open[log.topic.title] = log
@@ -262,10 +321,12 @@ class TopicLogs:
         if self._open.get(log.topic.title) is log:
             del self._open[log.topic.title]
         log.finish()
+        self.staged.end_topic(log.topic.title)
 
-    def _read(self, topic: Topic) -> TopicLog:
+    def _read(self, topic: Topic) -> tuple[bool, LogPosition]:
+        """Tell whether the topic may have markers, and where it ends."""
         marked = stored_log.read_entry(stored_log.MARKERS, self._system, topic) is not None
-        return TopicLog(topic, self._read_end(topic), self.memory, marked=marked)
+        return marked, self._read_end(topic)
 
     def _read_end(self, topic: Topic) -> LogPosition:
         # The newest row may have been removed since; its place must not be given out again all the same.

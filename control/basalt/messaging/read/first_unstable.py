@@ -15,7 +15,7 @@ from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, ro
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt.transactions.protocol import JoinedTransaction
-from basalt.transactions.rules.one_shots import OneShotInFlight
+from basalt.transactions.rules.loans import OneShotInFlight
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
@@ -152,8 +152,9 @@ class FirstUnstable:
         """The ranges of the topic in which rows of undecided transactions may lie."""
         noted = log.uncommitted or {}
         ranges: list[Range | None] = []
-        if noted:
-            ranges += [noted.get(one_shot.id) for one_shot in self.known_transactions.in_flight()]
+        for one_shot in self.known_transactions.in_flight() if noted or log.unknown_up_to else ():
+            is_unknown = one_shot.id <= log.unknown_up_to  # it may have placed rows before this reign
+            ranges.append(noted.get(one_shot.id, (b"", None) if is_unknown else None))
         ranges += [
             log.uncommitted_range(JoinedTransaction.of(transaction), position(join.from_ms, 0))
             for transaction in self.known_transactions.in_progress()

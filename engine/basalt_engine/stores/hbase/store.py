@@ -136,20 +136,22 @@ class HBaseStore:
         self._stamps.take(shards)
 
     def _fence(self, tables: Sequence[str], fence: bytes) -> None:
-        with ThreadPoolExecutor(FENCES_MAX, thread_name_prefix="basalt-fence") as threads:
-            for name in tables:
-                self._fence_table(threads, self.table(name), fence)
-
-    def _fence_table(self, threads: ThreadPoolExecutor, table: HBaseTable, fence: bytes) -> None:
         fenced: set[bytes] = set()
-        for _ in range(FENCE_ROUNDS_MAX):
-            regions = [region for region in self.regions(table.name) if region.name not in fenced]
-            if not regions:
-                return
-            for _ in threads.map(lambda region: table.fence(region.start or FIRST_KEY, fence), regions):
-                pass  # one that fails raises
-            fenced.update(region.name for region in regions)
-        raise InputError(f"the regions of table {table.hbase_name} change faster than they can be fenced")
+
+        def fence_one(found: tuple[str, Region]) -> None:
+            name, region = found
+            self.table(name).fence(region.start or FIRST_KEY, fence)
+
+        with ThreadPoolExecutor(FENCES_MAX, thread_name_prefix="basalt-fence") as threads:
+            for _ in range(FENCE_ROUNDS_MAX):
+                listed = zip(tables, threads.map(self.regions, tables), strict=True)
+                new = [(name, region) for name, regions in listed for region in regions if region.name not in fenced]
+                if not new:
+                    return
+                for _ in threads.map(fence_one, new):
+                    pass  # one that fails raises
+                fenced.update(region.name for _, region in new)
+        raise InputError(f"the regions of tables {', '.join(tables)} change faster than they can be fenced")
 
     def regions(self, name: str) -> list[Region]:
         """The regions of the table of this name, in order."""
