@@ -90,7 +90,7 @@ PLANTED = (
     Planted(faults.numbers_in_doubt_are_read, ProducerWorld, (13, 16)),
     Planted(faults.numbers_come_in_a_put_of_their_own, ProducerWorld, (10,)),
     Planted(faults.rows_of_a_producer_are_written_side_by_side, ProducerWorld, (94, 211)),
-    Planted(faults.entries_come_before_their_rows, ProducerWorld, (18,)),
+    Planted(faults.entries_come_before_their_rows, ProducerWorld, (132, 326)),
     Planted(faults.nothing_announces_numbers, ProducerWorld, ()),
     Planted(faults.repetitions_are_answered_at_once, ProducerWorld, ()),
     Planted(faults.aborted_cells_show, World, (7, 9)),

@@ -304,8 +304,7 @@ async def _wire(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
     owner = Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
-    transactions = Coordinator(transaction_manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
-    await _recover(transactions, log, clock)
+    transactions = await _coordinator(settings, transaction_manager, owner, groups, clock, log)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days = await _series_days(system, store, clock)
     table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
@@ -366,8 +365,11 @@ def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
     )
 
 
-async def _recover(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> None:
+async def _coordinator(
+    settings: Settings, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, transaction_log: TransactionLog
+) -> Coordinator:  # fmt: skip
     """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it."""
+    transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     began_ms = clock.monotonic_ms()
     try:
         await transactions.recover()
@@ -380,13 +382,14 @@ async def _recover(transactions: Coordinator, transaction_log: TransactionLog, c
             "opens without the log of transactions: until it can be read, calls about transactions are refused: %s",
             error,
         )
-        return
+        return transactions
     state = transactions.state
     _SERVER_LOG.info(
         "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
         state.invalid.entries,
     )  # fmt: skip
+    return transactions
 
 
 def _pruner(

@@ -314,12 +314,7 @@ class ClusterSettings:
         ),
     ] = 400
     place_ms: Annotated[
-        int,
-        Duration(
-            "how long the messages of one commit may take to be written; a commit that takes longer is rolled back",
-            100,
-            MINUTE_MS,
-        ),
+        int, Duration("how long a commit's messages may take to be written; then it is rolled back", 100, MINUTE_MS)
     ] = 2 * SECOND_MS
     ca: Annotated[
         str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
