@@ -73,7 +73,7 @@ PLANTED = (
     Planted(faults.loans_of_the_dead_stay, OneShotWorld, ()),
     Planted(faults.loans_of_the_dead_are_forgotten, OneShotWorld, ()),
     Planted(faults.unknown_writes_count_as_never_made, OneShotWorld, ()),
-    Planted(faults.snapshots_have_no_runs, OneShotWorld, (374, 716, 814)),
+    Planted(faults.snapshots_have_no_runs, OneShotWorld, (2467, 4136)),
     Planted(faults.pointers_are_used_before_the_log_has_their_loan, OneShotWorld, ()),
     Planted(faults.repeated_requests_are_carried_out_again, OneShotWorld, ()),
     Planted(faults.rows_come_before_committing, World, (74, 105)),
