@@ -80,7 +80,7 @@ PLANTED = (
     Planted(faults.committed_comes_before_rows, World, ()),
     Planted(faults.joins_come_after_rows, World, ()),
     Planted(faults.pointers_stay_open, LateWritersWorld, (2, 4, 6)),
-    Planted(faults.rows_are_older_than_the_view, LateWritersWorld, (166,)),
+    Planted(faults.rows_are_older_than_the_view, LateWritersWorld, (33,)),
     Planted(faults.one_shots_are_decided_with_their_rows, OneShotWorld, ()),
     Planted(faults.nobody_waits_for_rows_under_way, World, (231, 419)),
     Planted(faults.a_lost_state_goes_on, World, (46, 48, 56)),
