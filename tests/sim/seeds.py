@@ -35,6 +35,7 @@ from basalt_engine.table import TableWrite
 from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.job_world import JobWorld
+from tests.sim.late_writers_world import LateWritersWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
@@ -67,6 +68,11 @@ def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
 def first_failure_of_late_deletes(seeds: Iterable[int]) -> str | None:
     """The same of rows in doubt whose deletes come late."""
     return _first_failure(seeds, LateDeletesWorld)
+
+
+def first_failure_of_late_writers(seeds: Iterable[int]) -> str | None:
+    """The same of clients that write while their transaction is being ended, and after."""
+    return _first_failure(seeds, LateWritersWorld)
 
 
 def first_failure_of_markers(seeds: Iterable[int]) -> str | None:

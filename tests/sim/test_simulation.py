@@ -24,6 +24,7 @@ from tests.sim import faults
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.faulty_store import ProcessDied
 from tests.sim.job_world import JobWorld
+from tests.sim.late_writers_world import LateWritersWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
@@ -34,6 +35,7 @@ from tests.sim.seeds import (
     first_failure_of_consumers,
     first_failure_of_jobs,
     first_failure_of_late_deletes,
+    first_failure_of_late_writers,
     first_failure_of_markers,
     first_failure_of_one_shots,
     first_failure_of_producers,
@@ -71,13 +73,16 @@ PLANTED = (
     Planted(faults.loans_of_the_dead_stay, OneShotWorld, ()),
     Planted(faults.loans_of_the_dead_are_forgotten, OneShotWorld, ()),
     Planted(faults.unknown_writes_count_as_never_made, OneShotWorld, ()),
-    Planted(faults.snapshots_have_no_runs, OneShotWorld, (374, 716, 814)),
+    Planted(faults.snapshots_have_no_runs, OneShotWorld, (2467, 4136)),
     Planted(faults.pointers_are_used_before_the_log_has_their_loan, OneShotWorld, ()),
     Planted(faults.repeated_requests_are_carried_out_again, OneShotWorld, ()),
     Planted(faults.rows_come_before_committing, World, (74, 105)),
     Planted(faults.committed_comes_before_rows, World, ()),
     Planted(faults.joins_come_after_rows, World, ()),
+    Planted(faults.pointers_stay_open, LateWritersWorld, (2, 4, 6)),
+    Planted(faults.rows_are_older_than_the_view, LateWritersWorld, (33,)),
     Planted(faults.one_shots_are_decided_with_their_rows, OneShotWorld, ()),
+    Planted(faults.nobody_waits_for_rows_under_way, LateWritersWorld, (52, 62, 101)),
     Planted(faults.a_lost_state_goes_on, World, (46, 48, 56)),
     Planted(faults.roll_backs_are_not_told, MarkedWorld, (16, 93)),
     Planted(faults.gaps_are_accepted, ProducerWorld, ()),
@@ -85,7 +90,7 @@ PLANTED = (
     Planted(faults.numbers_in_doubt_are_read, ProducerWorld, (13, 16)),
     Planted(faults.numbers_come_in_a_put_of_their_own, ProducerWorld, (10,)),
     Planted(faults.rows_of_a_producer_are_written_side_by_side, ProducerWorld, (94, 211)),
-    Planted(faults.entries_come_before_their_rows, ProducerWorld, (18,)),
+    Planted(faults.entries_come_before_their_rows, ProducerWorld, (132, 326)),
     Planted(faults.nothing_announces_numbers, ProducerWorld, ()),
     Planted(faults.repetitions_are_answered_at_once, ProducerWorld, ()),
     Planted(faults.aborted_cells_show, World, (7, 9)),
@@ -109,6 +114,7 @@ KEPT_OF_PRODUCERS = (89, *(seed for planted in PLANTED for seed in planted.seeds
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
 KEPT_OF_LATE_DELETES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateDeletesWorld)
+KEPT_OF_LATE_WRITERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateWritersWorld)
 KEPT_OF_CONSUMERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is ConsumerWorld)
 KEPT_ACROSS_LIMITS = (
     20002,
@@ -140,6 +146,12 @@ def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of
 
 def test_no_seed_breaks_a_promise_of_rows_in_doubt_whose_deletes_come_late(pool: ProcessPoolExecutor) -> None:
     run(pool, first_failure_of_late_deletes, [KEPT_OF_LATE_DELETES, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_to_clients_that_write_while_their_transaction_is_ended(
+    pool: ProcessPoolExecutor,
+) -> None:
+    run(pool, first_failure_of_late_writers, [KEPT_OF_LATE_WRITERS, *slices(SEEDS // 4, SLICE)])
 
 
 def test_no_seed_breaks_a_promise_of_markers(pool: ProcessPoolExecutor) -> None:
