@@ -25,6 +25,7 @@ from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.faulty_store import ProcessDied
 from tests.sim.job_world import JobWorld
 from tests.sim.marked_world import MarkedWorld
+from tests.sim.moving_world import MovingWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.seeds import (
@@ -35,6 +36,7 @@ from tests.sim.seeds import (
     first_failure_of_jobs,
     first_failure_of_late_deletes,
     first_failure_of_markers,
+    first_failure_of_moves,
     first_failure_of_one_shots,
     first_failure_of_producers,
     first_failure_of_producers_of_several_servers,
@@ -68,6 +70,10 @@ PLANTED = (
     Planted(faults.references_in_doubt_count_as_absent, OneShotWorld, (108, 109)),
     Planted(faults.what_is_being_written_is_forgotten, partial(forgetful, World), (6,)),
     Planted(faults.writers_that_left_memory_pass_for_new_ones, partial(forgetful, World), (35, 55)),
+    Planted(faults.moves_forget_doubts, MovingWorld, (74, 238)),
+    Planted(faults.moves_forget_what_is_staged, MovingWorld, (20, 54)),
+    Planted(faults.moves_forget_early_rows, MovingWorld, (11, 55)),
+    Planted(faults.moves_drain_no_lane, MovingWorld, (34, 42)),
     Planted(faults.recovery_does_not_look, OneShotWorld, ()),
     Planted(faults.topics_in_use_are_not_told, OneShotWorld, ()),
     Planted(faults.recovery_takes_no_place, OneShotWorld, (127,)),
@@ -108,6 +114,7 @@ KEPT_OF_JOBS = tuple(seed for planted in PLANTED for seed in planted.seeds if pl
 KEPT_OF_PRODUCERS = (89, *(seed for planted in PLANTED for seed in planted.seeds if planted.world is ProducerWorld))
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
+KEPT_OF_MOVES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is MovingWorld)
 KEPT_OF_LATE_DELETES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateDeletesWorld)
 KEPT_OF_CONSUMERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is ConsumerWorld)
 KEPT_ACROSS_LIMITS = (
@@ -140,6 +147,10 @@ def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of
 
 def test_no_seed_breaks_a_promise_of_rows_in_doubt_whose_deletes_come_late(pool: ProcessPoolExecutor) -> None:
     run(pool, first_failure_of_late_deletes, [KEPT_OF_LATE_DELETES, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_while_shards_move(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_moves, [KEPT_OF_MOVES, *slices(SEEDS // 4, SLICE)])
 
 
 def test_no_seed_breaks_a_promise_of_markers(pool: ProcessPoolExecutor) -> None:
