@@ -177,7 +177,7 @@ async def metrics_of_a_server() -> list[Metric]:
         families = [each async for each in Metrics(services).families()]
         membership = Membership(MemoryStore(), SystemClock(), candidate, leadership)
         membership.step()
-        members = MemberMetrics(membership, SystemClock())
+        members = MemberMetrics(membership, SystemClock(), Settings().cluster.servers_min)
         return [*families, *LeaderMetrics(leadership).collect(), *members.collect(), *port.collect()]
     finally:
         await services.close()

@@ -81,6 +81,7 @@ class LedServer:
         start_thrift: ThriftStart = no_thrift,
         settings: Settings = BY_DEFAULT,
         url: str | None = None,
+        link: str = "",
     ) -> None:  # fmt: skip
         self.url = url or f"http://{name}:4780"
         self.clock = ServerClock(time)
@@ -90,7 +91,7 @@ class LedServer:
         self.time = time
         self.member = FailoverServer(
             self.clock,
-            Candidate(name, self.url, f"{name}-1", LEASE_MS, f"{name}'s secret"),
+            Candidate(name, self.url, f"{name}-1", LEASE_MS, f"{name}'s secret", link),
             open_store=self._open_store,
             open_services=open_services,
             start_thrift=start_thrift,

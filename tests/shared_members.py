@@ -6,6 +6,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.members import MEMBER, MemberRecord
 from basalt.cluster.membership import Membership
+from basalt.cluster.owners import KIND, NAME, OwnersMap, granted
 from basalt.server.wiring import RunningServices
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -19,6 +20,7 @@ class SharedMembers:
 
     def __init__(self, services: RunningServices, version: str = "1.0") -> None:
         shared = MemoryStore(atomic=False)
+        self._services = services
         self.version = version
         self._clock = services.clock
         self._added = 0
@@ -37,6 +39,16 @@ class SharedMembers:
         self._added += 1
         MEMBER.write(self._system, record, f"m{self._added}")
         self.look()
+
+    def deal(self, **shards: list[int]) -> OwnersMap:
+        """The leader owns all shards but these, each member's in turn, and looks at the map."""
+        owners = granted(None, "leader", (), 1)
+        for member, given in shards.items():
+            owners = granted(owners, member, given, 1)
+        for system in (self._system, SystemTable(self._services.store.table("system"))):
+            system.write(KIND, NAME, owners.encode())
+        self.look()
+        return owners
 
     def look(self) -> None:
         """The leader looks at all rows."""

@@ -276,6 +276,14 @@ class NotLeaderError(RetryError, code="not_leader"):
     leader_url: str | None = None
 
 
+class NotOwnerError(RetryError, code="not_owner"):
+    """Another server owns the topic or table; nothing was done. `owner_url` is where to send the call, `member` that server's run."""
+
+    owner_url: str | None = None
+    member: str | None = None
+    leader_url: str | None = None
+
+
 class InternalError(BasaltError, code="internal"):
     """A fault of the server's own; its log has the details under the request id."""
 
@@ -305,7 +313,7 @@ __all__ = [
     "ExternalWritesError", "ForbiddenError", "GenerationError", "GroupExistsError", "GroupNotFoundError", "InputError", "InternalError",
     "InvalidNameError", "InvalidPropertyError", "InvalidSettingError", "JobNotFoundError", "MalformedBodyError",
     "MarkerRefusedError", "MemberFencedError", "MessageNotFoundError", "MethodNotAllowedError", "NotFoundError",
-    "NotLeaderError", "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError",
+    "NotLeaderError", "NotOwnerError", "ProtocolError", "RequestReusedError", "RequestTimeoutError", "RetryError",
     "RouteNotFoundError", "SessionFencedError", "SessionForeignError", "SessionNotFoundError",
     "SettingNeedsStartError", "StoppingError", "StoreError", "TableExistsError", "TableNotFoundError",
     "ThrottledError", "TooLargeError", "TopicChangedError", "TopicEndedError", "TopicExistsError", "TopicNotFoundError",

@@ -69,7 +69,8 @@ CASES: dict[str, Case] = {
     "BasaltServerDown": _one("up", "3m", "1 0x10", "1 0 1x10", ""),
     "BasaltNoLeader": _leaders("3m", ("1 0x10", "0x10"), ("1 0x10", "0 1x10"), ""),
     "BasaltTwoLeaders": _leaders("3m", ("1x10", "0 1x10"), ("1x10", "0 1 0x10"), "2"),
-    "BasaltStandbyMissing": _one("basalt_cluster_members", "20m", "2x5 1x60", "1x19 2 1x60", "1", state="live"),
+    "BasaltStandbyMissing": _one("basalt_cluster_servers_missing", "20m", "0x5 1x60", "1x19 0 1x60", "1"),
+    "BasaltShardsUnowned": _one("basalt_cluster_shards_unowned", "2m", "0 512x10", "0 512 0x10", "512"),
     "BasaltEventLoopLags": _one("basalt_event_loop_lag_max_seconds", "10m", "0.6x30", "0.6x12 0.4 0.6x20", "600ms"),
     "BasaltDiskFull": Case(
         "10m", {_DISK[0]: "8x30", _DISK[1]: "100x30"}, {_DISK[0]: "11x30", _DISK[1]: "100x30"}, "8%", HERE

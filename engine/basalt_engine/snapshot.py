@@ -159,6 +159,11 @@ class InvalidList:
     def __len__(self) -> int:
         return len(self.pointers) + self.runs.pointers
 
+    @property
+    def entries(self) -> int:
+        """The entries of the list: a run is one, however many write pointers it has."""
+        return len(self.pointers) + len(self.runs)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InvalidList) and (self.pointers, self.runs) == (other.pointers, other.runs)
 

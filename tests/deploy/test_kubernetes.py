@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from basalt.server.listening import listen_address
+from basalt.server.listening import ListenAddress, link_address, listen_address
 from basalt.settings import load_settings
 from deploy.hbase.runtime import ROOT
 
+SECRET_FILE = "BASALT__CLUSTER__SECRET_FILE"
 FOLDER = ROOT / "deploy" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
 VERSIONS = ("1.29", "1.37")  # the oldest that they are for, and the newest whose schemas are locked
@@ -65,7 +66,8 @@ def test_the_probes_ask_for_what_they_mean(path: Path):
         "readiness": "/readyz" if path.stem == "embedded" else "/livez",
     }
     assert {pod[f"{kind}Probe"]["httpGet"]["port"] for kind in asked} == {"http"}
-    assert pod["ports"] == [{"name": "http", "containerPort": 4780}]
+    links = [] if path.stem == "embedded" else [{"name": "links", "containerPort": 4790}]
+    assert pod["ports"] == [{"name": "http", "containerPort": 4780}, *links]
 
 
 @by_file
@@ -106,20 +108,33 @@ def environment(path: Path) -> dict[str, str]:
         given[each["name"]] = each["value"]
         for name, value in pod.items():  # only what stands before it is known
             given[each["name"]] = given[each["name"]].replace(f"$({name})", value)
+    named = given.pop(SECRET_FILE, None)  # no such file is here
+    assert (named is None) == (path.stem == "embedded")
+    if named is not None:
+        [mount] = [each for each in container(path)["volumeMounts"] if named.startswith(each["mountPath"] + "/")]
+        assert mount["name"] == "links"
     return given
 
 
 @by_file
-def test_the_server_takes_what_it_is_given(path: Path):
+def test_the_server_takes_what_it_is_given(path: Path, tmp_path: Path):
     command, *options = container(path)["args"]
     assert command == "serve"
+    given = environment(path)
+    if path.stem == "hbase":
+        secret = tmp_path / "secret"
+        secret.write_text("0123456789abcdef" * 4)
+        secret.chmod(0o440)
+        given[SECRET_FILE] = str(secret)
     flags = [
         f"server.{name.removeprefix('--')}={value}" for name, value in zip(options[::2], options[1::2], strict=True)
     ]
-    loaded = load_settings(flags, environment(path), None)
+    loaded = load_settings(flags, given, None)
     assert not listen_address(loaded).is_loopback  # and it starts, for somebody wrote that it is to be open
     assert loaded.store.kind == ("rocks" if path.stem == "embedded" else "hbase")
     assert loaded.leader.url == (None if path.stem == "embedded" else "http://10.0.0.7:4780")
+    if loaded.store.kind == "hbase":
+        assert link_address(loaded) == (ListenAddress("10.0.0.7", "10.0.0.7"), 4_790)
 
 
 @by_file

@@ -20,6 +20,7 @@ from basalt.access.proofs.jwks import ALGORITHMS, Jwks
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.membership import Membership
+from basalt.cluster.owners import KIND, NAME, granted
 from basalt.errors import BusyError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshakes
@@ -253,7 +254,7 @@ def members_of(world: World) -> list[Membership]:
         Membership(shared.another(), world.clock, Candidate(name, f"http://{name}:4780", name, LEASE_MS), leads)
         for name in "ab"
     ]
-    world.services.collectors.append(MemberMetrics(members[0], world.clock))
+    world.services.collectors.append(MemberMetrics(members[0], world.clock, Settings().cluster.servers_min))
     return members
 
 
@@ -273,6 +274,15 @@ def look_at_members(world: World) -> None:
     world.kept.step()
 
 
+def owner_dies(world: World) -> None:
+    members = members_of(world)
+    owners = granted(granted(None, "a", (), 1), "gone", range(512), 1)
+    members[0]._system.write(KIND, NAME, owners.encode())
+    for each in members:
+        each.step()
+    world.kept = members[0]
+
+
 FAULTS: dict[str, Fault] = {
     "BasaltReadersHeldBack": Fault(held_back, seconds=180),
     "BasaltTransactionHangs": Fault(lambda world: world.client.begin(**OPEN), seconds=420),
@@ -286,6 +296,7 @@ FAULTS: dict[str, Fault] = {
     "BasaltRunFenced": Fault(fenced, seconds=30),
     "BasaltForcedEnd": Fault(forced, seconds=30),
     "BasaltStandbyMissing": Fault(standby_dies, look_at_members, seconds=690),
+    "BasaltShardsUnowned": Fault(owner_dies, look_at_members, seconds=60),
     "BasaltEventLoopLags": Fault(lambda _: None, lambda world: world.services.loop_lag.look(900.0), seconds=360),
     "BasaltDiskFull": Fault(lambda _: None, seconds=330, is_rocks=True),
     "BasaltWritesStopped": Fault(write_stopped, seconds=90, is_rocks=True),

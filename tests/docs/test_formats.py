@@ -21,6 +21,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "formats"
         ("metadata", ["metadata"]),
         ("retention", ["retention"]),
         ("cells", ["cells"]),
+        ("links", ["links"]),
     ],
 )
 def test_every_example_of_a_page_is_a_vector(page: str, files: list[str]) -> None:
@@ -30,7 +31,7 @@ def test_every_example_of_a_page_is_a_vector(page: str, files: list[str]) -> Non
     assert [example for example in quoted if example not in values] == []
 
 
-@pytest.mark.parametrize("page", ["row-keys", "record-batch", "metadata", "cells"])
+@pytest.mark.parametrize("page", ["row-keys", "record-batch", "metadata", "cells", "links"])
 def test_the_parts_of_an_example_make_up_the_example(page: str) -> None:
     text = (PAGES / f"{page}.md").read_text()
     tables = re.findall(

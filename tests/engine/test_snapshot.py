@@ -181,6 +181,11 @@ def test_a_pointer_in_a_run_of_the_list_is_not_beside_it_too() -> None:
     assert InvalidList().runs is NO_RUNS
 
 
+def test_a_run_is_one_entry_of_a_list_whatever_its_length() -> None:
+    listed = InvalidList((5, 900), runs=PointerRuns([(10, 200), (300, 300)]))
+    assert (len(listed), listed.entries) == (194, 4)
+
+
 def test_lists_are_equal_by_what_they_hold() -> None:
     assert InvalidList((1, 2), 1) == InvalidList((1, 2), 9)
     assert hash(InvalidList((1, 2), 1)) == hash(InvalidList((1, 2), 9))

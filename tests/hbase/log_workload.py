@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.05  # between two calls of a client: they are there all the ti
 
 DONE, UNKNOWN, NOTHING = "done", "unknown", "nothing"
 NOTHING_WAS_DONE = {  # the last one: a commit comes after the transaction was given up
-    "coordinator_unavailable", "store_unavailable", "unavailable", "not_leader", "fenced", "stopping", "busy", "transaction_ended",
+    "coordinator_unavailable", "store_unavailable", "unavailable", "not_leader", "not_owner", "fenced", "stopping", "busy", "transaction_ended",
 }  # fmt: skip
 
 

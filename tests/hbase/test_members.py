@@ -76,7 +76,7 @@ def test_a_standby_paused_past_its_lease_begins_another_membership(known: tuple[
     until(lambda: states_of(leader, name) == ["dead"], leader)
     standby.process.send_signal(signal.SIGCONT)
     until(lambda: sorted(states_of(leader, name)) == ["dead", "live"], leader)
-    assert "was ended: it was not renewed for a whole lease; a new one begins as" in standby.tail()
+    assert "a new one begins as" in standby.tail()
     assert standby.ask("GET", "/readyz?leader=true").status == 503  # a standby as before
 
 

@@ -111,7 +111,7 @@ error: outcome_unknown
 COMMITTED as F
 @0/0<0/0 a
 @0/2<0/0 d
-waits for one of which no client knows
+@0/5 f
 0 ended
 @0/0<0/0 a
 @0/2<0/0 d
@@ -136,9 +136,9 @@ the server died
 @0/1 c: rolled back, by C
 @0/2 d: committed, by D
 @0/3 e: rolled back, by E
-@0/4 f: rolled back, by one of which no client knows
+@0/4 f: invalid, by one of which no client knows
 @0/5 f: committed, by F
-@0/6 g: rolled back, by one of which no client knows
+@0/6 g: invalid, by one of which no client knows
 @0/0<0/0 a
 @0/2<0/0 d
 @0/5 f

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -14,8 +13,9 @@ from msgspec.structs import replace
 
 from basalt.catalog.topics import Topic, TopicName
 from basalt.commits import recovery
-from basalt.commits.carrier import Carrier, _PlacedTogether, _tell
+from basalt.commits.carrier import Carrier, _tell
 from basalt.commits.commit_stage import CommitStage, TopicParticipant, TopicPlan
+from basalt.commits.one_shots import Borrowing, OneShots, _PlacedTogether
 from basalt.errors import ProducerUnknownError, SequenceGapError
 from basalt.groups.acknowledgements import Acknowledging
 from basalt.messaging.log import staged_payloads, stored_log, topic_log
@@ -37,13 +37,14 @@ from basalt.transactions.rules import edits
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.groups import GroupTable
-from basalt.transactions.rules.one_shots import OneShotsInFlight, OneShotTopics, TopicUseEdits
+from basalt.transactions.rules.loans import LoanInUse, LoanTable, OneShotsInFlight
 from basalt.transactions.rules.sessions import SessionState, SessionTable
-from basalt.transactions.rules.transaction import Join, Transaction
+from basalt.transactions.rules.transaction import Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.messages import PRODUCERS, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadTable
+from basalt_engine.snapshot import NO_RUNS, PointerRuns
 from basalt_engine.spans import Spans
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
@@ -256,29 +257,66 @@ def deletes_in_doubt_are_forgotten() -> AbstractContextManager[object]:
 # Of one-shot transactions.
 
 
-def recovery_does_not_look() -> AbstractContextManager[object]:
-    """Recovery does not look for rows that the log does not know."""
-
-    async def nothing(*_: object) -> dict[int, list[Join]]:
-        return {}
-
-    return patch.object(TopicParticipant, "unknown_writers", nothing)
+def loans_of_the_dead_stay() -> AbstractContextManager[object]:
+    """Who takes over leaves the loans of those before it as they are."""
+    return patch.object(LoanTable, "end", lambda *_: Proposal(()))
 
 
-def topics_in_use_are_not_told() -> AbstractContextManager[object]:
-    """The log is not told which topics are in use."""
-    return patch.object(OneShotTopics, "use", lambda *_: TopicUseEdits())
+def loans_of_the_dead_are_forgotten() -> AbstractContextManager[object]:
+    """Who takes over takes what the loans of those before it left undecided for pointers of which there is no row."""
+    return patch.object(LoanTable, "member_ended", _settled_as_never_used(LoanTable.member_ended))
 
 
-def recovery_takes_no_place() -> AbstractContextManager[object]:
-    """Recovery leaves its place in the log to whoever comes."""
-    recover = OneShotTopics.roll_back_unknown
+def unknown_writes_count_as_never_made() -> AbstractContextManager[object]:
+    """The pointers of a write of which nobody knows are not put on the invalid list."""
+    return patch.object(LoanTable, "given_up", _settled_as_never_used(LoanTable.given_up))
 
-    def recover_only(topics: OneShotTopics, last_pointer: int, found: Mapping[int, Sequence[Join]]) -> Proposal:
-        made = recover(topics, last_pointer, found).edits
-        return Proposal(tuple(edit for edit in made if not isinstance(edit, edits.TopicsUsed)))
 
-    return patch.object(OneShotTopics, "roll_back_unknown", recover_only)
+def _settled_as_never_used(settle: Callable[[LoanTable, Any], PointerRuns]) -> Callable[[LoanTable, Any], PointerRuns]:
+    def settled(loans: LoanTable, edit: Any) -> PointerRuns:
+        settle(loans, edit)
+        return NO_RUNS
+
+    return settled
+
+
+def snapshots_have_no_runs() -> AbstractContextManager[object]:
+    """No snapshot says that the pointers of loans are in progress."""
+    return patch.object(LoanTable, "in_progress", NO_RUNS)
+
+
+@contextmanager
+def pointers_are_used_before_the_log_has_their_loan() -> Iterator[None]:
+    """A loan is used from when it is decided, and not from when the log has it."""
+
+    def lend(loans: Borrowing, group: Group) -> Any:
+        state, lent = original(loans, group)
+        loans._know(state)
+        loans._loans.append(LoanInUse(lent.first, lent.last, 0.0 + loans._clock.monotonic_ms()))
+        return state, lent
+
+    async def borrow(loans: Borrowing) -> None:
+        await loans._manager.run(loans._lend)
+
+    original = Borrowing._lend
+    with patch.multiple(Borrowing, _lend=lend, _borrow=borrow):
+        yield
+
+
+@contextmanager
+def repeated_requests_are_carried_out_again() -> Iterator[None]:
+    """Nobody waits for the one-shot transaction of the same request, nor looks for it at the decision."""
+
+    def decide(one_shots: OneShots, each: Any, group: Group) -> Any:
+        with patch.object(TransactionProposals, "first_one_shot", lambda *_: None):
+            return original(one_shots, each, group)
+
+    original = OneShots._decide
+    with (
+        patch.object(OneShots, "_decide", decide),
+        patch.object(OneShotsInFlight, "has_request", lambda *_: False),
+    ):
+        yield
 
 
 # Of the two write lanes.
@@ -345,16 +383,6 @@ def one_shots_are_decided_with_their_rows() -> AbstractContextManager[object]:
             placed._carrier.decide(placed.one_shots)
 
     return patch.multiple(_PlacedTogether, closing=closing, durable=lambda _: None, failed=lambda _: None)
-
-
-def nothing_announces_one_shots() -> AbstractContextManager[object]:
-    """A later pointer is given out, and the log does not hear of the one-shot transactions in flight."""
-    return patch.object(OneShotsInFlight, "announcement", lambda *_: [])
-
-
-def what_is_under_way_counts_as_logged() -> AbstractContextManager[object]:
-    """A join, or the use of a topic, counts when it is decided, and not when the log has it."""
-    return patch.object(TransactionManager, "_note_under_way", lambda *_: None)
 
 
 @contextmanager
@@ -487,7 +515,7 @@ def acknowledgements_come_before_the_outcome() -> Iterator[None]:
     """What a one-shot transaction acknowledges is logged while its rows are being written."""
 
     def closing(placed: _PlacedTogether, _: Group) -> None:
-        stages, log = placed._carrier._stages, placed._carrier._lanes.log
+        stages, log = placed._carrier.stages, placed._carrier._lanes.log
         for each in placed.one_shots:
             if each.plan.acknowledgements:
                 log.submit(partial(early, each.plan, stages), asyncio.get_running_loop().create_future(), must_run=True)
@@ -496,14 +524,12 @@ def acknowledgements_come_before_the_outcome() -> Iterator[None]:
         stages._groups.check(plan.acknowledgements, None, group.now_ms)
         stages._manager.apply(group, stages._groups.stage(group, plan.acknowledgements, None, group.now_ms))
 
-    def decide(carrier: Carrier, each: Any, group: Group) -> Any:
-        return original(carrier, replace_plan(each), group)
+    def decide(one_shots: OneShots, each: Any, group: Group) -> Any:
+        each.plan = each.plan._replace(acknowledgements=())
+        return original(one_shots, each, group)
 
-    def replace_plan(each: Any) -> Any:
-        return dataclasses.replace(each, plan=each.plan._replace(acknowledgements=()))
-
-    original = Carrier._decide
-    with patch.object(_PlacedTogether, "closing", closing), patch.object(Carrier, "_decide", decide):
+    original = OneShots._decide
+    with patch.object(_PlacedTogether, "closing", closing), patch.object(OneShots, "_decide", decide):
         yield
 
 

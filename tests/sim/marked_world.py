@@ -1,4 +1,4 @@
-"""One simulated run of one-shot transactions some of which emit markers, and of readers who ask what those say.
+"""One simulated run of transactions, most of them one-shot, some of which emit markers, and of readers who ask what those say.
 
 Every answer is kept. In the end the log tells which markers were committed: each answer must be what those up to its
 place say together, in the order of the log, whatever the server believed of a transaction that was given up later.
@@ -23,6 +23,7 @@ from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.records import RecordKind
 from tests.sim.history import Ending, Told
 from tests.sim.one_shot_world import OneShotWorld
+from tests.sim.world import TIMEOUT_MS
 
 MARKED = topic_name("sim", "marked")
 TASKS = ("x", "y", "z")
@@ -69,7 +70,7 @@ class MarkedWorld(OneShotWorld):
         return Marker(self.chances.choice(TASKS), len(TASKS), None if ends else self.event_time_ms)
 
     async def _marked(self) -> None:
-        """A one-shot transaction of messages, and of markers behind them."""
+        """A transaction, one-shot or not, of messages, and of markers behind them."""
         fake = -len(self.history.transactions) - 1
         ending = self.history.transactions[fake] = Ending("commit")
         message = self.message(MARKED, fake)
@@ -81,12 +82,22 @@ class MarkedWorld(OneShotWorld):
                 WorkMarker(*MARKED, each.task, each.task_count, each.kind, each.event_time_ms) for each in markers
             ],
         )
+        begun: list[int] | None = [] if self.chances.random() < 0.4 else None
         for _ in range(2):
             ending.told = Told.NOTHING
-            ending.told = await self.tell([message], self.wired.transactions.one_shot(work, "sim", f"one{fake}"))
+            ending.told = await self.tell([message], self._carried_out(work, f"one{fake}", begun))
             self._note(generation, markers, ending.told)
             if self.chances.random() < 0.5:
                 await self._ask()
+
+    async def _carried_out(self, work: Work, request_id: str, begun: list[int] | None) -> None:
+        """Commit the work, as a one-shot transaction or the one that is, or will be, begun."""
+        if begun is None:
+            await self.wired.transactions.one_shot(work, "sim", request_id)
+            return
+        if not begun:
+            begun.append((await self.wired.transactions.begin(timeout_ms=TIMEOUT_MS)).id)
+        await self.wired.transactions.commit(begun[0], work)
 
     async def _emit(self) -> None:
         marker, generation = self._marker(), self.history.generations[MARKED]

@@ -1,6 +1,6 @@
 """One simulated run in which most of what clients do is one-shot transactions, on a store that is not atomic.
 
-Their rows are written before the log has a word of them. So here servers die often, clocks step back and far ahead, and
+The log has no word of each of them before their rows are written. So here servers die often, clocks step back and far ahead, and
 what a server has given up may arrive later: rows, and entries of the log.
 """
 
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from basalt.api.bodies.messages import Work, WorkPublish
 from basalt_engine.errors import BasaltError, UnknownOutcomeError
 from basalt_engine.messages import MessageTable
 from basalt_engine.payloads import PayloadTable
@@ -19,7 +20,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Insert, Mutation, Put, Table, TableWrite
 from tests.sim.faulty_store import FaultyStore
 from tests.sim.history import Ending
-from tests.sim.world import CLIENTS, TIMEOUT_MS, World
+from tests.sim.world import CLIENTS, TIMEOUT_MS, TOPICS, World
 
 TERMS_MAX = 5
 LATE_RATE = 0.05
@@ -156,6 +157,7 @@ class OneShotWorld(World):
     async def _step(self) -> None:
         steps = {
             self._one_shot: 10,
+            self._twice: 1,
             self._publish: 3,
             self._checkpointed: 2,
             self._follow: 3,
@@ -168,6 +170,15 @@ class OneShotWorld(World):
             self.consumers.step: 20 if self.busy_group else 4,
         }
         await self.chances.choices(list(steps), list(steps.values()))[0]()
+
+    async def _twice(self) -> None:
+        """A one-shot transaction whose client asks a second time before it has heard of the first."""
+        fake = -len(self.history.transactions) - 1
+        ending = self.history.transactions[fake] = Ending("commit")
+        messages = [self.message(title, fake) for title in self.chances.sample(TOPICS, 2)]
+        work = Work(publish=[WorkPublish(*message.title, [message.text.encode()]) for message in messages])
+        calls = [self.wired.transactions.one_shot(work, "sim", f"one{fake}") for _ in range(2)]
+        ending.told = await self.tell(messages, _any_of(calls))
 
     async def _checkpointed(self) -> None:
         """A transaction that takes pointers in the groups in which one-shot transactions do."""
@@ -208,3 +219,11 @@ class LateDeletesWorld(OneShotWorld):
             self._outage: 1,
         }
         await self.chances.choices(list(steps), list(steps.values()))[0]()
+
+
+async def _any_of(calls: Sequence[Awaitable[object]]) -> None:
+    """All calls at once. Raises only when none succeeds."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if len(failures) == len(answers):
+        raise failures[0]

@@ -28,7 +28,6 @@ from basalt.transactions.log import transaction_log
 from basalt.transactions.rules import (
     history,
     outcomes,
-    transaction_table,
 )
 from basalt.transactions.rules.transaction import TransactionLimits
 from basalt_engine.stores.memory import MemoryStore
@@ -157,7 +156,7 @@ def _as_the_seed_decides() -> Iterator[None]:
             patch.object(TopicLog, "__hash__", lambda log: zlib.crc32(log.topic.keys.prefix)),
             # What is remembered of transactions is packed and cut all the time.
             patch.object(wiring, "transaction_limits", _with_few_outcomes(wiring.transaction_limits)),
-            patch.multiple(transaction_table, PACKED_TOGETHER=3),
+            patch.multiple(outcomes, PACKED_TOGETHER=3),
             patch.multiple(outcomes, BLOCK_OUTCOMES=2),
             patch.multiple(history, PAGE_ITEMS=2),
             patch.multiple(transaction_log, PART_BYTES_MAX=200, SEGMENT_ENTRIES=3),

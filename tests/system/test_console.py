@@ -33,6 +33,7 @@ from tests.system.server_process import ServerProcess
 BOOTSTRAP = "b" * 40
 LINE = re.compile(r"<code class=\"line\" data-copy[^>]*>(.*?)</code>", re.DOTALL)
 DIGEST = re.compile(r'name="digest" value="([0-9a-f]+)"')
+COUNTED = re.compile(r'^basalt_topic_fetched_messages_total\{namespace="([^"]+)",topic="([^"]+)"\}', re.MULTILINE)
 OF_A_KIND = 2
 # The members by which plans of an act may differ that are the same, by the kinds of acts; of most none.
 MOVED: tuple[frozenset[str], ...] = (
@@ -113,6 +114,17 @@ class Caller:
             time.sleep(0.1)
         raise AssertionError(f"the history knows {figures}, and there are {groups} groups")
 
+    def wait_for_rates(self) -> None:
+        """Return once the history has the rates of each topic that the metrics count: they need two looks, and until then a page says that there are none."""
+        for _ in range(300):
+            counted = COUNTED.findall(self._get("/metrics").body.decode())
+            figures = {each["name"] for each in self.ask("GET", "/v1/admin/series")["figures"]}
+            missing = [title for title in map(":".join, counted) if f"fetched_per_s:{title}" not in figures]
+            if counted and not missing:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"the history knows no rates of {missing}")
+
     def _get(self, target: str) -> Any:
         return self.server.ask("GET", target, headers={"Cookie": f"basalt={self.login}"})
 
@@ -139,10 +151,11 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
 def panels(caller: Caller) -> list[tuple[str, dict[str, Any]]]:
     """Every panel of every page, each call once; and where it is."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for place in walk(caller.page, OF_A_KIND):
-        if place.form_on is None:
-            for panel in caller.panels(place).values():
-                found.setdefault(panel["call"], (place.target, panel))
+    places = [place for place in walk(caller.page, OF_A_KIND) if place.form_on is None]
+    caller.wait_for_rates()  # also of topics that nobody had read before these pages did
+    for place in places:
+        for panel in caller.panels(place).values():
+            found.setdefault(panel["call"], (place.target, panel))
     assert len(found) > 12
     return list(found.values())
 

@@ -13,14 +13,17 @@ from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from basalt.errors import BasaltError, ConflictError, InvalidNameError
+from basalt.errors import BasaltError, BusyError, ConflictError, InvalidNameError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
+from basalt_engine.errors import StoreError
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN
 from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.table import Store
 
 PAGE_ENTRIES = 200  # read and decoded without a pause: some milliseconds
+IN_DOUBT_MAX = 10_000  # entries whose change is in doubt, some 500 bytes each: with more, one is decided about before the next change
+NOT_TRIED = (StoreError, BusyError)  # errors of a write that surely was not made
 
 
 class EntryName(NamedTuple):
@@ -73,6 +76,8 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         self._clock = clock
         self.buckets = buckets
         self._locks: WeakValueDictionary[EntryName, asyncio.Lock] = WeakValueDictionary()
+        # Entries of which nobody knows whether a change took effect, or still will: as they were before it.
+        self._in_doubt: dict[EntryName, TopicMetadata] = {}
 
     def changing(self, title: NameT) -> asyncio.Lock:
         """Held while an entry is changed or read: a read that takes long must not bring back what was changed meanwhile."""
@@ -107,8 +112,8 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         return self.exists_error(f"{self.word} {title} exists already", field=self.word, hint=self.exists_hint)
 
     async def read(self, title: NameT) -> EntryT:
-        """The entry; a `NotFoundError` when it does not exist or was deleted."""
-        metadata = await self._call(self._table.get, self._prefix(title))
+        """The entry; a `NotFoundError` when it does not exist or was deleted. It has no change in doubt afterwards."""
+        metadata = await self._decided(title)
         if metadata is None or metadata.generation < 0:
             raise self.absent(title)
         return self.at(title, metadata)
@@ -163,7 +168,7 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         self, title: NameT, describe: Callable[[int, int], TopicMetadata]
     ) -> tuple[TopicMetadata | None, TopicMetadata]:
         """The metadata of an entry that is not there: as stored now, and as it would be once it is created."""
-        old = await self._call(self._table.get, self._prefix(title))
+        old = await self._decided(title)
         if old is not None and old.generation > 0:
             raise self._exists(title)
         generation = 1 if old is None else -old.generation + 1
@@ -177,8 +182,41 @@ class Catalog(ABC, Generic[NameT, EntryT]):
 
     async def _replace(self, entry: EntryT, new: TopicMetadata) -> None:
         """Store new metadata; `ConflictError` when they are not what they were when the entry was read."""
-        if not await self._call.long(self._table.replace, self._prefix(entry.title), entry.metadata, new):
+        old = entry.metadata
+        if entry.title in self._in_doubt:
+            await self._decided(entry.title)
+        while len(self._in_doubt) >= IN_DOUBT_MAX:
+            await self._decided(next(iter(self._in_doubt)))
+        try:
+            replaced = await self._call.long(self._table.replace, self._prefix(entry.title), old, new)
+        except NOT_TRIED:
+            raise
+        except BaseException:  # also who gave up waiting: the call goes on
+            self._in_doubt[entry.title] = old
+            raise
+        if not replaced:
             raise ConflictError(
                 f"{self.word} {entry.title} was changed by another call at the same time",
                 hint="read it again, then repeat the call",
             )
+
+    async def _decided(self, title: EntryName) -> TopicMetadata | None:
+        """Read what is stored of an entry, and stays so until the next change. A change in doubt has taken effect, or never will.
+
+        It compares the row with what was there before. Where that is still there, the row is written again as it is, but for its time: then
+        the change finds another row whenever it comes. Without it, this server would go on with an entry that is deleted a moment later.
+        """
+        prefix = self._prefix(title)
+        while True:
+            stored = await self._call(self._table.get, prefix)
+            before = self._in_doubt.get(title)
+            if before is None:
+                return stored
+            if stored == before:
+                again = before._replace(updated_ms=max(before.updated_ms + 1, self._clock.now_ms()))
+                if not await self._call.long(self._table.replace, prefix, before, again):
+                    continue  # the change came meanwhile
+                stored = again
+            if self._in_doubt.get(title) is before:
+                del self._in_doubt[title]
+            return stored

@@ -49,6 +49,7 @@ from basalt.errors import (
     MalformedBodyError,
     NotFoundError,
     NotLeaderError,
+    NotOwnerError,
     ProtocolError,
     RetryError,
     StoppingError,
@@ -72,6 +73,7 @@ _NOTHING_HAPPENED = (
     AuthenticationUnavailableError,
     BusyError,
     NotLeaderError,
+    NotOwnerError,
     StoppingError,
     StoreError,
     ThrottledError,
@@ -330,7 +332,7 @@ def judge(call: Call[Any], reply: Reply, url: str) -> Any:
 
 def _judge_leader_refused(call: Call[Any], reply: LeaderRefused, url: str) -> Again:
     error = NotLeaderError(
-        f"{call.what}: a server at {url} says that {reply.reason} leads, to which this client sends no credential:"
+        f"{call.what}: a server at {url} says that {reply.reason} is to be asked, to which this client sends no credential:"
         " it was not given that server, or has spoken over TLS and would not there; nothing was done",
         hint="Name every server in the URL, as leader.url in its settings has it, or use https for all of them.",
     )
@@ -397,6 +399,8 @@ def error_of(call: Call[Any], answer: Answer) -> BasaltError:
     error.request_id = problem.request_id or answer.headers.get(REQUEST_ID_HEADER)
     if isinstance(error, NotLeaderError):
         error.leader_url = problem.leader
+    if isinstance(error, NotOwnerError):
+        error.leader_url, error.owner_url, error.member = problem.leader, problem.owner, problem.member
     if isinstance(error, RetryError):
         error.retry_after_ms = _retry_after_ms(problem, answer)
     return error

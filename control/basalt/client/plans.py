@@ -61,7 +61,7 @@ class NoCredential(NoAnswer):
 
 
 class LeaderRefused(NoAnswer):
-    """Nothing was done: the server that leads is one that may not get what this client sends. `reason` is its URL."""
+    """Nothing was done: the server that leads, or owns the topic, is one that may not get what this client sends. `reason` is its URL."""
 
 
 class AnswerLost(NoAnswer):

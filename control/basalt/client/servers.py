@@ -1,36 +1,43 @@
-"""The servers of a client: their URLs, and redirects to the one that leads, as far as the client knows.
+"""The servers of a client: their URLs, and the one that a call goes to: the topic's owner or the leader, as far as the client knows.
 
 A request goes on to another server only where nothing can have come of it: nobody took the connection, or a standby said that
 it did nothing. `attempts` judges what else goes wrong, as with one server; what it repeats after a lost answer asks another one first.
 
-A client goes to the leader itself, and says so (`Basalt-Direct`), for passing a call on costs a second hop. Where it cannot, because it may not send what
-it sends to the leader's address or does not reach it, it leaves that header out for a while, and the servers that it was given pass its calls on.
+A client goes to the server itself that owns a topic, and says so (`Basalt-Direct`), for passing a call on costs a second hop. Who that is it learns where it is
+refused (`not_owner`) or its call was passed on (`Basalt-Owner`); all else goes to the leader. Where it cannot, because it may not send what it sends to that
+address or does not reach it, it leaves the header out for a while, and the servers that it was given pass its calls on.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from basalt.client.attempts import Send, problem_of
 from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotSent, Reply
-from basalt.errors import InputError, NotLeaderError
+from basalt.errors import InputError, NotLeaderError, NotOwnerError
 from basalt.redaction import address_without_password
 
 TransportT = TypeVar("TransportT")
 
-MOVES_MAX = 4  # within one attempt: past a server that is down, to a standby, to the leader it names, and one more
+MOVES_MAX = (
+    4  # within one attempt: past a server that is down, to a standby, to the leader or owner it names, and one more
+)
+OWNERS_MAX = 10_000  # topics whose owner is kept, where it is another server than the one for all else; some 2 MB
 
 DIRECT_HEADER = "Basalt-Direct"
+OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
 # After which a client that could not go to the leader itself tries again: ways and leaders change.
 DIRECT_AGAIN_MS = 60_000
 
 EMBEDDED_SCHEME = "embedded:"
+_KINDS = ("topics", "tables")  # what has an owner
 _PORTS = {"http": 80, "https": 443}
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}(/.*)?")
 _HINT = "Write http://HOST:PORT (several with commas between them), or embedded:DIRECTORY."
@@ -113,8 +120,16 @@ def in_the_open(servers: Sequence[ServerUrl]) -> str | None:
     return next((each.text for each in servers if each.scheme == "http" and not is_loopback(each.host)), None)
 
 
+def subject_of(target: str) -> str | None:
+    """The topic or table that a request is about, as its path has it; None where it is about none."""
+    if not target.startswith("/v1/namespaces/"):
+        return None
+    parts = target.partition("?")[0].split("/", 6)
+    return "/".join(parts[3:6]) if len(parts) > 5 and parts[4] in _KINDS else None
+
+
 class Servers(Generic[TransportT]):
-    """The servers that the caller named, the one that answered last, and a transport to each; shared by a client's requests.
+    """The servers that the caller named, the one that answered last, owners of topics, and a transport to each; shared by a client's requests.
 
     `guarded`: what is sent may prove who calls, so it goes only to those that the caller named, or over TLS.
     """
@@ -134,11 +149,48 @@ class Servers(Generic[TransportT]):
         self._open_one = open_one
         self._open: dict[ServerUrl, TransportT] = {}
         self._passed_on_until_ms = float("-inf")
+        self._owners: dict[
+            str, ServerUrl
+        ] = {}  # by topic or table, those learned of last at the end; none that is `current`
+        self._learning = threading.Lock()
 
     @property
     def goes_direct(self) -> bool:
-        """True while the client goes to the leader itself."""
+        """True while the client goes to the leader, and to owners, itself."""
         return self.monotonic_ms() >= self._passed_on_until_ms
+
+    def server_for(self, target: str) -> ServerUrl:
+        """The server that a request goes to first, while the client goes there itself."""
+        owners = self._owners
+        subject = subject_of(target) if owners else None
+        return self.current if subject is None else owners.get(subject, self.current)
+
+    def learn(self, target: str, reply: Answer) -> None:
+        """Remember the owner of what the request was about, as this answer names it."""
+        named = reply.headers.get(OWNER_HEADER)
+        if named is None or (subject := subject_of(target)) is None:
+            return
+        known = self._owners.get(subject, self.current)
+        if named == known.text:
+            return
+        try:
+            owner = parse_url(named)
+        except InputError:
+            return
+        if not self._trusts(owner):
+            return
+        with self._learning:
+            self._owners.pop(subject, None)
+            if owner != self.current:
+                self._owners[subject] = owner
+            if len(self._owners) > OWNERS_MAX:
+                del self._owners[next(iter(self._owners))]
+
+    def forget(self, server: ServerUrl) -> None:
+        """The server cannot be reached, or does not answer: what it owned goes to another one."""
+        with self._learning:
+            if server in self._owners.values():
+                self._owners = {subject: owner for subject, owner in self._owners.items() if owner != server}
 
     def have_passed_on(self) -> None:
         """The leader cannot be gone to: have the servers that were named pass calls on for a while."""
@@ -158,22 +210,32 @@ class Servers(Generic[TransportT]):
     def instead(self, tried: ServerUrl, reply: Reply) -> ServerUrl | None:
         """Return the server to send a request to that got this reply; None when the reply stands."""
         if isinstance(reply, NotSent):
-            return self._next(tried)
-        if not _of_a_standby(reply):
+            return self._next(tried) if tried == self.current else self.current
+        if not _is_elsewhere(reply):
             return None
-        leader = _leader_of(reply)
-        return leader if leader is not None and self._trusts(leader) else self._next(tried)
+        goal = _goal_of(reply)
+        return goal if goal is not None and self._trusts(goal) else self._next(tried)
+
+    def go_on(self, reply: Reply, instead: ServerUrl) -> None:
+        """Have other requests begin there, too; what a topic's owner refused tells only who leads."""
+        if not _is_of_another(reply):
+            self.current = instead
+            return
+        leader = _url_of(reply, "leader")
+        if leader is not None and self._trusts(leader):
+            self.current = leader
 
     def standing(self, reply: Reply) -> Reply:
         """The reply that stands where there is no other server to send to: also, that there is one which may not get what is sent."""
-        leader = _leader_of(reply) if _of_a_standby(reply) else None
-        return reply if leader is None or self._trusts(leader) else LeaderRefused(leader.text)
+        goal = _goal_of(reply) if _is_elsewhere(reply) else None
+        return reply if goal is None or self._trusts(goal) else LeaderRefused(goal.text)
 
     def leave(self, server: ServerUrl) -> None:
         """Have other requests, and the repetition of this one, begin elsewhere: the answer of this server was lost.
 
         It may stand still, or be dead behind a proxy that takes connections all the same; a standby sends back to it if it leads.
         """
+        self.forget(server)
         if self.current == server:
             self.current = self._next(server) or server
 
@@ -190,17 +252,33 @@ class Servers(Generic[TransportT]):
         return None if following == tried else following
 
 
-def _of_a_standby(reply: Reply) -> bool:
+def _code_of(reply: Reply) -> str | None:
+    """The code of a server's word that another one is to be asked."""
     if not isinstance(reply, Answer) or reply.status != 503:
-        return False
+        return None
     problem = problem_of(reply)
-    return problem is not None and problem.code == NotLeaderError.code
+    return None if problem is None else problem.code
 
 
-def _leader_of(reply: Reply) -> ServerUrl | None:
+def _is_elsewhere(reply: Reply) -> bool:
+    return _code_of(reply) in (NotLeaderError.code, NotOwnerError.code)
+
+
+def _is_of_another(reply: Reply) -> bool:
+    """True for the word of a server that another one owns the topic."""
+    return _code_of(reply) == NotOwnerError.code
+
+
+def _goal_of(reply: Reply) -> ServerUrl | None:
+    """The server that such a reply names: who owns the topic, or who leads."""
+    return _url_of(reply, "owner" if _is_of_another(reply) else "leader")
+
+
+def _url_of(reply: Reply, field: Literal["leader", "owner"]) -> ServerUrl | None:
     problem = problem_of(reply) if isinstance(reply, Answer) else None
+    named = None if problem is None else problem.leader if field == "leader" else problem.owner
     try:
-        return None if problem is None or problem.leader is None else parse_url(problem.leader)
+        return None if named is None else parse_url(named)
     except InputError:
         return None
 
@@ -218,7 +296,8 @@ class Redirects:
         if self._is_direct:
             headers = {**request.headers, DIRECT_HEADER: "1"}
             self.request = Send(request.method, request.target, headers, request.body, request.timeout_ms)
-        self.server = servers.current
+        self.server = servers.server_for(request.target) if self._is_direct else servers.current
+        self._unreached = False  # whether a server cannot be reached from here that only another one has named
 
     def sign(self, header: str) -> bool:
         """Have the request carry this Authorization. False where no time is left to send it."""
@@ -229,36 +308,45 @@ class Redirects:
 
     def follow(self, reply: Reply) -> Reply | None:
         """The reply that stands; None: send `request` again, to another `server`, or to the same one that passes it on."""
+        servers = self._servers
         self._tried.append(self.server)
         if isinstance(reply, AnswerLost):
-            self._servers.leave(self.server)
-        instead = self._servers.instead(self.server, reply)
+            servers.leave(self.server)
+        elif isinstance(reply, NotSent):
+            self._unreached |= self.server not in servers.named
+            servers.forget(self.server)
+        instead = servers.instead(self.server, reply)
         if instead is not None:
-            self._servers.current = instead
+            servers.go_on(reply, instead)
+        if isinstance(reply, Answer):
+            servers.learn(self.request.target, reply)
+        if not isinstance(reply, NotSent) and not _is_elsewhere(reply):
+            return reply  # it is done, or may be: nobody else may get the request
         left_ms = self._left_ms()
         if left_ms <= 0:
-            return self._servers.standing(reply)
+            return servers.standing(reply)
         headers = self.request.headers
         if instead is None or instead in self._tried or len(self._tried) > MOVES_MAX:
             instead = self._passing_on(reply) if self._is_direct else None
             if instead is None:
-                return self._servers.standing(reply)
+                return servers.standing(reply)
             self._is_direct = False
-            self._servers.current = instead
             headers = {name: value for name, value in headers.items() if name != DIRECT_HEADER}
         self.server, self.request = instead, replace(self.request, headers=headers, timeout_ms=left_ms)
         return None
 
     def _passing_on(self, reply: Reply) -> ServerUrl | None:
-        """The server that is to pass the request on, for the leader cannot be gone to; None where that is not what is wrong."""
-        named = self._servers.named
-        if isinstance(self._servers.standing(reply), LeaderRefused):
-            found = self.server
-        elif isinstance(reply, NotSent) and self.server not in named:
-            found = named[0]
+        """The server that is to pass the request on, for its goal cannot be gone to; None where that is not what is wrong."""
+        servers = self._servers
+        if isinstance(servers.standing(reply), LeaderRefused):
+            servers.current = found = self.server
+        elif self._unreached:
+            servers.current = found = servers.named[0]
+        elif _is_of_another(reply):  # servers name each other: their maps will agree soon
+            return servers.current
         else:
             return None
-        self._servers.have_passed_on()
+        servers.have_passed_on()
         return found
 
     def _left_ms(self) -> float:

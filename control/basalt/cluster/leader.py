@@ -38,6 +38,8 @@ class Leadership:
         self._term: Term | None = None
         self._seeking = False
         self._stopping = False
+        self._asked = False  # to look at the record at once
+        self._rests_until_ms = 0.0  # the lease is left to others until then
         self._next_ms = 0.0  # when the record is to be renewed or looked at again
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -84,15 +86,29 @@ class Leadership:
         self._next_ms = 0.0
         self._wake.set()
 
-    def release(self) -> None:
-        """Give the lease up, if this server has it, so that another need not wait for its end. Write nothing after it."""
+    def look(self) -> None:
+        """Look at the record at once, and not when it is due: something has happened."""
+        self._asked = True
+        self._wake.set()
+
+    def settle(self) -> None:
+        """Return once a write of the record that is under way is answered."""
+        with self._lock:
+            pass
+
+    def release(self, why: str = "it gave the lease up", *, rest_ms: float = 0.0) -> None:
+        """Give the lease up, if this server has it, so that another need not wait for its end. Write nothing after it.
+
+        For `rest_ms` this server does not take it again, also when it seeks it.
+        """
         with self._lock:
             self._seeking = False
+            self._rests_until_ms = self._clock.monotonic_ms() + rest_ms
             self._notice()
             if self._lease.role is not Role.LEADER:
                 return
             record, expected = rules.released(self._lease), self._lease.stored
-            self._apply(rules.Ended(), "it gave the lease up")
+            self._apply(rules.Ended(), why)
             try:
                 self._system.replace(LEASE.kind, LEASE.name, expected, LEASE.encode(record))
             except BasaltError as error:
@@ -111,7 +127,8 @@ class Leadership:
         """Do what is due; after how many milliseconds there is more to do."""
         with self._lock:
             self._notice()
-            if self._clock.monotonic_ms() >= self._next_ms:
+            asked, self._asked = self._asked, False
+            if asked or self._clock.monotonic_ms() >= self._next_ms:
                 try:
                     self._act()
                     self._answered(True)
@@ -151,7 +168,8 @@ class Leadership:
         if self._lease.role is Role.LEADER:
             return self._lease.known
         now_ms = self._clock.monotonic_ms()
-        return self._seeking and rules.is_free(self._lease, self.candidate.instance, now_ms)
+        rests = now_ms < self._rests_until_ms
+        return self._seeking and not rests and rules.is_free(self._lease, self.candidate.instance, now_ms)
 
     def _read_lease(self) -> None:
         stored = self._system.get(LEASE.kind, LEASE.name)
@@ -197,6 +215,7 @@ class Leadership:
                 return since_ms + self.candidate.lease_ms / rules.RENEWALS_PER_LEASE
             if self._seeking:
                 ripe_ms = since_ms + (0 if lease.record is None else lease.record.lease_ms)
+                ripe_ms = max(ripe_ms, self._rests_until_ms)
                 return min(now_ms + self._look_ms(), max(now_ms, ripe_ms))
         return now_ms + self._look_ms()
 

@@ -26,7 +26,7 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     """The leader, present or last. `expire_ms` is for people, and differs in every renewal; no rule asks what time it means.
 
     Nobody holds a lease whose `holder` is empty: it was given up. The epoch stays. Who knows `secret` has read the record, and so shares
-    the store: by it the leader believes what another server says of a call that it passes on.
+    the store: by it the leader believes what another server says of a call that it passes on. `link` is where it takes links of members.
     """
 
     holder: str
@@ -36,6 +36,7 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     instance: str
     lease_ms: int
     secret: str = ""
+    link: str = ""
 
     @property
     def is_released(self) -> bool:
@@ -47,13 +48,15 @@ LEASE = SystemRecord("lease", "leader", LeaseRecord)
 
 
 class Candidate(NamedTuple):
-    """A server that would lead: its name for people, its address for clients, and this run of it, for the record. `secret`: its own."""
+    """A server that would lead: its name for people, its address for clients, and this run of it, for the record. `secret`: its own. `link`: where it
+    takes links of other servers, empty where it takes none."""
 
     holder: str
     url: str
     instance: str
     lease_ms: int
     secret: str = ""
+    link: str = ""
 
 
 class Role(enum.Enum):
@@ -172,7 +175,7 @@ def taken(lease: Lease, by: Candidate, now_ms: int) -> LeaseRecord:
     before = lease.record
     epoch, expired_ms = (0, 0) if before is None else (before.epoch, before.expire_ms)
     expire_ms = max(now_ms + by.lease_ms, expired_ms + 1)
-    return LeaseRecord(by.holder, by.url, epoch + 1, expire_ms, by.instance, by.lease_ms, by.secret)
+    return LeaseRecord(by.holder, by.url, epoch + 1, expire_ms, by.instance, by.lease_ms, by.secret, by.link)
 
 
 def renewed(lease: Lease, now_ms: int) -> LeaseRecord:
@@ -185,4 +188,4 @@ def renewed(lease: Lease, now_ms: int) -> LeaseRecord:
 def released(lease: Lease) -> LeaseRecord:
     """The record with which a leader gives the lease up."""
     assert lease.record is not None
-    return msgspec.structs.replace(lease.record, holder="", url="", expire_ms=0, instance="", secret="")
+    return msgspec.structs.replace(lease.record, holder="", url="", expire_ms=0, instance="", secret="", link="")

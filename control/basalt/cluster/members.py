@@ -32,7 +32,8 @@ State: TypeAlias = Literal["live", "silent", "dead"]
 class MemberRecord(msgspec.Struct, frozen=True):
     """A membership, present or over. `began_ms` and `ended_ms` are of some server's clock, for people; no rule asks what they mean.
 
-    `count` rises with every renewal, so no two records of a row are the same. `ended_ms` is 0 while the membership lasts.
+    `count` rises with every renewal, so no two records of a row are the same. `ended_ms` is 0 while the membership lasts. `link` is where
+    the member takes links of others.
     """
 
     holder: str
@@ -42,6 +43,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
     lease_ms: int
     count: int
     ended_ms: int
+    link: str = ""
 
     @property
     def is_over(self) -> bool:

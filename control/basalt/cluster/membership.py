@@ -1,4 +1,4 @@
-"""One server's membership: it renews its own row, watches those of all others, and as the leader ends those that are over.
+"""One server's membership: it renews its own row, watches those of all others and the map of owners, and as the leader ends those that are over.
 
 It has a thread and a handle on the store of its own, for a renewal must not wait behind a long write or a busy event loop, nor the
 leader's lease behind a scan of all rows. The rules are in `members`.
@@ -9,17 +9,23 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from basalt.cluster import members as rules
 from basalt.cluster.leader import STOP_WAIT_S, Leadership
 from basalt.cluster.lease import LOOKS_PER_LEASE as TRIES_PER_LEASE
 from basalt.cluster.lease import RENEWALS_PER_LEASE, Candidate, Read, Refused, Unanswered, Wrote
-from basalt.cluster.members import MEMBER, MemberRecord, OwnMember, Seen
+from basalt.cluster.links.beats import Beats
+from basalt.cluster.members import MEMBER, MemberRecord, OwnMember, Seen, State
+from basalt.cluster.owners import KIND as MAP_KIND
+from basalt.cluster.owners import NAME as MAP_NAME
+from basalt.cluster.owners import OwnersMap
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.system import SystemTable
+from basalt_engine.system import FACTS, SystemTable
 from basalt_engine.table import Store
 
 ROUNDS_MAX = 3  # of a renewal: one is refused, the next finds that the membership was ended, the last begins another
@@ -27,6 +33,15 @@ ROUNDS_MAX = 3  # of a renewal: one is refused, the next finds that the membersh
 CHANGES_PER_LOOK_MAX = 32
 
 log = logging.getLogger("basalt.membership")
+
+
+class Owner(NamedTuple):
+    """A member that owns shards, as another server knows it. Of one that is in no list, name and address are empty."""
+
+    instance: str
+    name: str
+    url: str
+    state: State
 
 
 class Membership:
@@ -38,6 +53,9 @@ class Membership:
         self.begun = 0  # how many memberships this server has begun
         self.seen: Mapping[str, Seen] = {}  # as of the last look; replaced as a whole
         self.looked_ms: float | None = None  # when that was answered
+        self.owners: OwnersMap | None = None  # as of the last look, too; None: there was none
+        self.beats = Beats()  # what this server has heard over its links while it leads
+        self.installation = ""  # by which members know that they share the store; empty until it was read
         self.candidate = candidate
         self.version = version
         self._store = store
@@ -45,9 +63,11 @@ class Membership:
         self._clock = clock
         self._leadership = leadership
         self._own = OwnMember(candidate.instance)
+        self._map_stored: bytes | None = None
         self._told_full = False
         self._failing: set[str] = set()  # of what this server does, that which failed the last time
         self._renew_at_ms = self._look_at_ms = 0.0
+        self._look_asked = False
         self._stopping = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -74,9 +94,41 @@ class Membership:
         renewed_ms = self._own.renewed_ms
         return None if renewed_ms is None else self._clock.monotonic_ms() - renewed_ms
 
+    def owner(self, instance: str) -> Owner:
+        """The owner of shards that has this name in the map.
+
+        The leader is known by its lease, whatever became of its membership, for it serves without one. Who is in no list is dead.
+        """
+        leadership, candidate = self._leadership, self.candidate
+        if instance == candidate.instance and leadership.is_leader:
+            return Owner(instance, candidate.holder, candidate.url, "live")
+        lease = leadership.leader
+        if lease is not None and lease.instance == instance:
+            is_silent = leadership.unchanged_ms >= lease.lease_ms / rules.SILENT_PARTS
+            return Owner(instance, lease.holder, lease.url, "silent" if is_silent else "live")
+        seen = self.seen.get(instance)
+        if seen is None:
+            return Owner(instance, "", "", "dead")
+        return Owner(instance, seen.record.holder, seen.record.url, seen.state(self._clock.monotonic_ms()))
+
+    def shard_states(self) -> Counter[State] | None:
+        """The number of shards by the state of their owner; None before there is a map."""
+        owners = self.owners
+        if owners is None:
+            return None
+        states: Counter[State] = Counter()
+        for instance, count in owners.counts().items():
+            states[self.owner(instance).state] += count
+        return states
+
     def start(self) -> None:
         """Be a member from now on, on a thread."""
         self._thread.start()
+
+    def look(self) -> None:
+        """Read all rows at once, and not when it is due: something has happened."""
+        self._look_asked = True
+        self._wake.set()
 
     def stop(self) -> None:
         """End this server's membership, so that nobody waits for the end of its lease, and close the handle."""
@@ -96,6 +148,8 @@ class Membership:
     def step(self) -> float:
         """Do what is due; after how many milliseconds there is more to do."""
         with self._lock:
+            if self._look_asked:
+                self._look_asked, self._look_at_ms = False, 0.0
             due = [(self._renew_at_ms, "renewed", self._renew), (self._look_at_ms, "watched", self._look)]
             if self._own.stored is None:  # whoever begins knows first how many there are
                 due.reverse()
@@ -148,7 +202,7 @@ class Membership:
         former, self._own = self._own, OwnMember(secrets.token_hex(8))
         if former.stored is not None:
             log.warning(
-                "the membership %s was ended: it was not renewed for a whole lease; a new one begins as %s",
+                "the membership %s was ended: it was not renewed for a whole lease, or had no link to the leader; a new one begins as %s",
                 former.instance, self._own.instance,
             )  # fmt: skip
 
@@ -173,32 +227,45 @@ class Membership:
 
     def _first(self) -> MemberRecord:
         by = self.candidate
-        return MemberRecord(by.holder, by.url, self.version, self._clock.now_ms(), by.lease_ms, 1, 0)
+        return MemberRecord(by.holder, by.url, self.version, self._clock.now_ms(), by.lease_ms, 1, 0, by.link)
 
     def _look(self) -> None:
         self._look_at_ms = self._clock.monotonic_ms() + self._part_ms(rules.LOOKS_PER_LEASE)
+        if not self.installation and (facts := FACTS.get(self._system)) is not None:
+            self.installation = facts.instance
         rows = list(self._system.scan(MEMBER.kind, rows_max=rules.ROWS_MAX))
         at_ms = self._clock.monotonic_ms()
         self.seen, self.looked_ms = rules.looked(self.seen, rows, at_ms), at_ms
         if self._leadership.is_leader:
             self._tidy()
+        self._look_at_map()
+
+    def _look_at_map(self) -> None:
+        stored = self._system.get(MAP_KIND, MAP_NAME)
+        if stored != self._map_stored:  # else it need not be taken apart: it is 8 KiB, and changes rarely
+            self.owners = None if stored is None else OwnersMap.decode(stored)
+            self._map_stored = stored
 
     def _tidy(self) -> None:
         """End the memberships that are over, and remove rows of the dead. Of two leaders each may do it: every write is conditional."""
         left, now_ms = CHANGES_PER_LOOK_MAX, self._clock.monotonic_ms()
         for instance, seen in self.seen.items():
-            if left and instance != self._own.instance and seen.may_end(now_ms):
+            if not left or instance == self._own.instance or seen.record.is_over:
+                continue
+            if seen.may_end(now_ms):
                 left -= 1
-                self._end(instance, seen)
+                self._end(instance, seen, "it was not renewed for its whole lease")
+            elif instance in self.beats.to_end:
+                left -= 1
+                self._end(instance, seen, "it renews its row, and has had no link to the leader for too long")
         for instance in rules.removable(self.seen, now_ms)[:left]:
             self._remove(instance, self.seen[instance].stored)
 
-    def _end(self, instance: str, seen: Seen) -> None:
+    def _end(self, instance: str, seen: Seen, why: str) -> None:
         body = MEMBER.encode(rules.ended(seen, self._clock.now_ms()))
         if self._system.replace(MEMBER.kind, instance, seen.stored, body):
             log.warning(
-                "ended the membership %s of %s at %s: it was not renewed for its whole lease",
-                instance, seen.record.holder, seen.record.url,
+                "ended the membership %s of %s at %s: %s", instance, seen.record.holder, seen.record.url, why
             )  # fmt: skip
             self.seen = rules.looked(self.seen, self._bodies({instance: body}), self._clock.monotonic_ms())
 

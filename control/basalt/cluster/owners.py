@@ -8,6 +8,7 @@ that a region which opens after a fence finds that epoch, or a higher one, in th
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -37,6 +38,14 @@ class OwnersMap(NamedTuple):
         """The epochs of the shards that this member owns."""
         owned = enumerate(zip(self.owners, self.epochs, strict=True))
         return {shard: epoch for shard, (owner, epoch) in owned if self.members[owner] == member}
+
+    def owner_of(self, shard: int) -> str:
+        """The member that owns this shard."""
+        return self.members[self.owners[shard]]
+
+    def counts(self) -> dict[str, int]:
+        """By member, how many shards it owns."""
+        return {self.members[place]: count for place, count in Counter(self.owners).items()}
 
     def encode(self) -> bytes:
         """The body of the record; `ValueError` for what is no map."""
@@ -75,6 +84,23 @@ class OwnersMap(NamedTuple):
         if fault is not None:
             raise CorruptionError(f"the map of owners is damaged: {fault}")
         return found
+
+
+class Granted(NamedTuple):
+    """A map as the leader wrote it when its term began, and when that was, by its wall clock."""
+
+    owners: OwnersMap
+    at_ms: int
+
+    def still_holds(self, shard: int, now: OwnersMap) -> bool:
+        """True where nobody has granted the shard since."""
+        return now.epochs[shard] == self.owners.epochs[shard]
+
+
+def read_map(system: SystemTable) -> OwnersMap | None:
+    """The map as it is stored; None before the first leader has written one."""
+    stored = system.get(KIND, NAME)
+    return None if stored is None else OwnersMap.decode(stored)
 
 
 def _fault(found: OwnersMap) -> str | None:

@@ -1,76 +1,46 @@
-"""Carries commits and one-shot transactions through both write lanes, where rows and log are not one batch.
+"""Carries commits through both write lanes, where rows and log are not one batch.
 
-    a commit      the log has its intent     its rows are durable     the log has its outcome
-    a one-shot                               its rows are durable     the log has its outcome
+    the log has its intent     its rows are durable     the log has its outcome
 
 Each step is a stage that is submitted when the one before is durable. It runs though the client has gone, for others wait for
 the end. Rows that cannot be placed are given up: the log says that the transaction is aborted, and what is there of it is
 rolled back. When a write of the log fails, the state is read again, and recovery gives up whatever has no outcome there; a
 step that comes later finds that out.
-
-One-shot transactions of one group are decided by one stage. Until then they are in flight (transactions/rules/one_shots.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from functools import partial
 
-from basalt.commits.commit_stage import Asking, CommitStage, TopicParticipant, TopicPlan
+from basalt.commits.commit_stage import CommitStage, TopicPlan
 from basalt.commits.recovery import Recovery
-from basalt.errors import CoordinatorUnavailableError, StoreError, UnknownOutcomeError
-from basalt.groups.groups import Groups
-from basalt.runtime.group_commit import Group, NotLoadedError, Waiter
+from basalt.errors import StoreError, UnknownOutcomeError
+from basalt.runtime.group_commit import Group, Waiter
 from basalt.transactions.manager import TransactionManager
-from basalt.transactions.rules import edits
-from basalt.transactions.rules.edits import Edit
-from basalt.transactions.rules.one_shots import OneShotInFlight, TopicKey, TopicUseEdits
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import State
-from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import STAGES, Clock, Stages
 from basalt_engine.errors import BasaltError
 
 log = logging.getLogger("basalt.transactions")
 
 Answer = Outcome | BasaltError  # a refusal that is durable
-Staged = Callable[[Group], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _OneShot:
-    """A one-shot transaction whose rows are being written, or are."""
-
-    placed: OneShotInFlight
-    plan: TopicPlan
-    use: TopicUseEdits
-    state: TransactionProposals  # in which it is in flight
-    told: Waiter[Outcome]
-    staged: Staged | None
-    started_ms: float
 
 
 class Carrier:
-    """The commits and one-shot transactions that are under way in one server."""
+    """The commits that are under way in one server."""
 
-    def __init__(
-        self, manager: TransactionManager, stages: CommitStage, topics: TopicParticipant, groups: Groups, recovery: Recovery,
-        clock: Clock,
-    ) -> None:  # fmt: skip
+    def __init__(self, manager: TransactionManager, stages: CommitStage, recovery: Recovery, clock: Clock) -> None:
         self._manager = manager
         self._lanes = manager.lanes
         self._stages = stages
-        self._topics = topics
-        self._groups = groups
         self._recovery = recovery
         self._clock = clock
         self._commits: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
-
-    # Commits.
 
     def commit(
         self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer]
@@ -153,149 +123,11 @@ class Carrier:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # One-shot transactions.
-
-    def one_shot(self, plan: TopicPlan, asked: Asking, told: Waiter[Outcome], staged: Staged | None = None) -> None:
-        """Place the plan's rows and decide. One without rows is decided at once. `staged` is called in the stage that decides."""
-        if not plan.publications and not plan.markers:
-            self._lanes.log.submit(self._stages.one_shot_of(plan, asked, staged), told)
-            return
-        self._lanes.log.refuse_if_late()  # its rows would hold up readers until the write has ended
-        place = partial(self._place, plan, asked, told, staged, self._clock.monotonic_ms())
-        self._lanes.topics.submit(place, _Step(told, partial(self._placed, told)), plan.payload_bytes)
-
-    def _place(
-        self,
-        plan: TopicPlan,
-        asked: Asking,
-        told: Waiter[Outcome],
-        staged: Staged | None,
-        started_ms: float,
-        group: Group,
-    ) -> int | None:
-        """In a stage of the lane of topics: add the rows. Returns the transaction of the same request, where there was one before."""
-        manager = self._manager
-        state = manager.state
-        if state.in_flight.has_request(asked.request_id):
-            raise NotLoadedError(manager.until_decided)
-        made = state.begin_committed(group.now_ms, *asked)
-        if not made.edits:
-            return made.transaction_id
-        pointer = made.transaction_id
-        self._topics.check(plan, None)
-        if plan.acknowledgements:
-            self._groups.check(plan.acknowledgements, None, group.now_ms, pointer)
-        together = group.part(self, lambda: _PlacedTogether(self))
-        joins = tuple(self._topics.joins(plan))
-        use = manager.use_topics(pointer, [join for join in joins if join.key not in together.topics])
-        self._topics.place_one_shot(group, plan, pointer)
-        placed = OneShotInFlight(pointer, group.now_ms, asked.owner, asked.principal, asked.request_id, joins)
-        state.in_flight.add(placed)
-        together.topics.update(join.key for join in joins)
-        together.one_shots.append(_OneShot(placed, plan, use, state, told, staged, started_ms))
-        return None
-
-    def _placed(self, told: Waiter[Outcome], before: int | None) -> None:
-        if before is not None:  # its outcome is answered when the log has it
-            self._lanes.log.submit(lambda _: self._manager.state.outcome(before), told, must_run=True)
-
-    def decide(self, one_shots: Sequence[_OneShot]) -> None:
-        """Their rows are durable: submit the stage that decides about them."""
-        tell = partial(_tell_all, one_shots)
-        failed = partial(_tell_each, one_shots)
-        self._submit_to_log(partial(self._decide_all, one_shots), _Decided(tell, failed))
-
-    def give_up(self, one_shots: Sequence[_OneShot]) -> None:
-        """The write of their rows failed, or may have: submit the stage that aborts them."""
-        for each in one_shots:
-            each.state.in_flight.failed(each.placed)
-        self._submit_to_log(partial(self._give_up_all, one_shots), _Decided(_heard, _heard))
-
-    def _submit_to_log(self, stage: Callable[[Group], list[Answer]], waiter: _Decided) -> None:
-        token = STAGES.set(None)  # it is no single call's
-        self._lanes.log.submit(stage, waiter, must_run=True)
-        STAGES.reset(token)
-
-    def _decide_all(self, one_shots: Sequence[_OneShot], group: Group) -> list[Answer]:
-        return [self._decide(each, group) for each in one_shots]
-
-    def _decide(self, each: _OneShot, group: Group) -> Answer:
-        state, placed = self._manager.state, each.placed
-        if each.state is not state or placed.id not in state.in_flight:
-            return CoordinatorUnavailableError(
-                "the log of transactions failed before this one was decided, so it is rolled back",
-                hint="send the same call again: it is carried out anew",
-            )
-        try:
-            if each.plan.acknowledgements:  # since its rows were placed, somebody else may have acknowledged
-                self._groups.check(each.plan.acknowledgements, None, group.now_ms, placed.id)
-        except BasaltError as refusal:
-            self._give_up_one(each, group)
-            return refusal
-        made: list[Edit] = [edits.OneShot(placed.id, group.now_ms, placed.owner, placed.request_id)]
-        if placed.principal and placed.id > state.last_pointer:
-            made.append(edits.Owned(placed.id, placed.principal))
-        self._manager.apply(group, made)
-        self._stages.acknowledge(group, each.plan, placed.id)
-        self._manager.apply(group, each.use.with_outcome)
-        if each.staged is not None:
-            each.staged(group)
-        group.when_durable(partial(self._decided, each))
-        return state.outcome(placed.id)
-
-    def _decided(self, each: _OneShot) -> None:
-        each.state.in_flight.remove(each.placed)
-        for topic_log in dict.fromkeys(each.plan.logs):
-            topic_log.end_writers({each.placed.id})
-            topic_log.notify()
-        self._stages.count_commit(each.started_ms)
-
-    def _give_up_all(self, one_shots: Sequence[_OneShot], group: Group) -> list[Answer]:
-        for each in one_shots:
-            if each.state is self._manager.state and each.placed.id in each.state.in_flight:
-                self._give_up_one(each, group)
-        return []
-
-    def _give_up_one(self, each: _OneShot, group: Group) -> None:
-        """In a stage of the log: abort it, and roll it back once that is durable."""
-        state, placed = self._manager.state, each.placed
-        if placed.id > state.last_pointer:
-            self._stages.apply(group, [*placed.began(), edits.Aborting(placed.id, False)])
-        else:
-            self._stages.apply(group, state.give_up(placed.id, group.now_ms).edits)
-        aborting = state.get(placed.id)
-
-        def durable() -> None:
-            state.in_flight.remove(placed)
-            self._keep(self._recovery.drive([aborting]))
-
-        group.when_durable(durable)
-
-
-class _PlacedTogether:
-    """The one-shot transactions of one group. The log hears once that they use a topic."""
-
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-        self.topics: set[TopicKey] = set()
-        self.one_shots: list[_OneShot] = []
-
-    def closing(self, group: Group) -> None:
-        """Their rows are in the group already."""
-
-    def durable(self) -> None:
-        if self.one_shots:
-            self._carrier.decide(self.one_shots)
-
-    def failed(self) -> None:
-        if self.one_shots:
-            self._carrier.give_up(self.one_shots)
-
 
 class _Step:
     """Waits for a step behind which another one comes, whatever became of the client."""
 
-    def __init__(self, told: Waiter[Outcome] | Waiter[Answer], then: Callable[..., None]) -> None:
+    def __init__(self, told: Waiter[Answer], then: Callable[..., None]) -> None:
         self._told = told
         self._then = then
 
@@ -314,27 +146,6 @@ class _Step:
         _tell(self._told, exception)
 
 
-class _Decided:
-    """Waits for the stage that decides about several."""
-
-    def __init__(self, then: Callable[[Sequence[Answer]], None], failed: Callable[[BaseException], None]) -> None:
-        self._then = then
-        self._failed = failed
-
-    def cancelled(self) -> bool:
-        return False
-
-    def done(self) -> bool:
-        """Never: a write that was late ends some time."""
-        return False
-
-    def set_result(self, result: Sequence[Answer], /) -> None:
-        self._then(result)
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self._failed(exception)
-
-
 def _half_way(error: StoreError) -> UnknownOutcomeError:
     """The error of a commit whose rows were refused. It stays open no more, so it is not true that nothing was done."""
     return UnknownOutcomeError(
@@ -343,24 +154,10 @@ def _half_way(error: StoreError) -> UnknownOutcomeError:
     )
 
 
-def _tell(told: Waiter[Answer] | Waiter[Outcome], answer: Answer | BaseException) -> None:
+def _tell(told: Waiter[Answer], answer: Answer | BaseException) -> None:
     if told.done():
         return
     if isinstance(answer, BaseException):
         told.set_exception(answer)
     else:
         told.set_result(answer)
-
-
-def _tell_all(one_shots: Sequence[_OneShot], answers: Sequence[Answer]) -> None:
-    for each, answer in zip(one_shots, answers, strict=True):
-        _tell(each.told, answer)
-
-
-def _tell_each(one_shots: Sequence[_OneShot], error: BaseException) -> None:
-    for each in one_shots:
-        _tell(each.told, error)
-
-
-def _heard(_: object) -> None:
-    """The clients heard of the write that failed."""

@@ -37,9 +37,10 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.keys import position, position_fields
+from basalt_engine.keys import position
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
+from basalt_engine.snapshot import PointerRuns
 from basalt_engine.spans import Spans
 
 
@@ -143,7 +144,6 @@ class CommitStage:
     ) -> Transaction:
         """In a stage: begin a transaction. `changes_deferred`: what it changes is logged with its commit only."""
         state = self._manager.state
-        self._manager.announce(group)
         proposal = state.begin(group.now_ms, *asked, session=session, changes_deferred=changes_deferred)
         self._manager.apply(group, proposal.edits)
         return state.get(proposal.transaction_id)
@@ -225,7 +225,6 @@ class CommitStage:
         Where rows and log are not one batch, only of a plan without rows.
         """
         manager = self._manager
-        manager.announce(group)
         state = manager.state
         made = state.begin_committed(group.now_ms, *asked)
         if not made.edits:
@@ -264,14 +263,8 @@ class CommitStage:
         state = self._manager.state
         if state.in_flight.has_request(asked.request_id):
             raise NotLoadedError(self._manager.until_decided)
-        made = state.begin_committed(group.now_ms, *asked)
-        return None if made.edits else state.outcome(made.transaction_id)
-
-    def end_idle_topics(self, group: Group) -> None:
-        """In a stage: say that topics are in use no more to which no one-shot transaction has written for long."""
-        state = self._manager.state
-        idle = state.one_shots.end_idle(state.last_pointer, group.now_ms, state.in_flight.first)
-        self._manager.apply(group, idle.edits)
+        first = state.first_one_shot(asked.request_id, asked.owner)
+        return None if first is None else state.outcome(first)
 
     def count_commit(self, started_ms: float) -> None:
         """A commit that began then is done."""
@@ -362,26 +355,13 @@ class TopicParticipant:
         self._markers = markers
         self._store_drops = store_drops
 
-    def recovered(self, last_pointer: int) -> None:
-        """Forget where rows of transactions up to this pointer lie: their roll backs search for them."""
-        self._logs.recovered(last_pointer)
+    def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
+        """Forget where rows of transactions up to this pointer lie: their roll backs search for them. Those of loans have none."""
+        self._logs.recovered(last_pointer, lent)
 
-    async def unknown_writers(self, topics: Sequence[Join], last_pointer: int) -> Mapping[int, Sequence[Join]]:
-        """The writers after this pointer that have rows in these topics, from the given times on, and the places of
-        their rows. Rows of a write that was given up are confirmed or deleted on the way.
-        """
-        # Also in topics that are not in use: a commit goes by which references of the transaction's there are.
+    async def decide_doubts(self) -> None:
+        """Decide about rows of writes that were given up: a commit goes by which references of its transaction there are."""
         await self._logs.confirm_or_delete_all()
-        joins_of_writer: dict[int, list[Join]] = {}
-        for join in topics:
-            log = await self._logs.joined(join)
-            if log is None:
-                continue  # whatever is left of its generation is never served again
-            rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), last_pointer)
-            for writer, (first, last) in rows.items():
-                log.found_uncommitted(writer, first, last)
-                joins_of_writer.setdefault(writer, []).append(join._replace(from_ms=position_fields(first)[0]))
-        return joins_of_writer
 
     def plan_in_memory(self, work: Work) -> TopicPlan | None:
         """The plan of a one-shot transaction; None where only `plan` can tell: topics are to be opened, or there are markers.

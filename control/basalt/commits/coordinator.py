@@ -17,6 +17,7 @@ from basalt.catalog.topics import Topic
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import Asking, Beginning, CommitStage, Guard, TopicParticipant, TopicPlan
 from basalt.commits.dead_letters import DeadLetters
+from basalt.commits.one_shots import OneShots
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError
 from basalt.groups.groups import Groups
@@ -49,7 +50,8 @@ class Coordinator:
         self._dead_letters = DeadLetters(clock, manager, groups)
         self._stages = CommitStage(manager, topics, groups, clock)
         self._recovery = Recovery(manager, self._stages, topics)
-        self._carrier = Carrier(manager, self._stages, topics, groups, self._recovery, clock)
+        self._carrier = Carrier(manager, self._stages, self._recovery, clock)
+        self._one_shots = OneShots(manager, self._stages, topics, groups, clock)
         self._run = manager.run
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
@@ -147,11 +149,19 @@ class Coordinator:
         if self.manager.atomic:
             self.manager.lanes.log.submit(self._stages.one_shot_of(plan, asked, staged), told, plan.payload_bytes)
         else:
-            self._carrier.one_shot(plan, asked, told, staged)
+            self._one_shots.carry(plan, asked, told, staged)
 
     async def carry_through(self) -> None:
         """Return once every commit that has begun is decided, or has failed."""
         await self._carrier.finish()
+
+    async def give_back_loans(self) -> None:
+        """Before a stop: what was taken is decided, and nothing more comes."""
+        await self._one_shots.give_back_all()
+
+    def has_idle_loan(self) -> bool:
+        """True while `expire` has a loan to give back."""
+        return self._one_shots.has_idle_loan()
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -185,7 +195,6 @@ class Coordinator:
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
         def propose(group: Group) -> Proposal:
-            self.manager.announce(group)
             return self.state.checkpoint(transaction_id, group.now_ms)
 
         return await self._move(transaction_id, propose)
@@ -279,10 +288,7 @@ class Coordinator:
             if not proposal:
                 break
             expired += proposal
-        state = self.state
-        idle = state.one_shots.end_idle(state.last_pointer, self._clock.now_ms(), state.in_flight.first)
-        if not self.manager.atomic and idle.edits:
-            await self._run(self._stages.end_idle_topics)
+        await self._one_shots.give_back()
         failed = await self._recovery.drive_all()
         if failed is not None:
             raise failed
@@ -434,7 +440,6 @@ class SessionCalls:
             done = state.sessions.done_before(name)
             if done is not None:
                 return done, []
-            self._manager.announce(group)
             proposal = state.sessions.begin_named(
                 group.now_ms, name, asked.kind, asked.timeout_ms, asked.owner, asked.external_writes, asked.principal
             )
@@ -464,7 +469,6 @@ class SessionCalls:
         """Forget every transaction and session: only where `transactions.allow_reset` says so."""
 
         def stage(group: Group) -> None:
-            self._manager.announce(group)  # it ends these, too
             self._stages.apply(group, self._manager.state.reset(group.now_ms).edits)
 
         await self._manager.run(stage)

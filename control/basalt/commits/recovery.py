@@ -1,17 +1,17 @@
-"""Reads the log, looks through the topics for what it lacks, and goes on with roll backs that were interrupted."""
+"""Reads the log, decides what it leaves open, and goes on with roll backs that were interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import partial
 
 from basalt.commits.commit_stage import CommitStage, TopicParticipant
 from basalt.errors import CoordinatorUnavailableError
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
-from basalt.transactions.rules.transaction import Join, State, Transaction
+from basalt.transactions.rules.transaction import State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import BasaltError, FencedError, RetryError, RowExistsError
 
@@ -62,17 +62,15 @@ class Recovery:
 
     async def _read_log(self) -> None:
         """Know the state again, and lead. While a former leader still adds entries, there is more to read."""
-        # Rows that were added by the state that is lost are there when topics are looked through, or in doubt.
+        # Rows that were added by the state that is lost are there, or in doubt, when it is decided what they count.
         await self._lanes.topics.run(_nothing, must_run=True)
         for tries_left in reversed(range(TAKE_OVER_TRIES)):
             state = await self._manager.read_log()
-            last_pointer = state.last_pointer
-            self._topics.recovered(last_pointer)
-            in_use = [used.join for used in state.one_shots.entries(last_pointer)]
-            unknown = await self._topics.unknown_writers(in_use, last_pointer)
+            self._topics.recovered(state.last_pointer, state.loans.in_progress)
+            await self._topics.decide_doubts()
             held = await self._topics.hold(state.transactions(State.COMMITTING))
             try:
-                await self._lanes.log.run(partial(self._take_over, state, unknown))
+                await self._lanes.log.run(partial(self._take_over, state))
                 return
             except RowExistsError:
                 if not tries_left:
@@ -80,14 +78,14 @@ class Recovery:
             finally:
                 del held
 
-    def _take_over(self, state: TransactionProposals, unknown: Mapping[int, Sequence[Join]], group: Group) -> None:
+    def _take_over(self, state: TransactionProposals, group: Group) -> None:
         """In a stage: lead, and decide what the log leaves open: a commit of which it has no outcome did not happen.
 
-        Nothing is rolled back before this entry has its place: an outcome that is still under way comes too late then.
-        Publish the state only now. A commit made earlier would raise the read pointer and expose rows of crashed one-shots.
+        Nothing is rolled back before this entry has its place: an outcome that is still under way comes too late then. Only leaders
+        have loans, and those of all that led before are over, also of this one before it read the log again.
         """
         self._manager.adopt(group, state)
-        self._stages.apply(group, state.one_shots.roll_back_unknown(state.last_pointer, unknown).edits)
+        self._manager.apply(group, state.loans.end({loan.member for loan in state.loans}).edits)
         for transaction in state.transactions(State.COMMITTING):
             self._stages.apply(group, state.give_up(transaction.id, group.now_ms).edits)
 

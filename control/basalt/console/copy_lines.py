@@ -172,6 +172,8 @@ COMMANDS: Mapping[tuple[str, str], str | None] = {
     ("GET", "/v1/admin/store"): None,
     ("GET", "/v1/admin/cluster"): "cluster show",
     ("GET", "/v1/cluster"): "cluster members",
+    ("GET", "/v1/admin/cluster/shards"): "cluster shards",
+    ("GET", "/v1/cluster/owners/{namespace}/{topic}"): "cluster owner {topic} --namespace {namespace}",
     ("GET", "/v1/admin/backups"): "backup list",
     ("POST", "/v1/admin/backups"): "backup create {name} [--reason {reason}] [--dry-run{dryRun:}]",
     ("GET", "/v1/admin/prune"): "prune status",

@@ -62,7 +62,9 @@ TERMS = {
     "lag": "Of a group: how far it is behind, the messages that it has not acknowledged, and the age of the oldest. Of the event loop: by how much later than asked for it calls a timer; all that the server does waits as long.",
     "leader": "The one server that writes a store. The others are standbys.",
     "lease": "How long a membership, of a group or a cluster, or a leader's term lasts without a sign of life.",
+    "link": "The connection of a member to the leader, over which each asks the other. It makes servers look at the rows sooner, and decides nothing.",
     "login": "A token that was made with another credential, and ends soon, or with that.",
+    "map": "Of owners: the one row that says which member owns which shard, under which epoch. Each replacement has the next version.",
     "marker": "What a producing task says in a topic beside its messages: a watermark or an end of stream. Markers.",
     "member": (
         "Of a cluster: one run of a server on a shared store, from its first row until it stops or is taken for dead. Of a group: one of "
@@ -73,7 +75,7 @@ TERMS = {
     "one-shot transaction": "One request that begins, writes and commits.",
     "owner": (
         "Of a transaction: the principal that began it, and may act on it. The owner in a begin is a label that "
-        "its client gives itself, and proves nothing."
+        "its client gives itself, and proves nothing. Of a topic or table: the server that the map of owners gives its shard to."
     ),
     "parked": (
         "Of a message in a group: it came back too often, and no topic takes it as a dead letter. Kept, shown, "
@@ -110,6 +112,10 @@ TERMS = {
     "session": (
         "A name under which runs of a job follow each other: the newest run fences those before it, and a version "
         "of the work is committed once."
+    ),
+    "shard": (
+        "One of 1,024 parts of all topics and transactional tables, by their names. A server owns whole shards, and "
+        "regions refuse the former owner of one."
     ),
     "slot": "One of 1,024 parts into which a keyed group divides its keys. Members share the slots evenly.",
     "snapshot": (

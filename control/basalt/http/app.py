@@ -44,6 +44,7 @@ from basalt.http.asgi.responses import (
 )
 from basalt.http.metrics import Metrics
 from basalt.http.routes import (
+    cluster,
     groups,
     messages,
     polls,
@@ -91,7 +92,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
     operation
     for table in (
         messages.route, polls.route, groups.route, transactions.route, ranges.route, producers.route, tables.route, topics.route,
-        server.route, rights.route, quotas.route, transactions.operators, tables.operators, groups.operators, pruning.route,
+        server.route, cluster.route, rights.route, quotas.route, transactions.operators, tables.operators, groups.operators, pruning.route,
     )
     for operation in table.operations
 )  # fmt: skip

@@ -27,6 +27,7 @@ from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
 from basalt.access.refusals import Refusals
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.links import Links
 from basalt.cluster.members import State
 from basalt.cluster.membership import Membership
 from basalt.http.asgi.connections import Connections, OpenStreams
@@ -130,9 +131,10 @@ class LeaderMetrics(Collector):
 class MemberMetrics(Collector):
     """The series of one server's membership, and of all members as it sees them; the same as leader and as standby."""
 
-    def __init__(self, membership: Membership, clock: Clock) -> None:
+    def __init__(self, membership: Membership, clock: Clock, servers_min: int) -> None:
         self._membership = membership
         self._clock = clock
+        self._servers_min = servers_min  # how many the settings want
 
     def collect(self) -> Iterator[Metric]:
         """Every series there is; before the first look, and before the first row, those that can be told."""
@@ -144,9 +146,22 @@ class MemberMetrics(Collector):
             for state in get_args(State):
                 members.add_metric((state,), counts[state])
             yield members
+            text = "Servers that are missing: so many fewer are live than cluster.servers_min says"
+            yield gauge("basalt_cluster_servers_missing", text, max(self._servers_min - counts["live"], 0))
             ago_s = (now_ms - membership.looked_ms) / 1_000
             yield gauge(
                 "basalt_cluster_look_age_seconds", "Since when this server has not read who the members are", ago_s
+            )
+        if (owners := membership.owners) is not None and (states := membership.shard_states()) is not None:
+            text = "Shards by the state of their owner, as this server sees it: of one that is dead nobody serves them"
+            shards = GaugeMetricFamily("basalt_cluster_shards", text, labels=("state",))
+            for state in get_args(State):
+                shards.add_metric((state,), states[state])
+            yield shards
+            text = "Shards whose owner is no member any more"
+            yield gauge("basalt_cluster_shards_unowned", text, states["dead"])
+            yield gauge(
+                "basalt_cluster_map_version", "Version of the map of owners that this server knows", owners.version
             )
         if (age_ms := membership.lease_age_ms) is not None:
             text = "Since when this server has not renewed its membership"
@@ -182,6 +197,34 @@ class ShardMetrics(Collector):
         yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
         text = "Calls that were refused with shard_moving, for the shard did not come in time"
         yield counter("basalt_cluster_calls_refused", text, gate.refused_total)
+
+
+class LinkMetrics(Collector):
+    """The series of one server's links to others; the same as leader and as standby."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is; how long a beat takes once one was answered."""
+        links = self._links
+        linked = links.linked()
+        open_links = len(linked) if links.beats.epoch else int(links.to_leader is not None)
+        yield gauge(
+            "basalt_cluster_links",
+            "Links that are open: on the leader to members that beat, on a standby to the leader",
+            open_links,
+        )
+        times_us = [beat.rtt_us for each in linked if (beat := links.beats.heard[each].beat) is not None] or [
+            links.rtt_us
+        ]
+        if max(times_us):
+            text = "How long the last beat was under way, there and back; on the leader the longest of all members"
+            yield gauge("basalt_cluster_link_rtt_seconds", text, max(times_us) / 1_000_000)
+        text = "Links that ended without a word: the network, a kill, or a side that did not beat"
+        yield counter("basalt_cluster_links_broken", text, links.broken)
+        text = "Hellos of links that came to nothing here, by the reason"
+        yield counters("basalt_cluster_link_refusals", text, "why", links.refusals)
 
 
 class JwksMetrics(Collector):

@@ -249,7 +249,7 @@ class Metrics:
         if services.leadership is not None:
             others.append(LeaderMetrics(services.leadership))
         if services.membership is not None:
-            others.append(MemberMetrics(services.membership, services.clock))
+            others.append(MemberMetrics(services.membership, services.clock, services.settings.cluster.servers_min))
             others.append(ShardMetrics(services.shard_moves))
         if services.authentication is not None:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
@@ -321,7 +321,7 @@ class Metrics:
         counts: Counter[State] = Counter()
         oldest_ms = oldest_blocking_ms = now_ms
         limits, oldest_share = self._services.settings.transactions, 0.0
-        in_progress, invalid, sessions = state.in_progress_count, len(state.invalid), len(state.sessions.all())
+        in_progress, invalid, sessions = state.in_progress_count, state.invalid.entries, len(state.sessions.all())
         for number, transaction in enumerate(state.transactions(), 1):
             if number % SLICE_TRANSACTIONS == 0:
                 await asyncio.sleep(0)

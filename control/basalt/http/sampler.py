@@ -238,7 +238,7 @@ class Sampler:
         return {
             "open": len(state.by_id),
             "hanging": hanging,
-            "invalid": len(state.invalid),
+            "invalid": state.invalid.entries,
             "oldest_open_s": (now_ms - oldest_ms) / 1_000,
             "oldest_blocking_s": (now_ms - blocking_ms) / 1_000,
             "prune_bound_s": 0 if oldest is None else max(now_ms - oldest // POINTERS_PER_MS, 0) / 1_000,

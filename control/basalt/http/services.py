@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
@@ -15,22 +15,22 @@ from basalt.access.quotas import Quotas
 from basalt.access.refusals import Refusals
 from basalt.api.bodies.operations import (
     ChangedSettings,
-    ClusterMember,
-    ClusterMembers,
     ManagerSnapshotInfo,
     Readiness,
+    RegionInfo,
     ServerPart,
     ShardMoveRequest,
     StoreInfo,
     StoreTable,
 )
+from basalt.api.bodies.owners import TopicExplanation
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
-from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership
+from basalt.cluster.owners import Granted
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import BasaltError, InputError
+from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
@@ -48,6 +48,7 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
+from basalt.operations.cluster_inspection import Alone, ClusterInspection
 from basalt.operations.group_inspection import GroupInspection
 from basalt.operations.group_listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
@@ -66,7 +67,6 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
 from basalt.transactions.rules.transaction import TransactionIds
-from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import FACTS, SystemTable
@@ -82,15 +82,6 @@ _FIRST_KEY, _BEHIND_KEYS = b"\0", b"\xff" * 64  # no key of ours starts with so 
 def member_part(membership: Membership) -> ServerPart:
     """A server's membership, as its health tells of it: no name and no other member, for everybody may ask a standby."""
     return ServerPart("member", membership.is_on, 0.0, f"its lease {'is on' if membership.is_on else 'is not on'}")
-
-
-def _member(instance: str, seen: Seen, leader: str, now_ms: float) -> ClusterMember:
-    record, state = seen.record, seen.state(now_ms)
-    role: Literal["leader", "standby"] = "leader" if instance == leader else "standby"
-    return ClusterMember(
-        instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
-        round(now_ms - seen.since_ms), record.lease_ms,
-    )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,6 +135,7 @@ class Services:
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
     membership: Membership | None = None  # of the same server
+    granted: Granted | None = None  # the map that this term began with
     loop_lag: LoopLag = field(init=False)  # of this process, too
     watching: asyncio.Task[None] | None = None  # what the alerts go by
     stopping: bool = False
@@ -188,18 +180,38 @@ class Services:
         async with self.setting:
             return await change(self.settings, asked, by, audit=self.audit, use=self._use, dry_run=dry_run)
 
-    def cluster_members(self) -> ClusterMembers:
-        """The servers that share the store. This one leads."""
-        leadership, membership = self.leadership, self.membership
-        if leadership is None or membership is None:  # nobody else has the store open
-            own = ClusterMember(self.instance, "", "", "leader", "live", __version__, self.started_ms, 0, 0)
-            return ClusterMembers(False, 0, None, (own,))
-        now_ms, looked_ms = self.clock.monotonic_ms(), membership.looked_ms
-        members = [_member(*each, membership.instance, now_ms) for each in membership.seen.items()]
-        return ClusterMembers(
-            True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
-            tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
-        )  # fmt: skip
+    @property
+    def cluster(self) -> ClusterInspection:
+        """The servers that share the store, and what each of them owns. This one leads."""
+        return ClusterInspection(
+            self.store,
+            self.clock,
+            Alone(self.instance, self.started_ms),
+            self.leadership,
+            self.membership,
+            self.granted,
+            self.shard_moves.gate.reigns,
+        )
+
+    async def explain_topic(self, title: TopicName) -> TopicExplanation:
+        """Everything about where a topic is, and what would be in the way of calls to it; also of one that there is not."""
+        try:
+            stored = await self.topics.catalog.describe(title)
+            spread = stored.spread_scanned if stored.generation > 0 else None
+        except TopicNotFoundError:
+            spread = None
+        regions: list[RegionInfo] = []
+        fault = None
+        try:
+            regions = await self.prune_reports.regions(None)
+        except NoRegionsError:
+            pass  # an embedded store has none
+        except BasaltError as error:  # the rest can be told all the same
+            fault = ServerPart("regions", False, 0.0, error.message)
+        readiness = await self.readiness()
+        if fault is not None:
+            readiness = Readiness(False, (*readiness.parts, fault))
+        return await self.cluster.explain(title, spread, self.topics.catalog.buckets, readiness, regions)
 
     async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
         """The shards that a move is asked for; a topic that is named has to be there."""
@@ -218,7 +230,7 @@ class Services:
             read_pointer=current.read_pointer,
             write_pointer=state.last_pointer,
             in_progress=len(current.in_progress),
-            invalid=len(current.invalid),
+            invalid=current.invalid.entries,
             oldest_in_progress=None if oldest is None else self.ids.text(oldest.id),
             oldest_began_ms=None if oldest is None else oldest.began_ms,
             published=self.prune_reports.published,

@@ -75,8 +75,7 @@ async def _expire(transactions: Coordinator, clock: Clock) -> int:
     else:
         deadline_ms, now_ms = state.next_deadline_ms(), clock.now_ms()
         late = deadline_ms is not None and deadline_ms <= now_ms
-        idle = state.one_shots.end_idle(state.last_pointer, now_ms, state.in_flight.first).edits
-        if not late and not state.unfinished() and not idle:
+        if not late and not state.unfinished() and not transactions.has_idle_loan():
             return 0
     return await transactions.expire()
 

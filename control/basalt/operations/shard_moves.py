@@ -200,11 +200,8 @@ class ShardMoves:
         self.gate.forgot(shards, self._last_pointer())
 
     def _last_pointer(self) -> int:
-        """The newest write pointer there is. Before the log was read none is known to memory anyway."""
-        if not self._manager.is_known:
-            return 0
-        state = self._manager.state
-        return max(state.last_pointer, state.in_flight.last_pointer)
+        """The newest write pointer there is, lent ones among them. Before the log was read none is known to memory anyway."""
+        return self._manager.state.last_pointer if self._manager.is_known else 0
 
     # Take.
 

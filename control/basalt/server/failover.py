@@ -1,7 +1,8 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
 A standby says that it lives, whether it is ready and its metrics, and passes all else on to the server that leads. Where it cannot, it says who leads: to
-a browser on a page. Nothing is done for a call that gets `not_leader`, so a client may send it to the leader at once. Who else there is, its leader tells.
+a browser on a page; and to a client that took it for a topic's owner, who that is. Nothing is done for a call that gets `not_leader` or `not_owner`, so it may be sent there at once.
+Who else there is, its leader tells.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -24,18 +26,26 @@ from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
+from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
-from basalt.cluster.owners import take_all
-from basalt.errors import BasaltError, NotLeaderError, UnavailableError
+from basalt.cluster.owners import Granted, take_all
+from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
-from basalt.http.asgi.passed_on import HEADER, PassedExchange, PromptPassedExchange, passed_on
+from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedExchange, PromptPassedExchange, passed_on
 from basalt.http.asgi.plain_asgi import AsgiExchange, answer_no_request, head_of
 from basalt.http.asgi.requests import BodyBudget, ClientGoneError, Exchange, Head, PromptExchange, RequestHead
-from basalt.http.collectors import ConnectionMetrics, LeaderMetrics, LoopMetrics, MemberMetrics, process_collectors
+from basalt.http.collectors import (
+    ConnectionMetrics,
+    LeaderMetrics,
+    LinkMetrics,
+    LoopMetrics,
+    MemberMetrics,
+    process_collectors,
+)
 from basalt.http.services import member_part
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
@@ -49,6 +59,8 @@ from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
+from basalt_engine.keys import NAME_EXPRESSION, table_prefix, topic_prefix
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Store
 
 # Pause of a server that could not begin its term, so that others can take the lease. It doubles with each failure: each
@@ -58,6 +70,7 @@ REST_S_MAX = 60.0
 
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
+_ABOUT = re.compile(f"/v1/namespaces/({NAME_EXPRESSION})/(topics|tables)/({NAME_EXPRESSION})(?:/.*)?", re.ASCII)
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
@@ -72,9 +85,11 @@ class StandbyFrame:
     """The application of a server that does not lead, or not yet."""
 
     def __init__(
-        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections
-    ) -> None:
+        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
+        links: Links,
+    ) -> None:  # fmt: skip
         self._leadership = leadership
+        self._links = links
         self._membership = membership
         self._clock = clock
         self._settings = settings
@@ -82,7 +97,7 @@ class StandbyFrame:
         self._front = Front.of(settings)
         self._registry = process_collectors()
         self._registry.register(LeaderMetrics(leadership))
-        self._registry.register(MemberMetrics(membership, clock))
+        self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
         self.passing = PassingOn(leadership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))
@@ -147,6 +162,7 @@ class StandbyFrame:
             self._note(request)
 
     def _note(self, request: RequestHead) -> None:
+        self._links.calls += 1  # the next beat tells the leader of them
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
@@ -170,10 +186,28 @@ class StandbyFrame:
 
     async def _pass_on(self, request: RequestHead, body: bytes | None) -> None:
         lease, why = self._leadership.leader, self.passing.refusal(request)
+        if DIRECT in request.headers and (error := self._not_owner(request)) is not None:
+            raise error
         if lease is None or why is not None:
             raise passing_on.refused(None if lease is None else lease.url, why or "")
         request.route = PASSED_ON
         await self.passing.pass_on(request, lease, body)
+
+    def _not_owner(self, request: RequestHead) -> NotOwnerError | None:
+        """The answer to who took this server for the owner of a topic; None where the call is about none, or no other server is known to serve it."""
+        shard, owners = shard_of_path(request.head.path), self._membership.owners
+        if shard is None or owners is None:
+            return None
+        owner = self._membership.owner(owners.owner_of(shard))
+        # One that is silent may be followed by another soon, whom the leader knows first.
+        if owner.state != "live" or owner.instance == self._leadership.candidate.instance:
+            return None
+        error = NotOwnerError(
+            f"this server does not own shard {shard}; {owner.name} does, as {owner.instance}; nothing was done",
+            hint=f"send the call to {owner.url}; without Basalt-Direct it is passed on",
+        )
+        error.owner_url, error.member, error.leader_url = owner.url, owner.instance, self._leadership.leader_url
+        return error
 
     def _told(self, request: RequestHead, error: BasaltError) -> responses.Response:
         return responses.told(error, request, has_pages=self._settings.console.enabled)
@@ -229,6 +263,15 @@ class StandbyFrame:
         raise passing_on.refused(self._leadership.leader_url, "")
 
 
+def shard_of_path(path: str) -> int | None:
+    """The shard of the topic or table that a call's path names; None where it names none."""
+    found = _ABOUT.fullmatch(path)
+    if found is None:
+        return None
+    namespace, kind, name = found.groups()
+    return shard_of(topic_prefix(namespace, name) if kind == "topics" else table_prefix(namespace, name))
+
+
 class _Serving(NamedTuple):
     """The services and faces that answer while a term lasts."""
 
@@ -252,6 +295,7 @@ class FailoverServer:
         self, clock: Clock, candidate: Candidate, *, open_store: Callable[[], Store], open_services: Opening,
         settings: Settings, start_thrift: ThriftStart = _no_thrift,
     ) -> None:  # fmt: skip
+        self._clock = clock
         self._open_store = open_store
         self._open_services = open_services
         self._start_thrift = start_thrift
@@ -259,14 +303,16 @@ class FailoverServer:
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.connections = Connections.of(settings.http)
+        self._collectors: list[Collector] = []
         self.loop_lag = LoopLag(clock)
         self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self.membership = Membership(open_store(), clock, candidate, self.leadership)
-        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections)
+        self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
+        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections, self.links)
         self._standby.measure(LoopMetrics(self.loop_lag))
+        self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
-        self._collectors: list[Collector] = []
         self._stopping = False
         self._secret = candidate.secret.encode("ascii")
 
@@ -315,6 +361,7 @@ class FailoverServer:
             except RetryError as error:
                 log.warning("the term under epoch %d came to nothing: %s", term.epoch, error.message)
                 await asyncio.to_thread(self.leadership.release)
+                await self._tell_members(error.message)
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, REST_S_MAX)
 
@@ -335,7 +382,17 @@ class FailoverServer:
                 await serving.thrift.stop()
                 await serving.services.close()
         finally:
-            await asyncio.gather(*map(asyncio.to_thread, (self.leadership.stop, self.membership.stop)))
+            await asyncio.gather(self._leave(), asyncio.to_thread(self.membership.stop))
+            await self.links.close()
+
+    async def _leave(self) -> None:
+        await asyncio.to_thread(self.leadership.stop)
+        await self._tell_members("the leader stops")
+
+    async def _tell_members(self, why: str) -> None:
+        """Have those that this server led look at the lease: not before it says that it is free."""
+        await asyncio.to_thread(self.leadership.settle)
+        self.links.end_term(why)
 
     def _application(self) -> Frame | StandbyFrame:
         serving = self._serving
@@ -360,6 +417,7 @@ class FailoverServer:
         await over.wait()
         log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
         self._serving = None
+        await self._tell_members(term.over or "")
         app.sampler.stop()
         await thrift.stop()
         await services.close()
@@ -376,6 +434,7 @@ class FailoverServer:
         services = await self._open_services(store, term.epoch)
         services.leadership, services.membership = self.leadership, self.membership
         services.shard_moves.lead(owners, member, term.epoch)
+        services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:

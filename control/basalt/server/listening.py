@@ -46,6 +46,10 @@ class ListenAddress:
         return self.host if self.host == self.literal else f"{self.host} ({self.literal})"
 
 
+ANY_HOST = ("0.0.0.0", "::", "")  # addresses to listen on that name no host  # noqa: S104
+# Of cluster.secret, in characters: whoever takes a server's address can try guesses at a proof as fast as they can reckon.
+SECRET_CHARACTERS_MIN = 32
+
 # Kinds of proof that a request carries in its head: who reads that on its way can send the same.
 SENT_IN_CLEAR = ("token", "jwt", "kerberos", "proxy")
 
@@ -73,3 +77,27 @@ def listen_address(settings: Settings) -> ListenAddress:
             hint="name the server's certificate and key; or, where a proxy or a mesh before it speaks TLS, set http.tls_elsewhere to true",
         )
     return address
+
+
+def link_address(settings: Settings) -> tuple[ListenAddress, int]:
+    """The address and port at which links of other servers are taken; `InvalidSettingError` when that is beyond this machine, and no good secret is given."""
+    host, port = settings.server.host, 0
+    if settings.cluster.listen is not None:
+        host, _, number = settings.cluster.listen.rpartition(":")
+        host, port = host.strip("[]"), int(number)
+    address, secret = ListenAddress.find(host), settings.cluster.secret
+    hint = "make a file with `openssl rand -hex 32`, that only the server's user can read, and name the same content on all servers"
+    if secret is not None and len(secret) < SECRET_CHARACTERS_MIN:
+        raise InvalidSettingError(
+            f"setting cluster.secret has {len(secret)} characters, and could be guessed: {SECRET_CHARACTERS_MIN} are the fewest",
+            field="cluster.secret",
+            hint=hint,
+        )
+    if secret is None and not address.is_loopback:
+        raise InvalidSettingError(
+            f"setting cluster.secret_file is not given, and links of other servers are taken at {address}, which others than this"
+            " machine may reach",
+            field="cluster.secret",
+            hint=f"{hint}; or, where all servers run on this machine, take links on it alone: cluster.listen = 127.0.0.1:4790",
+        )
+    return address, port

@@ -29,7 +29,7 @@ from basalt.http.collectors import TlsMetrics
 from basalt.http.traces import Traces
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
-from basalt.server.listening import ListenAddress, family_of, listen_address
+from basalt.server.listening import ANY_HOST, ListenAddress, family_of, link_address, listen_address
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
 from basalt.server.tls import Tls
@@ -44,7 +44,6 @@ from basalt_engine.table import Store
 GRACE_S = 8  # what SIGTERM leaves open requests; the rest of its 10 s is for the store
 KEEP_ALIVE_S = 75  # longer than a long poll, so that a client's next one finds its connection open
 BACKLOG = 2_048
-ANY_HOST = ("0.0.0.0", "::", "")  # addresses to listen on that name no host  # noqa: S104
 SWITCH_INTERVAL_S = 0.000_5  # a thread that has synced a write gets the interpreter back soon; the default is 5 ms
 # Requests leave few cycles; the default would scan the tail cache many times a second.
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -195,14 +194,14 @@ def serve(
     process.stopped()
 
 
-def _listen(address: ListenAddress, port: int) -> socket.socket:
+def _listen(address: ListenAddress, port: int, field: str = "port") -> socket.socket:
     """A socket that listens there; `UnavailableError` when another process does, or nobody may."""
     try:
         return socket.create_server((address.literal, port), family=family_of(address.literal), backlog=BACKLOG)
     except OSError as error:
         raise UnavailableError(
             f"cannot listen on {address} port {port}: {error.strerror or error}",
-            field="port",
+            field=field,
             hint="another process may have it; port 0 picks a free one",
         ) from error
 
@@ -250,14 +249,16 @@ async def _serve(process: _Process) -> None:
 async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | None) -> None:
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
     settings, clock = process.settings, process.clock
+    link_at, link_port = link_address(settings)
     listener = _listen(address, settings.server.port)
-    url = settings.leader.url or _url_of(settings, listener)
+    link_listener = _listen(link_at, link_port, "cluster.listen")
     candidate = Candidate(
         f"{socket.gethostname()}:{os.getpid()}",
-        url,
+        settings.leader.url or _url_of(settings, listener),
         secrets.token_hex(8),
         settings.leader.lease_ms,
         secrets.token_hex(32),
+        _reached_at(link_at.host, link_listener),
     )
     began_ms = clock.monotonic_ms()
     failover_server = FailoverServer(
@@ -273,6 +274,7 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     _heed(process.signals, server, tls)
     failover_server.leadership.start()
     failover_server.membership.start()
+    await failover_server.links.start(link_listener)
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
     try:
@@ -313,9 +315,13 @@ def _heed(signals: StopSignals, server: _Server, tls: Tls | None) -> None:
 
 def _url_of(settings: Settings, listener: socket.socket) -> str:
     """The URL at which clients on other hosts find this server; a wildcard address becomes this machine's name."""
-    host, scheme = settings.server.host, "http" if settings.tls.certificate is None else "https"
+    scheme = "http" if settings.tls.certificate is None else "https"
+    return f"{scheme}://{_reached_at(settings.server.host, listener)}"
+
+
+def _reached_at(host: str, listener: socket.socket) -> str:
     name = socket.gethostname() if host in ANY_HOST else host
-    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
+    return f"{f'[{name}]' if ':' in name else name}:{listener.getsockname()[1]}"
 
 
 def tell_service_manager(state: str) -> None:

@@ -194,6 +194,8 @@ class RunningServices(services.Services):
         await lanes.log.stop()
         await self.transactions.carry_through()
         await lanes.topics.stop()
+        with contextlib.suppress(BasaltError):  # the next leader ends them, at the cost of a run on the invalid list
+            await self.transactions.give_back_loans()
         await lanes.log.stop()
 
 
@@ -375,7 +377,7 @@ async def _recovered(transactions: Coordinator, transaction_log: TransactionLog,
     _SERVER_LOG.info(
         "recovered transactions in %d ms: %d log entries were read; %d transactions go on, %d are on the invalid list",
         clock.monotonic_ms() - began_ms, transaction_log.entries_since_snapshot, len(state.view().in_progress),
-        len(state.view().invalid),
+        state.invalid.entries,
     )  # fmt: skip
     return transactions
 

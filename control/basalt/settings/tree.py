@@ -316,6 +316,19 @@ class ClusterSettings:
     ca: Annotated[
         str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
     ] = None
+    servers_min: Annotated[
+        int,
+        Whole(
+            "servers that are to be live; with fewer an alert fires. 1: nobody stands by, and that is intended", 1, 128
+        ),
+    ] = 2
+    listen: Annotated[
+        str | None, Address("where this server takes links of the others; off: the host of --host, at any free port")
+    ] = None
+    secret: Annotated[
+        str | None,
+        Secret("secret by which the servers know each other on their links; needed where those leave this machine"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,7 +270,9 @@ class SnapshotBytes:
 
     def encode(self, transaction: Transaction, level: int | None = None) -> bytes:
         """The bytes of a transaction in progress; at another visibility level, where one is given."""
-        fields = self._fields(transaction, level)._replace(invalid_runs=_listed(transaction.invalid.runs))
+        fields = self._fields(transaction, level)._replace(
+            invalid_runs=_listed(transaction.invalid.runs), in_progress_runs=_listed(transaction.concurrent_runs)
+        )
         return b"".join(encode_in_pieces(fields, invalid=self._encoded_invalid(transaction.invalid)))
 
     def pieces(self, transaction: Transaction, level: int | None = None) -> tuple[bytes, ...]:

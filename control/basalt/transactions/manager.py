@@ -7,8 +7,8 @@ the working state until `basalt.commits` has read the log again and looked throu
 Where the store is atomic over tables, a commit's rows and its edit are one batch. Elsewhere the log has a lane of its own,
 and only stages of that lane move the state. A stage of the lane of topics reads it: rows of a transaction are added when
 the log has it that their topic takes part. After a crash nobody can tell which rows of a commit there are, so one without an
-outcome is rolled back. One-shot transactions leave their intent out (rules/one_shots.py): rows of theirs without an outcome
-are searched for when the log is read.
+outcome is rolled back. The intent of one-shot transactions is the loan that has their pointers (rules/loans.py): what it leaves
+without an outcome is on the invalid list once the log was read.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.one_shots import TopicKey, TopicUseEdits, UsedTopic
-from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits, next_pointer
+from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
@@ -58,6 +57,7 @@ _ABOUT_GROUPS = frozenset((
     edits.Acknowledged, edits.GroupSought, edits.GroupsForgotten, edits.Returned, edits.Reset,
 ))  # fmt: skip
 
+_JOINS = frozenset((edits.Joined, edits.TableJoined))
 _WITH_SPANS = (edits.Acknowledged, edits.AcknowledgedIn, edits.Returned)
 _SPAN_BYTES = 40  # before it is encoded
 
@@ -119,6 +119,7 @@ class Totals:
         edits.Aborted: "aborted",
         edits.Invalidated: "invalidated",
         edits.Doomed: "conflicts",
+        edits.GivenUp: "invalidated",
     }
     _MAY_TIME_OUT = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
 
@@ -131,7 +132,11 @@ class Totals:
     def count(self, made: Sequence[Edit]) -> None:
         for edit in made:
             kind = type(edit)
-            count = len(edit.ids) if isinstance(edit, edits.Invalidated) else 1
+            count = 1
+            if isinstance(edit, edits.Invalidated):
+                count = len(edit.ids)
+            elif isinstance(edit, edits.GivenUp):
+                count = edit.last - edit.first + 1
             if kind in self._EVENTS:
                 self.events[self._EVENTS[kind]] += count
                 self.one_shots += kind is edits.OneShot
@@ -225,10 +230,9 @@ class TransactionManager:
         self._current = TransactionSnapshot(0)
         self._has_view = False  # the log was read once
         self.unread_because = ""  # why the last attempt to read the log failed
-        # What the entry under way says, and the log does not have yet: who joins a topic or table, and, of topics that one-shot
-        # transactions use, what the log has of them.
-        self._joining: set[int] = set()
-        self._use_in_log: dict[TopicKey, UsedTopic | None] = {}
+        self._joining: set[int] = (
+            set()
+        )  # who joins a topic or table by the entry under way, so that the log does not have it yet
         self.known_since = 0  # transactions with later pointers began while this working state was known
         self._readers = ActiveSnapshots()
         self.reading = self._readers.reading
@@ -319,9 +323,10 @@ class TransactionManager:
         """True when no earlier stage of the group has moved the state."""
         return not self._entry(group).edits
 
-    def announce(self, group: Group) -> None:
-        """In a stage that is about to give out a pointer: the log hears of the one-shot transactions in flight, whose pointers are lower."""
-        self.apply(group, self.state.in_flight.announcement(self.state.last_pointer))
+    @property
+    def member(self) -> str:
+        """The name under which this server has loans. A leader of a later epoch ends those of the ones before."""
+        return f"leader {self._epoch}"
 
     def apply(self, group: Group, made: Sequence[Edit]) -> list[EndedTransaction]:
         """In a stage: make the edits true in the working state, and log them with the group. Returns the transactions that they ended."""
@@ -334,21 +339,11 @@ class TransactionManager:
                 continue
             if kind in ENDS:
                 ended += self._ended_by(edit, group)
-            if not self.atomic:
-                self._note_under_way(edit)
+            if kind in _JOINS and not self.atomic:
+                self._joining.add(edit.id)  # type: ignore[attr-defined]
             state.apply(edit)
             entry.edits.append(entry.logged(edit))
         return ended
-
-    def _note_under_way(self, edit: Edit) -> None:
-        if isinstance(edit, edits.Joined | edits.TableJoined):
-            self._joining.add(edit.id)
-        elif isinstance(edit, edits.TopicsUsed):
-            for join in edit.topics:
-                if edit.until <= self.state.last_pointer:  # it ends: from now on nothing relies on it
-                    self._use_in_log[join.key] = None
-                else:
-                    self._use_in_log.setdefault(join.key, self.state.one_shots.get(join.key))
 
     def _ended_by(self, edit: Edit, group: Group) -> list[EndedTransaction]:
         if isinstance(edit, edits.Committed | edits.Aborted):
@@ -380,7 +375,7 @@ class TransactionManager:
 
     def written(self, entry: list[Edit], now_ms: int) -> None:
         """The edits are in the log: readers may see what they made."""
-        self._forget_under_way()
+        self._joining.clear()
         if self._state is not None:
             self._current = self._state.view()
         if entry:
@@ -389,12 +384,8 @@ class TransactionManager:
 
     def lost(self) -> None:
         """Drop the working state: the log may hold something else, and must be read again before the next call."""
-        self._forget_under_way()
-        self._state = None
-
-    def _forget_under_way(self) -> None:
         self._joining.clear()
-        self._use_in_log.clear()
+        self._state = None
 
     # For recovery, which `basalt.commits` drives.
 
@@ -457,22 +448,6 @@ class TransactionManager:
         """Run a stage of the log, for one of topics that waits for it."""
         await self.run(stage)
         return _nothing_to_release
-
-    def use_topics(self, write_pointer: int, joins: Sequence[Join]) -> TopicUseEdits:
-        """In a stage of the lane of topics, before it adds rows of a one-shot transaction: the log has it that these topics are in use.
-
-        Until then `NotLoadedError`. Returns what to log with the outcome.
-        """
-        use = self.state.one_shots.use(write_pointer, joins, self._use_in_log)
-        if not use.before:
-            return use
-
-        def stage(group: Group) -> None:
-            state = self.state
-            pointer = next_pointer(max(state.last_pointer, state.in_flight.last_pointer), group.now_ms)
-            self.apply(group, state.one_shots.use(pointer, joins).before)
-
-        raise NotLoadedError(partial(self._logged, stage))
 
     async def until_decided(self) -> Callable[[], None]:
         """Return once the one-shot transactions that are in flight now are decided."""

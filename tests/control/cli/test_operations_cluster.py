@@ -7,12 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from basalt.cli.commands.operations import _explained
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine import __version__
+from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.shards import SHARDS, shard_of
 from tests.control.cli.conftest import served
 from tests.shared_members import URL, SharedMembers
+
+ORDERS_SHARD = shard_of(topic_prefix("shop", "orders"))
 
 
 async def services_with_members() -> RunningServices:
@@ -20,6 +25,14 @@ async def services_with_members() -> RunningServices:
     shared = SharedMembers(services)
     shared.add("other:2", "http://other:4780", "2.0")
     shared.add("dead:3", "http://dead:4780", ended_ms=7)
+    return services
+
+
+async def services_with_owners() -> RunningServices:
+    services = await open_services(Settings(), None, store=MemoryStore())
+    shared = SharedMembers(services)
+    shared.add("other:2", "http://other:4780")
+    shared.deal(m1=[ORDERS_SHARD, 1], gone=[7, 8])
     return services
 
 
@@ -83,3 +96,78 @@ def test_where_the_store_is_embedded_nobody_can_stand_by(cli):
 
 def test_lengths_of_leases_are_no_times_of_the_calendar(cli):
     assert "1970" not in cli("cluster", "show").out
+
+
+@pytest.fixture(scope="module")
+def owners_url() -> Iterator[str]:
+    with served(services_with_owners) as url:
+        yield url
+
+
+def test_shards_are_counted_by_owner_and_those_that_nobody_serves_are_told(cli, owners_url: str):
+    ran = cli("cluster", "shards", "--url", owners_url)
+    assert (ran.code, ran.err) == (0, "basalt: nobody serves 2 shards: the owner is no member any more\n")
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert ["other:2", "http://other:4780", "live", "2"] in rows
+    assert ["leader:1", URL, "live", str(SHARDS - 4)] in rows
+    assert next(each for each in rows if each[:1] == ["gone"])[-2:] == ["dead", "2"]
+    assert ["unowned", "2"] in rows
+    ranges = [line.split() for line in cli("cluster", "shards", "--ranges", "--url", owners_url).out.splitlines()]
+    assert ["7", "8", "gone", "2", "2"] in ranges
+    told = json.loads(cli("cluster", "shards", "--url", owners_url, "-o", "json").out)
+    assert (told["unowned"], told["states"], told["version"]) == (2, {"live": SHARDS - 2, "silent": 0, "dead": 2}, 3)
+
+
+def test_the_owner_of_a_topic_or_table_is_told(cli, owners_url: str):
+    told = json.loads(cli("cluster", "owner", "orders", "--namespace", "shop", "--url", owners_url, "-o", "json").out)
+    assert (told["kind"], told["shard"], told["owner"], told["why"]) == ("topic", ORDERS_SHARD, "other:2", "grant")
+    told = json.loads(
+        cli("cluster", "owner", "orders", "--table", "--namespace", "shop", "--url", owners_url, "-o", "json").out
+    )
+    assert (told["kind"], told["shard"] != ORDERS_SHARD, told["owner"]) == ("table", True, "leader:1")
+
+
+def test_a_topic_is_explained_in_words(cli, owners_url: str):
+    ran = cli("cluster", "explain", "orders", "--namespace", "shop", "--url", owners_url)
+    assert ran.code == 0, ran.err
+    assert f"There is no topic shop:orders; it would be in shard {ORDERS_SHARD} and bucket" in ran.out
+    assert "Its owner is other:2 at http://other:4780, under epoch 2 of the shard (map version 3)." in ran.out
+    assert "It was given the shard by the leader" in ran.out
+    assert "Its lease is on.\n" in ran.out
+    assert "In the way: there is no topic shop:orders: calls that need it get topic_not_found.\n" in ran.out
+    assert "In the way: this server is not the owner" in ran.out
+    told = json.loads(cli("cluster", "explain", "orders", "--namespace", "shop", "--url", owners_url, "-o", "json").out)
+    assert (told["exists"], told["answers"], len(told["obstacles"])) == (False, None, 2)
+
+
+def test_a_topic_of_an_embedded_store_is_explained_in_few_words(cli):
+    assert cli("topic", "create", "orders", "--namespace", "shop").code == 0
+    told = cli("cluster", "explain", "orders", "--namespace", "shop").out.splitlines()
+    assert told[0].startswith("Topic shop:orders is in shard ")
+    assert told[1:] == [
+        "Its store is embedded: this server owns all shards, and has answered just now.",
+        "Nothing is known that would make calls wait, or refuse them.",
+    ]
+    assert cli("cluster", "shards").code == 0
+
+
+def test_where_a_topic_is_is_told_with_its_regions_and_the_time_since_when():
+    owner = {
+        "namespace": "shop", "name": "orders", "shard": 5, "instance": "m1", "owner": "", "url": "", "state": "dead", "epoch": 3,
+        "since_ms": 1_700_000_000_000, "why": "lead", "map_version": 9,
+    }  # fmt: skip
+    regions = [{"region": "r1", "table": "basalt.message", "server": ""}]
+    answer = {
+        "owner": owner, "exists": True, "buckets": [3, 0], "bucket_count": 4, "answers": None, "obstacles": [],
+        "regions": regions,
+    }  # fmt: skip
+    told = _explained(answer)
+    assert told[0] == "Topic shop:orders is in shard 5 and bucket 3, 0 of 4."
+    assert told[1] == "Its owner is m1, under epoch 3 of the shard (map version 9)."
+    assert told[2].startswith(
+        "It owns the shard because it leads: who begins to lead is given all shards. That was at 2023-11-1"
+    )
+    assert told[3:] == [
+        "Its lease is over.", "Region r1 of table basalt.message, on no region server, can hold messages of it.",
+        "Nothing is known that would make calls wait, or refuse them.",
+    ]  # fmt: skip

@@ -6,8 +6,9 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -30,10 +31,10 @@ def answer(status: int = 200, body: bytes = b"", **headers: str) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def problem(status: int, code: str, **fields: Any) -> bytes:
-    """An answer with a problem document."""
+def problem(status: int, code: str, headers: Mapping[str, str] = MappingProxyType({}), **fields: Any) -> bytes:
+    """An answer with a problem document, and these headers."""
     document = {"type": f"urn:basalt:error:{code}", "status": status, "code": code, "detail": f"it is {code}"} | fields
-    return answer(status, msgspec.json.encode(document), content_type="application/problem+json")
+    return answer(status, msgspec.json.encode(document), content_type="application/problem+json", **headers)
 
 
 CUT = b""  # close without a word

@@ -70,6 +70,7 @@ TABLE: list[tuple[Any, ...]] = [
     (told(429, "throttled"), *[(errors.ThrottledError, True)] * 3),
     (told(503, "authentication_unavailable"), *[(errors.AuthenticationUnavailableError, True)] * 3),
     (told(503, "not_leader"), *[(errors.NotLeaderError, True)] * 3),
+    (told(503, "not_owner"), *[(errors.NotOwnerError, True)] * 3),
     (told(401, "unauthenticated"), *[(errors.UnauthenticatedError, False)] * 3),
     (told(401, "a_code_of_a_newer_server"), *[(errors.UnauthenticatedError, False)] * 3),
     (told(403, "forbidden"), *[(errors.ForbiddenError, False)] * 3),

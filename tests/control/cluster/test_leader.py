@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -121,3 +122,44 @@ def test_a_lease_that_is_given_up_at_a_stop_is_taken_by_the_others_thread(
     clock.advance(LOOK_MS)
     until(lambda: second.leads)
     assert (second.terms[0].epoch, first.terms[0].over) == (2, "it gave the lease up")
+
+
+def test_a_server_that_is_told_to_look_takes_a_lease_that_was_given_up_without_waiting(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock
+):
+    first, second = seekers
+    first.leadership.step()
+    second.leadership.step()
+    first.leadership.release()
+    second.leadership.step()
+    assert not second.leads, "its next look is not due"
+    second.leadership.look()
+    second.leadership.step()
+    assert second.leads
+
+
+def test_a_server_that_leaves_the_lead_to_others_takes_it_again_after_its_rest(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock
+):
+    first, _ = seekers
+    first.leadership.step()
+    first.leadership.release("nobody hears it", rest_ms=4 * LEASE_MS)
+    assert first.terms[0].over == "nobody hears it"
+    first.leadership.seek()
+    for _ in range(4 * LOOKS_PER_LEASE - 1):
+        clock.advance(LOOK_MS)
+        first.leadership.step()
+        assert not first.leads
+    clock.advance(LOOK_MS)
+    first.leadership.step()
+    assert first.leads
+
+
+def test_whoever_settles_waits_for_a_write_that_is_under_way(seekers: tuple[Seeker, Seeker]):
+    first, _ = seekers
+    with first.leadership._lock:
+        settling = threading.Thread(target=first.leadership.settle)
+        settling.start()
+        assert settling.is_alive()
+    settling.join(HANG_S)
+    assert not settling.is_alive()

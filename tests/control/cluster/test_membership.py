@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from basalt.cluster.leader import Leadership
-from basalt.cluster.lease import MARGIN_PARTS, RENEWALS_PER_LEASE, Candidate
+from basalt.cluster.lease import MARGIN_PARTS, RENEWALS_PER_LEASE, Candidate, LeaseRecord
 from basalt.cluster.members import (
     DEAD_KEPT_MS,
     DEAD_MAX,
@@ -20,12 +20,15 @@ from basalt.cluster.members import (
     MEMBER,
     MEMBERS_MAX,
     ROWS_MAX,
+    OwnMember,
 )
-from basalt.cluster.membership import CHANGES_PER_LOOK_MAX, ROUNDS_MAX, Membership
+from basalt.cluster.membership import CHANGES_PER_LOOK_MAX, ROUNDS_MAX, Membership, Owner
+from basalt.cluster.owners import KIND, NAME, OwnersMap, granted
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import StoreError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import VALUE, SystemTable, entry_key
+from basalt_engine.stores.shards import SHARDS
+from basalt_engine.system import VALUE, SystemTable, entry_key, install
 from basalt_engine.table import Columns, Mutation, Put, Row
 
 LEASE_MS = 6_000
@@ -77,7 +80,7 @@ class Server:
     def __init__(self, world: World, name: str, leads: bool = False) -> None:
         self.name = name
         self.store = CountedStore(world.store)
-        self.leadership = SimpleNamespace(is_leader=leads)
+        self.leadership = SimpleNamespace(is_leader=leads, leader=None, unchanged_ms=0.0)
         candidate = Candidate(name, f"http://{name}:4780", f"{name}-1", LEASE_MS)
         self.membership = Membership(self.store, world.clock, candidate, cast("Leadership", self.leadership), "1.0")
 
@@ -92,6 +95,7 @@ class World:
         self.store = MemoryStore(atomic=False)
         self.system = SystemTable(self.store.table("system"))
         self.clock = ManualClock()
+        install(self.system, self.clock, 2)
         self.servers: list[Server] = []
 
     def add(self, name: str, leads: bool = False) -> Server:
@@ -241,7 +245,10 @@ def test_a_store_that_is_away_is_told_once_and_so_is_its_return(
     standby.store.fails = set()
     world.go_on(LEASE_MS // 2)
     told = [each.message for each in caplog.records]
-    assert told == ["memberships cannot be renewed: the network is down", "memberships are renewed again"]
+    assert sorted(told) == [
+        "memberships are renewed again", "memberships are watched again", "memberships cannot be renewed: the network is down",
+        "memberships cannot be watched: the network is down",
+    ]  # fmt: skip
     assert standby.membership.is_on
 
 
@@ -308,7 +315,7 @@ def test_a_renewal_that_goes_on_being_refused_is_given_up_until_later(world: Wor
     standby.store.calls.clear()
     world.clock.advance(LEASE_MS // RENEWALS_PER_LEASE)
     standby.membership.step()
-    assert standby.store.calls["get"] == ROUNDS_MAX - 1
+    assert standby.store.calls["get"] == ROUNDS_MAX - 1 + 1  # the last is of the look at the map
 
 
 @pytest.mark.parametrize("count", [2, 100])
@@ -330,14 +337,54 @@ def test_reads_and_writes_of_all_members_together(world: World, count: int):
         "scans": total["scan"],
         "rows": rows,
         "renewals": total["check_and_write"],
-        "others": total["get"] + total["write"],
+        "maps": total["get"],
+        "others": total["write"],
     }
     print({name: round(value / seconds, 1) for name, value in figures.items()})
     looks_per_s, renewals_per_s = LOOKS_PER_LEASE / LEASE_MS * 1_000, RENEWALS_PER_LEASE / LEASE_MS * 1_000
     assert total["scan"] <= count * (looks_per_s * seconds + 1)
     assert rows == count * total["scan"]
     assert total["check_and_write"] <= count * (renewals_per_s * seconds + 1)
+    assert total["get"] == total["scan"]
     assert figures["others"] == 0
+
+
+def test_who_owns_shards_is_known_by_rows_and_the_leader_by_its_lease(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    system, names = world.system, ("first-1", "second-1", "gone-1")
+    assert standby.membership.shard_states() is None
+    owners = OwnersMap(7, 3, names, (0, 1, 1, 2, *(0,) * (SHARDS - 4)), (3,) * SHARDS)
+    system.write(KIND, NAME, owners.encode())
+    world.go_on(LOOK_MS)
+    assert standby.membership.owners == owners
+    assert standby.membership.shard_states() == {"live": SHARDS - 1, "dead": 1}
+    assert leader.membership.owner("second-1") == Owner("second-1", "second", "http://second:4780", "live")
+    assert leader.membership.owner("gone-1") == Owner("gone-1", "", "", "dead")
+    leader.leadership.leader = LeaseRecord("gone", "http://gone:4780", 4, 0, "gone-1", LEASE_MS)
+    assert leader.membership.owner("gone-1") == Owner("gone-1", "gone", "http://gone:4780", "live")
+    leader.leadership.unchanged_ms = LEASE_MS / 2
+    assert leader.membership.owner("gone-1").state == "silent"
+    world.servers.remove(standby)  # paused: its row stays as it is
+    world.go_on(LEASE_MS // 2 + LOOK_MS)
+    leader.leadership.leader = None
+    assert leader.membership.shard_states() == {"live": SHARDS - 3, "silent": 2, "dead": 1}
+
+
+def test_a_leader_whose_membership_was_ended_still_owns_what_the_map_gives_it(
+    world: World, pair: tuple[Server, Server]
+):
+    leader, _ = pair
+    leader.membership._own = OwnMember("another")
+    assert leader.membership.owner("first-1") == Owner("first-1", "first", "http://first:4780", "live")
+
+
+def test_a_map_is_taken_apart_once(world: World, pair: tuple[Server, Server]):
+    leader, _ = pair
+    world.system.write(KIND, NAME, granted(None, "first-1", (), 1).encode())
+    world.go_on(LOOK_MS)
+    found = leader.membership.owners
+    world.go_on(LOOK_MS)
+    assert leader.membership.owners is found
 
 
 def test_its_thread_renews_and_watches_for_as_long_as_it_runs(world: World):

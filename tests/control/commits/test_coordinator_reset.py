@@ -8,8 +8,8 @@ from basalt.commits.commit_stage import TopicParticipant
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
+from basalt.transactions.rules.outcomes import RememberedOutcomes
 from basalt.transactions.rules.transaction import TransactionLimits
-from basalt.transactions.rules.transaction_table import RememberedOutcomes
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, Wired
 

@@ -1,4 +1,4 @@
-"""One-shot transactions on a store that is not atomic: two writes each, and what recovery finds of one without an outcome."""
+"""One-shot transactions on a store that is not atomic: two writes each, and what becomes of one without an outcome."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from basalt.operations.jobs import end_late
-from basalt.transactions.rules.one_shots import LOST_OWNER, USE_POINTERS
-from basalt.transactions.rules.transaction import State
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import RowExistsError, UnknownOutcomeError
-from basalt_engine.snapshot import POINTERS_PER_MS
+from basalt_engine.snapshot import PointerRuns
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Insert, TableWrite
 from tests.wiring import A, B, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
-
-USE_MS = USE_POINTERS // POINTERS_PER_MS
 
 
 @dataclass
@@ -82,7 +77,7 @@ async def shop(request: pytest.FixtureRequest) -> Wired:
     shop = await Wired.start(LosingStore(), cached=request.param)
     await shop.topics.create(A, {})
     await shop.topics.create(B, {"spread": "3"})
-    await shop.transactions.one_shot(shop_work(orders=["first"], invoices=["first"]))  # from here on both are in use
+    await shop.transactions.one_shot(shop_work(orders=["first"], invoices=["first"]))  # from here on it has a loan
     return shop
 
 
@@ -102,45 +97,12 @@ async def both(shop: Wired) -> list[list[str]]:
     return [await shop.read(title, committed=True) for title in (A, B)]
 
 
-async def writes_of(shop: Wired, **work: Sequence[str]) -> list[str]:
-    before = len(faults(shop).writes)
-    await shop.transactions.one_shot(shop_work(**work))
-    return faults(shop).writes[before:]
-
-
-async def test_a_one_shot_in_topics_in_use_is_two_writes(shop: Wired):
-    assert await writes_of(shop, orders=["a"], invoices=["b"]) == ["message", "transaction_log"]
-
-
-async def test_where_none_was_for_long_the_log_hears_of_it_first(shop: Wired):
-    shop.clock.advance(USE_MS + 1)
-    assert await writes_of(shop, orders=["a"]) == ["transaction_log", "message", "transaction_log"]
-    assert await writes_of(shop, orders=["b"]) == ["message", "transaction_log"]
-
-
-async def test_steady_use_stays_two_writes(shop: Wired):
-    for _ in range(20):
-        shop.clock.advance(USE_MS // 4)
-        assert await writes_of(shop, orders=["a"], invoices=["b"]) == ["message", "transaction_log"]
-
-
-def in_use(shop: Wired) -> int:
-    state = shop.transactions.state
-    return len(state.one_shots.entries(state.last_pointer))
-
-
-async def test_the_expiry_job_ends_a_use_that_is_over(shop: Wired):
-    shop.clock.advance(USE_MS)
-    await end_late(shop.transactions, shop.clock)
-    assert in_use(shop)
-    shop.clock.advance(1)
-    await end_late(shop.transactions, shop.clock)
-    assert not in_use(shop)
-    assert not in_use(await shop.restarted())
+def lent(shop: Wired) -> list[tuple[int, int]]:
+    return [tuple(run) for run in shop.transactions.state.loans.in_progress]
 
 
 @pytest.mark.parametrize("crash", [True, False], ids=["a new process", "the same process"])
-async def test_rows_without_an_outcome_are_rolled_back_and_the_transaction_can_be_carried_out_anew(
+async def test_rows_without_an_outcome_are_skipped_and_the_transaction_can_be_carried_out_anew(
     shop: Wired, crash: bool
 ):
     await lose(shop, is_entry)
@@ -195,24 +157,18 @@ async def test_an_intent_that_arrives_late_gives_its_pointer_to_no_one_shot(shop
     assert await both(shop) == [["first"]] * 2
 
 
-async def test_until_it_is_rolled_back_it_is_a_transaction_as_any_other(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+async def test_what_was_lost_is_a_run_on_the_invalid_list_and_no_transaction(shop: Wired):
+    ((first, last),) = lent(shop)
     await lose(shop, is_entry)
-
-    async def not_yet(transaction: object) -> None:
-        raise UnknownOutcomeError("the store is away")
-
-    participant = shop.transactions._topics
-    monkeypatch.setattr(participant, "roll_back", not_yet)
     moment = await shop.transactions.manager_snapshot()
-    (found,) = await shop.transactions.list()
-    assert (found.owner, found.state, len(found.topics)) == (LOST_OWNER, State.ABORTING, 2)
-    assert moment.decided < found.id == moment.write_pointer
+    assert moment.view.invalid.runs == PointerRuns([(first, last)])
+    assert moment.decided == moment.write_pointer == last
+    assert await shop.transactions.list() == []
     other = await shop.transactions.begin()
+    assert other.id > last
     await shop.transactions.commit(other.id, shop_work(orders=["next"]))
-    assert await both(shop) == [["first"], ["first"]]
-    again = await shop.restarted()  # it crashed before it could roll back, and the log knows by now
-    assert await both(again) == [["first", "next"], ["first"]]
-    assert again.transactions.state.outcome(found.id).state is State.ABORTED
+    assert await both(shop) == [["first", "next"], ["first"]]
+    assert await both(await shop.restarted()) == await both(shop)
 
 
 async def test_a_topic_that_was_created_again_has_nothing_of_it(shop: Wired):
@@ -227,7 +183,7 @@ async def test_a_topic_that_was_created_again_has_nothing_of_it(shop: Wired):
 
 
 async def test_a_leader_whose_clock_is_behind_finds_what_it_lost_itself(shop: Wired):
-    await lose(shop, is_rows)  # its place is announced, and stays empty
+    await lose(shop, is_rows)  # its place stays empty
     behind = await Wired.start(shop.store, ManualClock(shop.clock.now_ms() - 60_000))
     await lose(behind, is_entry)
     again = await Wired.start(shop.store, behind.clock)
@@ -235,17 +191,18 @@ async def test_a_leader_whose_clock_is_behind_finds_what_it_lost_itself(shop: Wi
     assert await both(again) == [["first"]] * 2
 
 
-async def test_a_pointer_of_a_checkpoint_is_in_the_log_before_that_of_a_later_one_shot(shop: Wired):
+async def test_a_checkpoints_pointer_lies_behind_the_loan_beside_which_it_is_given_out(shop: Wired):
     tx = await shop.transactions.begin()
     outcome, moved = await asyncio.gather(
         shop.transactions.one_shot(shop_work(orders=["a"])), shop.transactions.checkpoint(tx.id)
     )
-    assert outcome.id < moved.write_pointer
+    assert outcome.id < tx.id < moved.write_pointer
+    assert not moved.snapshot().is_visible(outcome.id)
     again = await shop.restarted()
     assert again.transactions.state.last_pointer == moved.write_pointer
 
 
-async def test_many_of_one_group_are_all_rolled_back(shop: Wired):
+async def test_many_of_one_group_are_all_skipped(shop: Wired):
     faults(shop).lose = is_entry
     calls = [shop.transactions.one_shot(shop_work(orders=[f"lost {n}"], invoices=[f"lost {n}"])) for n in range(20)]
     answers = await asyncio.gather(*calls, return_exceptions=True)

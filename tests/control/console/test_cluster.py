@@ -135,3 +135,19 @@ def test_a_store_without_a_directory_refuses_a_backup_before_it_is_made(browser)
 def test_who_may_only_look_sees_the_backup_disabled(signed_in):
     page = signed_in("ada", ("observe", "cluster")).page(PATH)
     assert "basalt grant add token:ada operate cluster" in page.text
+
+
+def test_shards_are_counted_by_owner_and_those_that_nobody_serves_are_told(client, browser):
+    assert (
+        "Its store is embedded: this server owns all 1,024 shards." in browser.page(f"{PATH}?panel=cluster_shards").text
+    )
+    shared = SharedMembers(client.services)
+    shared.add("other:2")
+    shared.deal(m1=[4, 5], gone=[7])
+    page = browser.page(f"{PATH}?panel=cluster_shards")
+    assert "unowned Nobody serves 1 of the shards" in page.text
+    assert f"leader:1 {URL} live 1,021" in page.text
+    assert "other:2 http://other:4780 live 2" in page.text
+    assert "gone dead 1" in page.text
+    assert "Map version 3, which the leader of epoch 1 wrote, deals 1,024 shards." in page.text
+    assert "basalt cluster shards" in page.text

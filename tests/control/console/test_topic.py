@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.cluster.owners import Granted
 from basalt.console.pages.messaging.topic import GROUP_ROWS
+from basalt_engine.stores.shards import SHARDS
 from tests.control.console.conftest import Page
+from tests.shared_members import URL, SharedMembers
 
 ORDERS = "/console/ns/shop/topics/orders"
 API = "/v1/namespaces/shop/topics/orders"
@@ -33,6 +36,19 @@ def test_a_topic_tells_what_its_properties_do_its_figures_and_its_groups(browser
     assert {f"{ORDERS}/groups/billing", f"{ORDERS}/messages", f"{ORDERS}/publish"} <= set(page.links)
     for line in ("topic show orders", "explain poll orders", "group list orders", "topic markers orders"):
         assert f"basalt {line} --namespace shop" in page.text
+
+
+def test_a_topic_names_its_owner(client, browser, api, orders):
+    assert "The store is embedded: this server owns all shards." in browser.page(f"{ORDERS}?panel=owner").text
+    shared = SharedMembers(client.services)
+    shared.deal()
+    page = browser.page(f"{ORDERS}?panel=owner")
+    assert f"belongs to leader:1 at {URL} live under epoch 1, because the leader has given it the shard" in page.text
+    assert "basalt cluster owner orders --namespace shop" in page.text
+    client.services.granted = Granted(shared.deal(), client.clock.now_ms())
+    assert "because it leads" in browser.page(f"{ORDERS}?panel=owner").text
+    shared.deal(gone=list(range(SHARDS)))
+    assert "belongs to gone dead under epoch 2" in browser.page(f"{ORDERS}?panel=owner").text
 
 
 def test_a_topic_tells_who_holds_its_readers_back_and_since_when(client, browser, api, orders):

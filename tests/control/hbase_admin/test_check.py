@@ -213,7 +213,7 @@ def set_coprocessor(cluster: FakeHBase, table: str, value: bytes | None) -> None
         (None, "is not set on shop.metadata"),
         (b"hdfs:///basalt/one.jar|io.basalt.hbase.observer.MessageTableObserver|1001|", "shop.metadata runs io.basalt"),
         (
-            b"hdfs:///b/two.jar|io.basalt.hbase.observer.FencedTableObserver|1001|",
+            b"hdfs:///b/two.jar|io.basalt.hbase.observer.MetadataTableObserver|1001|",
             "tables run different jars: hdfs:///b/two.jar",
         ),
     ],

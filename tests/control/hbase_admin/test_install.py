@@ -47,7 +47,8 @@ def test_salted_tables_are_split_at_each_bucket_and_the_others_not_at_all(admin:
 
 def test_each_table_gets_its_family_its_flush_interval_and_its_observer(admin: Admin, cluster: FakeHBase):
     admin("install", "--jar", JAR, "--flush-interval", "5m", "--refresh-interval", "2s", "--report-interval", "4s")
-    observers = ["MessageTableObserver", "PayloadTableObserver", "CellTableObserver"] + ["FencedTableObserver"] * 3
+    observers = ["MessageTableObserver", "PayloadTableObserver", "CellTableObserver", "MetadataTableObserver"]
+    observers += ["FencedTableObserver"] * 2
     for name, observer in zip(NAMES, observers, strict=True):
         found = attributes(cluster, name)
         assert found["hbase.regionserver.optionalcacheflushinterval"] == "300000"

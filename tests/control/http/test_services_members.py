@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from basalt.cluster.links.beats import Beat
+from basalt.settings.tree import ClusterSettings
 from basalt_engine import __version__
 from tests.shared_members import LEASE_MS, URL, SharedMembers
 
@@ -26,7 +30,15 @@ def test_members_are_told_with_role_state_version_and_age(client):
     assert leader == {
         "instance": "leader", "name": "leader:1", "url": URL, "role": "leader", "state": "live", "version": "1.0",
         "sinceMs": client.clock.now_ms() - 701, "renewedAgoMs": 701, "leaseMs": LEASE_MS,
+        "linked": None, "rttUs": None,
     }  # fmt: skip
+    assert (other["linked"], other["rttUs"]) == (False, None)
+    beats = shared.membership.beats
+    beats.begin(1, client.clock.monotonic_ms())
+    beats.opened(other["instance"], client.clock.monotonic_ms())
+    assert client.call("GET", "/v1/cluster").json()["members"][1]["linked"] is True
+    beats.hear(other["instance"], Beat(1, rtt_us=480), client.clock.monotonic_ms())
+    assert client.call("GET", "/v1/cluster").json()["members"][1]["rttUs"] == 480
     assert (dead["role"], dead["state"], dead["name"]) == (None, "dead", "dead:3")
     assert (other["role"], other["state"], other["version"], other["renewedAgoMs"]) == ("standby", "live", "1.1", 700)
     client.clock.advance(LEASE_MS // 2)
@@ -52,5 +64,13 @@ def test_members_are_counted_in_metrics(client):
         'basalt_cluster_members{state="live"} 1.0', 'basalt_cluster_members{state="silent"} 0.0',
         'basalt_cluster_members{state="dead"} 1.0', "basalt_cluster_lease_age_seconds 0.0",
         "basalt_cluster_look_age_seconds 0.0", "basalt_cluster_memberships_total 1.0",
+        "basalt_cluster_servers_missing 1.0",
     ):  # fmt: skip
         assert line in figures
+
+
+def test_a_single_server_on_purpose_misses_nobody(client):
+    services = client.services
+    services.settings = replace(services.settings, cluster=ClusterSettings(servers_min=1))
+    SharedMembers(services)
+    assert "basalt_cluster_servers_missing 0.0" in client.call("GET", "/metrics").body.decode()

@@ -10,8 +10,8 @@ import pytest
 from basalt.catalog.topics import Topic
 from basalt.errors import TransactionEndedError
 from basalt.messaging.markers import TopicMarkers
-from basalt.transactions.rules.one_shots import LOST_OWNER
 from basalt_engine.errors import UnknownOutcomeError
+from basalt_engine.snapshot import PointerRuns
 from basalt_engine.table import TableWrite
 from tests.control.commits.test_recovery_lost_one_shots import LosingStore, faults, is_entry, is_rows
 from tests.control.messaging.test_markers import emit, said, work
@@ -47,7 +47,7 @@ async def later(shop: Wired) -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["the same process", "a new process"])
-async def test_ends_that_were_asked_about_before_the_roll_back_never_count(shop: Wired, crash: bool):
+async def test_ends_that_were_asked_about_before_they_were_given_up_never_count(shop: Wired, crash: bool):
     await lose(shop)
     if crash:
         shop = await shop.restarted()
@@ -75,7 +75,7 @@ async def test_so_do_those_of_a_commit_whose_outcome_was_lost(shop: Wired):
     await emit(shop, "a", 20)
 
 
-async def test_ends_that_are_rolled_back_while_they_are_read_never_count(shop: Wired, monkeypatch: pytest.MonkeyPatch):
+async def test_ends_that_are_given_up_while_they_are_read_never_count(shop: Wired, monkeypatch: pytest.MonkeyPatch):
     await lose(shop)
     (await shop.topics.open(A)).forget_details()  # as where there are too many topics to remember
     load = TopicMarkers._load
@@ -93,7 +93,11 @@ async def test_ends_that_are_rolled_back_while_they_are_read_never_count(shop: W
 
 
 async def test_a_roll_back_that_came_late_is_heard_of_too(shop: Wired):
-    await lose(shop)
+    tx = await shop.transactions.begin()
+    commits = iter([False, True])
+    faults(shop).lose = lambda write: is_entry(write) and next(commits)
+    with pytest.raises(UnknownOutcomeError):
+        await shop.transactions.commit(tx.id, ENDS)
     assert await said(shop) == BEFORE
     faults(shop).lose, faults(shop).before = is_rows, False
     with pytest.raises(UnknownOutcomeError):
@@ -143,10 +147,8 @@ async def test_failed_writers_that_are_forgotten_do_not_pass_for_committed(shop:
     await shop.publish(A, "early", tx=reader)  # so that nothing behind it is settled
     await lose(shop)
     assert await said(shop) == BEFORE
-    (lost,) = [each for each in await shop.transactions.list() if each.owner == LOST_OWNER]
-    assert await shop.transactions.invalidate(lost.id)
-    assert await said(shop) == BEFORE
-    await shop.transactions.prune([lost.id])
+    (lost,) = shop.transactions.state.invalid.runs
+    assert await shop.transactions.prune([], PointerRuns([lost]))
     await shop.transactions.abort(reader.id)
     await later(shop)
     assert await said(shop) == BEFORE

@@ -47,9 +47,13 @@ async def _in_use(server: Alone) -> tuple[Begun, str]:
 
 # Routes.
 
+# They show rows as the store has them, and open no log: the topic's own, and the map of owners.
 ENDS_AT_METADATA = {
-    "/v1/admin/namespaces/{namespace}/topics/{topic}"
-}  # it shows the row as the store has it, and opens no log
+    "/v1/admin/namespaces/{namespace}/topics/{topic}",
+    "/v1/admin/namespaces/{namespace}/topics/{topic}/explain",
+    "/v1/cluster/owners/{namespace}/{topic}",
+    "/v1/cluster/owners/{namespace}/tables/{table}",
+}
 NUMBERED = "startTimestamp endTimestamp startSequenceId endSequenceId"
 
 
@@ -96,12 +100,17 @@ def test_every_route_to_a_topic_or_a_table_waits_at_the_gate(monkeypatch: pytest
             if code != "shard_moving" and path not in ENDS_AT_METADATA:
                 answered[f"{method} {path}"] = answer.body.decode()
         assert not answered, "\n".join(f"{path}: {body}" for path, body in answered.items())
+        where = json.loads((await server.ask("GET", "/v1/admin/namespaces/shop/topics/orders/explain")).body)
+        assert any("shard_moving" in each for each in where["obstacles"]), where
         for work in ({"work": {"publish": [{"namespace": "shop", "topic": "orders", "messages": ["x"]}]}},):
             assert json.loads((await server.ask("POST", "/v1/transactions", work)).body)["code"] == "shard_moving"
         ending = await server.ask("POST", f"/v1/transactions/{transaction.id}/commit")
         assert json.loads(ending.body)["code"] == "shard_moving"
         go_on.set()
         assert (await moving).status == 200
+        owner = json.loads((await server.ask("GET", "/v1/cluster/owners/shop/orders")).body)
+        assert (owner["epoch"], owner["why"]) == (2, "move")
+        assert owner["sinceMs"] is not None
         await server.said("POST", f"/v1/transactions/{transaction.id}/commit")
         assert sorted(await server.read()) == ["early", "numbered", "plain", "stored"]
 

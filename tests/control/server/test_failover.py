@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -35,9 +36,11 @@ TOPIC = "/v1/namespaces/shop/topics/orders"
 class Server(LedServer):
     """One member, with the calls that the tests make."""
 
-    def __init__(self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT) -> None:
+    def __init__(
+        self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT, link: str = ""
+    ) -> None:
         self.settings = settings
-        super().__init__(time, store, name, open_services=self.open_services, settings=settings)
+        super().__init__(time, store, name, open_services=self.open_services, settings=settings, link=link)
         self.fails: BaseException | None = None
         self.answering_epochs: list[int | None] = []
 
@@ -125,10 +128,13 @@ def run(story: Callable[[Server, Server], Awaitable[None]]) -> None:
 
 def test_a_standby_says_who_leads_and_does_nothing():
     async def story(leader: Server, standby: Server) -> None:
-        for answer in (await standby.publish("no"), await standby.ask("GET", "/v1/admin/jobs")):
+        for answer, code in (
+            (await standby.publish("no"), "not_owner"),
+            (await standby.ask("GET", "/v1/admin/jobs"), "not_leader"),
+        ):
             assert answer.status == 503
             problem = json.loads(answer.body)
-            assert problem["code"] == "not_leader"
+            assert problem["code"] == code
             assert problem["leader"] == answer.headers["basalt-leader"] == leader.url
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["basalt-request-id"] == problem["requestId"]
@@ -506,3 +512,36 @@ def test_a_standby_that_cannot_ask_who_calls_tells_what_is_for_everybody_alone(p
             assert (await standby.ask("GET", TOPIC)).status == 503  # who leads is told before anybody is asked
 
     asyncio.run(story())
+
+
+def test_a_leader_that_stops_tells_its_links_and_the_standby_takes_the_lease_at_once():
+    """No lease time passes between the stop and the next term: a standby without a link would look half a second later."""
+
+    async def story() -> None:
+        time, store = LeaseTime(), MemoryStore(atomic=False)
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        first, second = (
+            Server(time, store, name, link=f"127.0.0.1:{listener.getsockname()[1]}")
+            for name, listener in zip(("first", "second"), listeners, strict=True)
+        )
+        second.is_stopped = True
+        await first.until_it_serves()
+        second.is_stopped = False
+        for server, listener in zip((first, second), listeners, strict=True):
+            await server.member.links.start(listener)
+        links = second.member.links
+        await time.until(lambda: _is(lambda: links.to_leader is not None))
+        stopped_ms = time.now_ms
+        await first.stop()
+        async with asyncio.timeout(HANG_S):
+            while not second.member.leadership.is_leader:
+                second.member.leadership.step()
+                await asyncio.sleep(0.001)
+        assert time.now_ms == stopped_ms
+        await second.stop()
+
+    asyncio.run(story())
+
+
+async def _is(condition: Callable[[], bool]) -> bool:
+    return condition()

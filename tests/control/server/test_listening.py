@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from basalt.errors import InvalidSettingError, UnavailableError
-from basalt.server.listening import ListenAddress, listen_address
+from basalt.server.listening import SECRET_CHARACTERS_MIN, ListenAddress, link_address, listen_address
 from basalt.settings import AuthSettings, HttpSettings, ServerSettings, Settings, TlsSettings
+from basalt.settings.tree import ClusterSettings
 
 
 def settings(host: str, *kinds: str) -> Settings:
@@ -87,3 +88,37 @@ def test_no_token_or_ticket_goes_through_a_network_in_clear_by_accident(kind: st
         settings("127.0.0.1", kind),
     ):
         assert listen_address(given)
+
+
+def linked(host: str, listen: str | None = None, secret: str | None = None) -> Settings:
+    return Settings(server=ServerSettings(host=host), cluster=ClusterSettings(listen=listen, secret=secret))
+
+
+GOOD_SECRET = "x" * SECRET_CHARACTERS_MIN
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "port"),
+    [
+        (linked("127.0.0.1"), "127.0.0.1", 0),
+        (linked("10.0.0.7", "127.0.0.1:4790"), "127.0.0.1", 4_790),
+        (linked("10.0.0.7", secret=GOOD_SECRET), "10.0.0.7", 0),
+        (linked("127.0.0.1", "[fd00::7]:4790", GOOD_SECRET), "fd00::7", 4_790),
+    ],
+)
+def test_links_are_taken_where_the_settings_say_or_beside_http(given: Settings, address: str, port: int):
+    assert link_address(given) == (ListenAddress(address, address), port)
+
+
+@pytest.mark.parametrize(("host", "listen"), [("10.0.0.7", None), ("127.0.0.1", "10.0.0.7:4790"), ("0.0.0.0", None)])
+def test_links_beyond_this_machine_need_a_secret(host: str, listen: str | None):
+    with pytest.raises(InvalidSettingError, match=r"cluster\.secret_file is not given") as refused:
+        link_address(linked(host, listen))
+    assert refused.value.field == "cluster.secret"
+    assert "openssl rand -hex 32" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.7"])
+def test_a_secret_that_could_be_guessed_is_refused_everywhere(host: str):
+    with pytest.raises(InvalidSettingError, match=f"{SECRET_CHARACTERS_MIN} are the fewest"):
+        link_address(linked(host, secret=GOOD_SECRET[1:]))

@@ -144,7 +144,7 @@ def test_calls_are_passed_on_once():
 
 def test_a_client_that_goes_to_the_leader_itself_is_told_who_leads():
     async def story(leader: PortServer, standby: PortServer) -> None:
-        told = await standby.ask("GET", TOPIC, Basalt_Direct="1")
+        told = await standby.ask("GET", "/v1/transactions", Basalt_Direct="1")
         assert (told.status, told.json()["code"], told.json()["leader"]) == (503, "not_leader", leader.url)
         assert (await leader.ask("GET", TOPIC, Basalt_Direct="1")).status == 200
 

@@ -36,7 +36,6 @@ from basalt.transactions.rules import (
     sessions,
     transaction,
     transaction_proposals,
-    transaction_table,
 )
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Proposal, Restored
@@ -839,7 +838,7 @@ class MatchAcrossLimits(TransactionsMatchTheModel):
                 "TABLES_MAX": tables_max,
             },
         ),
-        (transaction_table, {"PACKED_TOGETHER": 3}),
+        (outcomes, {"PACKED_TOGETHER": 3}),
         (snapshot_format, {"PIECE_BYTES_MIN": 3}),
         (transaction_log, {"PART_BYTES_MAX": 64, "SEGMENT_ENTRIES": 3}),
     )

@@ -386,5 +386,6 @@ class Coordinator:
     def tell_view(self, shards: tuple[str, ...]) -> None:
         """Owners who have waited for an outcome get the view that has it."""
         view: Any = self.ledger.view()
-        for owner in {self.member.map.owners.get(shard, ("", 0))[0] for shard in shards}:
+        owners = [self.member.map.owners.get(shard, ("", 0))[0] for shard in shards]
+        for owner in dict.fromkeys(owners):  # a set has another order in each process
             self.member.links.tell(self.member, owner, "hear_view", view)

@@ -271,7 +271,8 @@ class RestoredWriters(Struct, frozen=True, rename="camel"):
 class Problem(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A problem document (RFC 9457). `code` is stable; `field` is the part of the input at fault; `hint` says what to do next.
 
-    `leader` is the URL of the server that leads, when this one does not. What never became a request has no `request_id`.
+    `leader` is the URL of the server that leads, when this one does not; `owner` that of the one that owns the topic or table, when it was asked for
+    another's, and `member` the run of that server. What never became a request has no `request_id`.
     """
 
     type: str = ""
@@ -284,6 +285,8 @@ class Problem(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=T
     hint: str | None = None
     retry_after_ms: int | None = None
     leader: str | None = None
+    owner: str | None = None
+    member: str | None = None
 
 
 class Alive(Struct, frozen=True):
@@ -398,6 +401,8 @@ class ClusterMember(Struct, frozen=True, rename="camel"):
 
     `state`: `live`, `silent` once it has not renewed its membership for half a lease, `dead` once the leader has ended it. `role`: null of
     the dead. `since_ms`: when its membership began, by its own clock. `renewed_ago_ms`: for how long the leader has seen its row unchanged.
+    `linked`: whether the leader hears its beats over a link; null of the leader itself. `rtt_us`: how long its last beat was under way, there and
+    back, in microseconds; null where none was answered.
     """
 
     instance: str
@@ -409,6 +414,8 @@ class ClusterMember(Struct, frozen=True, rename="camel"):
     since_ms: int
     renewed_ago_ms: int
     lease_ms: int
+    linked: bool | None
+    rtt_us: int | None
 
 
 class ClusterMembers(Struct, frozen=True, rename="camel"):

@@ -20,7 +20,7 @@ from basalt.cli.options import (
     limit_option,
     yes_option,
 )
-from basalt.cli.output import Column, columns, counted, duration_text, row, size_text, time_text
+from basalt.cli.output import Column, columns, counted, duration_text, printable, row, size_text, time_text
 from basalt.cli.root import group
 from basalt_engine.snapshot import POINTER_MAX
 
@@ -166,10 +166,13 @@ def show_cluster(invocation: Invocation) -> None:
 
 
 _MEMBERS = columns(
-    "name url role state version since_ms renewed_ago_ms", since_ms="member since", renewed_ago_ms="renewed ago"
+    "name url role state version since_ms renewed_ago_ms linked rtt_us",
+    since_ms="member since",
+    renewed_ago_ms="renewed ago",
+    rtt_us="rtt µs",
 )
 _STANDING = columns(
-    "leader url epoch shared live silent dead standbys versions looked_ago_ms", looked_ago_ms="looked ago"
+    "leader url epoch shared live silent dead standbys linked versions looked_ago_ms", looked_ago_ms="looked ago"
 )
 
 
@@ -217,7 +220,7 @@ def cluster_status(invocation: Invocation) -> None:
         "leader": leader and leader.name, "url": leader and leader.url, "epoch": told.epoch, "shared": told.shared,
         "live": counts["live"], "silent": counts["silent"], "dead": counts["dead"],
         "standbys": sum(member.role == "standby" and member.state == "live" for member in alive),
-        "versions": versions, "looked_ago_ms": told.looked_ago_ms,
+        "linked": sum(member.linked is True for member in alive), "versions": versions, "looked_ago_ms": told.looked_ago_ms,
     }  # fmt: skip
     invocation.out.record(answer, _STANDING)
     if invocation.out.for_people and told.shared:
@@ -226,6 +229,99 @@ def cluster_status(invocation: Invocation) -> None:
         if not answer["standbys"]:
             click.echo("basalt: no server stands by: if the leader ends, nothing serves until one is started", err=True)
 
+
+_SHARDS = columns("version leader_epoch shared shards live silent dead unowned", version="map version")
+_OWNERS = columns("owner url state shards")
+_RANGES = columns("first last owner epoch_min epoch_max", epoch_min="lowest epoch", epoch_max="highest epoch")
+_OWNER = columns(
+    "kind name shard owner instance url state epoch since_ms why map_version",
+    since_ms="since",
+    map_version="map version",
+)
+
+
+@cluster.call("shards")
+@click.option("--ranges", is_flag=True, help="Also every range of neighbouring shards that one server owns.")
+def cluster_shards(invocation: Invocation, ranges: bool) -> None:
+    """Show how the shards of all topics and tables are dealt to servers, and whether some are without an owner."""
+    with invocation.client() as client:
+        answer = row(client.admin.cluster_shards())
+    if not invocation.out.for_people:
+        invocation.out.record(answer)
+        return
+    invocation.out.record({**answer, **answer["states"]}, _SHARDS)
+    invocation.out.line("")
+    invocation.out.rows(_OWNERS, map(_named_owner, answer["members"]))
+    if ranges:
+        names = {each["instance"]: _named_owner(each)["owner"] for each in answer["members"]}
+        invocation.out.line("")
+        invocation.out.rows(_RANGES, ({**each, "owner": names[each["instance"]]} for each in answer["ranges"]))
+    if answer["unowned"]:
+        click.echo(
+            f"basalt: nobody serves {counted(answer['unowned'], 'shard')}: the owner is no member any more", err=True
+        )
+
+
+def _named_owner(member: dict[str, Any]) -> dict[str, Any]:
+    """A member, by the name of its run where it has no other."""
+    return {**member, "owner": member["owner"] or member["instance"]}
+
+
+@cluster.call("owner")
+@click.argument("topic", type=TOPIC)
+@click.option("--table", is_flag=True, help="TOPIC is the name of a transactional table.")
+def cluster_owner(invocation: Invocation, topic: str, table: bool) -> None:
+    """Tell which server owns TOPIC, since when and why. A topic that there is not has an owner, too."""
+    with invocation.client() as client:
+        admin = client.admin
+        answer = row(admin.table_owner(topic) if table else admin.topic_owner(topic))
+    invocation.out.record(answer, _OWNER)
+
+
+@cluster.call("explain")
+@click.argument("topic", type=TOPIC)
+def cluster_explain(invocation: Invocation, topic: str) -> None:
+    """Tell in words where TOPIC is: its shard, owner, buckets and regions, and what is in the way of calls to it now."""
+    with invocation.client() as client:
+        answer = row(client.admin.explain_topic(topic))
+    if not invocation.out.for_people:
+        invocation.out.record(answer)
+        return
+    for sentence in _explained(answer):
+        invocation.out.line(printable(sentence))
+
+
+def _explained(answer: dict[str, Any]) -> list[str]:
+    """The sentences about a topic, each a line."""
+    owner = answer["owner"]
+    name = f"{owner['namespace']}:{owner['name']}"
+    salts = ", ".join(map(str, answer["buckets"]))
+    where = f"shard {owner['shard']} and bucket {salts} of {answer['bucket_count']}"
+    told = [
+        f"Topic {name} is in {where}." if answer["exists"] else f"There is no topic {name}; it would be in {where}."
+    ]
+    if owner["why"] == "alone":
+        told.append("Its store is embedded: this server owns all shards, and has answered just now.")
+    else:
+        who = f"{owner['owner'] or owner['instance']}{owner['url'] and ' at ' + owner['url']}"
+        told.append(
+            f"Its owner is {who}, under epoch {owner['epoch']} of the shard (map version {owner['map_version']})."
+        )
+        told.append(_WHY[owner["why"]] + (f" That was at {time_text(owner['since_ms'])}." if owner["since_ms"] else ""))
+        told.append(_LEASES[owner["state"]] + (" It has answered just now." if answer["answers"] else ""))
+    told += [
+        f"Region {each['region']} of table {each['table']}, on {each['server'] or 'no region server'}, can hold messages of it."
+        for each in answer["regions"]
+    ]
+    told += [f"In the way: {each}." for each in answer["obstacles"]]
+    return told if answer["obstacles"] else [*told, "Nothing is known that would make calls wait, or refuse them."]
+
+
+_WHY = {
+    "lead": "It owns the shard because it leads: who begins to lead is given all shards.",
+    "grant": "It was given the shard by the leader, after that one's term had begun or in a term before.",
+}
+_LEASES = {"live": "Its lease is on.", "silent": "It has missed renewals of its lease.", "dead": "Its lease is over."}
 
 snapshot = group("snapshot", "Show and publish the transaction snapshot.")
 

@@ -44,6 +44,7 @@ from basalt.api.bodies.operations import (
     StoreInfo,
     Version,
 )
+from basalt.api.bodies.owners import ClusterShards, ShardOwner, TopicExplanation
 from basalt.api.bodies.pipelines import Pipelines
 from basalt.api.bodies.tables import TablePage
 from basalt.api.bodies.topics import TopicDescription, TopicPage
@@ -272,6 +273,30 @@ def move_shards(
     asked = ShardMoveRequest(to, None if topic is None else scope.namespace, topic, tuple(shards))
     query = act_of(reason, by, dry_run=dry_run)
     return _post(ShardMove, "move shards", "cluster", "moves", body=asked, query=query)
+
+
+def cluster_shards(scope: ClientScope) -> Steps[ClusterShards]:
+    """The map of owners: all shards in ranges, how many each server has, and whether some are without an owner."""
+    return _get(ClusterShards, "show who owns which shards", "cluster", "shards")
+
+
+def topic_owner(scope: ClientScope, topic: str, *, namespace: str | None = None) -> Steps[ShardOwner]:
+    """The server that owns the shard of a topic; also of one that there is not."""
+    names = (namespace or scope.namespace, topic)
+    return get_json(ShardOwner, f"ask who owns topic {':'.join(names)}", joined_path("v1", "cluster", "owners", *names))
+
+
+def table_owner(scope: ClientScope, table: str, *, namespace: str | None = None) -> Steps[ShardOwner]:
+    """The server that owns the shard of a transactional table; also of one that there is not."""
+    of = namespace or scope.namespace
+    path = joined_path("v1", "cluster", "owners", of, "tables", table)
+    return get_json(ShardOwner, f"ask who owns table {of}:{table}", path)
+
+
+def explain_topic(scope: ClientScope, topic: str, *, namespace: str | None = None) -> Steps[TopicExplanation]:
+    """The place of a topic: its shard, owner, buckets and regions, and why calls to it would wait or be refused now."""
+    of = namespace or scope.namespace
+    return _get(TopicExplanation, f"explain topic {of}:{topic}", "namespaces", of, "topics", topic, "explain")
 
 
 def snapshot(scope: ClientScope) -> Steps[ManagerSnapshotInfo]:

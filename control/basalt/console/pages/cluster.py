@@ -17,6 +17,7 @@ from basalt.api.bodies.operations import (
     Readiness,
     StoreInfo,
 )
+from basalt.api.bodies.owners import ClusterShards
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act
 from basalt.console.call import Call
@@ -41,6 +42,7 @@ async def cluster(request: Request) -> Response:
             "cluster", "This server", Call("GET", "/v1/admin/cluster", ClusterInfo), extra={"warn_ms": CERTIFICATE_WARN_MS}
         ),
         Panel("cluster_members", "Servers", Call("GET", "/v1/cluster", ClusterMembers)),
+        Panel("cluster_shards", "Shards", Call("GET", "/v1/admin/cluster/shards", ClusterShards)),
         Panel("readiness", "Health", Call("GET", "/readyz", Readiness)),
         Panel("store", "Store", Call("GET", "/v1/admin/store", StoreInfo)),
         Panel("process", "Process", Call("GET", "/v1/admin/process", ProcessInfo)),

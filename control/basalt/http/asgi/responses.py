@@ -176,7 +176,8 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
     retry_after_ms = None
     if isinstance(error, errors.RetryError) and not isinstance(error, errors.UnknownOutcomeError):
         retry_after_ms = error.retry_after_ms  # what may have taken effect is not to be sent again at once
-    leader = error.leader_url if isinstance(error, errors.NotLeaderError) else None
+    leader = error.leader_url if isinstance(error, errors.NotLeaderError | errors.NotOwnerError) else None
+    owner, member = (error.owner_url, error.member) if isinstance(error, errors.NotOwnerError) else (None, None)
     document = Problem(
         type=f"urn:basalt:error:{error.code}",
         title=error.code.replace("_", " ").capitalize(),
@@ -188,12 +189,16 @@ def problem_response(error: errors.BasaltError, request_id: str) -> Response:
         hint=error.hint,
         retry_after_ms=retry_after_ms,
         leader=leader,
+        owner=owner,
+        member=member,
     )
     headers: Headers = []
     if retry_after_ms is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_ms / 1_000))))
     if leader is not None:
         headers.append((b"basalt-leader", leader.encode("ascii")))
+    if owner is not None:
+        headers.append((b"basalt-owner", owner.encode("ascii", "replace")))
     if isinstance(error, errors.UnauthenticatedError):
         headers += [(b"www-authenticate", each.encode("ascii")) for each in error.challenges]
     if isinstance(error, errors.MethodNotAllowedError):

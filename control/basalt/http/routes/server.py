@@ -29,7 +29,6 @@ from basalt.errors import (
 )
 from basalt.http.asgi.requests import JSON
 from basalt.http.asgi.responses import Response, json_response
-from basalt.http.collectors import TlsMetrics
 from basalt.http.process_status import process_info
 from basalt.http.routes.route_table import (
     ADMIN_PATH,
@@ -247,49 +246,6 @@ async def change_settings(request: Request, asked: dict[str, str | int | bool]) 
 async def store(request: Request) -> bodies.StoreInfo:
     """The store and its tables."""
     return await request.services.store_info()
-
-
-@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
-async def cluster(request: Request) -> bodies.ClusterInfo:
-    """The server that leads: its lease, its epoch and its certificate."""
-    services = request.services
-    leadership = services.leadership
-    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
-    if leadership is None:  # nobody else has the store open
-        return bodies.ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
-    candidate = leadership.candidate
-    return bodies.ClusterInfo(
-        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
-        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
-    )  # fmt: skip
-
-
-@route("GET", "/v1/cluster", needs("observe", CLUSTER), tag=admin)
-async def members(request: Request) -> bodies.ClusterMembers:
-    """The servers that share the store: the leader, its standbys, and those that died of late."""
-    return request.services.cluster_members()
-
-
-@route(
-    "POST", ADMIN_PATH + "/cluster/moves", needs("operate", CLUSTER), query=_ACT,
-    errors=(ConflictError, InvalidNameError, TopicNotFoundError), tag=admin,
-)  # fmt: skip
-async def move_shards(request: Request, asked: bodies.ShardMoveRequest) -> bodies.ShardMove:
-    """Move shards to a member: calls to their topics wait for the moment that it takes.
-
-    It answers when they are served again. A move that cannot be made at once, such as while rows are in doubt, is called off.
-    """
-    services = request.services
-    shards = await services.shards_asked_for(asked)
-    before = services.shard_moves.plan(shards, asked.to)
-    if request.flag("dryRun"):
-        epochs = tuple(bodies.MovedShard(shard, epoch, epoch + 1) for shard, epoch in before.items())
-        return bodies.ShardMove(asked.to, epochs, 0, True)
-    what = f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
-    do = functools.partial(services.shard_moves.move, shards, asked.to)
-    moved = await services.audit.act("move shards", f"{what} to {asked.to}", *request.act, do)
-    epochs = tuple(bodies.MovedShard(shard, moved.before[shard], epoch) for shard, epoch in moved.after.items())
-    return bodies.ShardMove(asked.to, epochs, round(moved.took_ms, 3), False)
 
 
 def is_names(text: str) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from basalt.catalog.topics import Topic
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import SequenceGapError
 from basalt.messaging.index import NO_TTLS, TtlCounts, count_staged, count_ttls
 from basalt.messaging.log import stored_log
@@ -20,7 +20,7 @@ from basalt.messaging.log.topic_log import TopicLog, decide_doubts
 from basalt.runtime.group_commit import Group, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position, position_fields
+from basalt_engine.keys import position, position_fields, topic_prefix
 from basalt_engine.messages import POSITION_BYTES, MessageTable, Reference
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.records import Buffer, Extras, decode, encode, uncompressed_bytes
@@ -68,7 +68,8 @@ class GroupWriters:
     def failed(self) -> None:
         for writer in self._changed:  # what it has staged is only to be learnt from the store now
             self._writers.evict(writer)
-        self._staged.doubt(self._rows)
+        ended = {log.topic.keys.generation_key for log in self._changed.values() if log.ended}
+        self._staged.doubt({writer: keys for writer, keys in self._rows.items() if writer[0] not in ended})
         self._landed()
 
     def _landed(self) -> None:
@@ -297,7 +298,13 @@ class StagedPayloads:
             await decide_doubts(self._call, self._rows_table, decided, self._condemned)
             del rows[: len(decided)]  # a later group may have failed meanwhile
             if not rows and self._unconfirmed.get(key) is rows:
-                del self._unconfirmed[key]
+                del self._unconfirmed[key]  # the topic may have ended meanwhile
+
+    def end_topic(self, title: TopicName) -> None:
+        """Forget the rows in doubt of a topic that is no more: nobody reads them again, and retention removes what comes."""
+        prefix = topic_prefix(*title)
+        for writer in [writer for writer in self._unconfirmed if writer[0][0] == prefix]:
+            self._condemned.difference_update(self._unconfirmed.pop(writer))
 
     # Reading.
 

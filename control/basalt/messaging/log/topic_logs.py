@@ -26,6 +26,7 @@ from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields, topic_prefix
 from basalt_engine.messages import MessageTable
+from basalt_engine.snapshot import PointerRuns
 from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
@@ -226,10 +227,13 @@ class TopicLogs:
 
     # How.
 
-    def recovered(self, last_pointer: int) -> None:
-        """Of transactions up to this pointer nothing is known but what the store says; later ones were never heard of."""
+    def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
+        """Of transactions up to this pointer nothing is known but what the store says; later ones were never heard of.
+
+        One-shot transactions with `lent` pointers are ended.
+        """
         for log in list(self.memory.with_uncommitted):
-            log.end_writers({writer for writer in log.uncommitted or () if writer > last_pointer})
+            log.end_writers({writer for writer in log.uncommitted or () if writer > last_pointer or writer in lent})
         self.memory.uncommitted_unknown_up_to = last_pointer
         self.memory.writers.recovered(last_pointer)
 
@@ -283,6 +287,7 @@ class TopicLogs:
         try:
             topic = await self.catalog.read(title)
         except TopicNotFoundError:
+            self.staged.end_topic(title)  # a log that was dropped from memory leaves them there
             if log is not None:
                 self._end(log)
             raise
@@ -315,6 +320,7 @@ class TopicLogs:
         if self._open.get(log.topic.title) is log:
             del self._open[log.topic.title]
         log.finish()
+        self.staged.end_topic(log.topic.title)
 
     def _read(self, topic: Topic) -> tuple[bool, LogPosition]:
         """Tell whether the topic may have markers, and where it ends."""

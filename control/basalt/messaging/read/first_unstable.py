@@ -14,7 +14,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
-from basalt.transactions.rules.one_shots import OneShotInFlight
+from basalt.transactions.rules.loans import OneShotInFlight
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError

@@ -87,9 +87,22 @@ class StableEnds:
             newest = log.newest_row or b""
             durable, working = self._manager.snapshots()
             # The search for held rows goes by the working state. A writer that has ended only there may still come back.
-            if durable is None or working is None or set(durable.in_progress) <= set(working.in_progress):
+            if durable is None or working is None or self._knows_all(durable, working):
                 return _Moment(stop, newest, durable)
             await self._manager.flush()
+
+    def _knows_all(self, durable: TransactionSnapshot, working: TransactionSnapshot) -> bool:
+        """True when all that is in progress durably is so in the working state, or a one-shot transaction that is still in flight."""
+        if durable is working:
+            return True
+        if not set(durable.in_progress) <= set(working.in_progress):
+            return False
+        settled = durable.in_progress_runs.without(working.in_progress_runs)
+        if not settled:
+            return True
+        # Loans are settled from below. So those pointers that are settled in the working state alone are in flight if the first is.
+        in_flight = self._first_unstable.known_transactions.in_flight()
+        return bool(in_flight) and in_flight[0].id == settled.edges[0]
 
     async def _newest_before(self, log: TopicLog, stop: bytes, known: bytes) -> bytes:
         """The newest row before `stop`, which is `known` unless that is empty."""

@@ -27,6 +27,7 @@ Severity: TypeAlias = Literal["critical", "warning", "info"]
 Unit: TypeAlias = Literal["seconds", "share", "count"]
 
 MINUTE_S, DAY_S = 60, 24 * HOUR_S
+TWO_LEASES_S = 12  # by default: within one and a little more a standby leads, and has taken all shards
 FAULTS = ("internal", "corruption", "disk_full", "store_unavailable")  # codes of errors that are no caller's fault
 WORDS_OF_VALUE = re.compile(r"\{(\w+)\}")
 
@@ -135,8 +136,13 @@ _SERVERS = (
     ),
     Alert(
         "BasaltStandbyMissing", "warning", 10 * MINUTE_S,
-        "Only {value} server has the store open: none stands by to take over", "count",
-        Condition(Series("basalt_cluster_members", {"state": "live"}), 2, below=True),
+        "Servers are missing, {value} by cluster.servers_min: fewer than wanted have the store open, and stand by to take over", "count",
+        Condition(Series("basalt_cluster_servers_missing"), 0),
+    ),
+    Alert(
+        "BasaltShardsUnowned", "critical", TWO_LEASES_S,
+        "Nobody serves {value} of the shards: their owner is no member any more", "count",
+        Condition(Series("basalt_cluster_shards_unowned"), 0),
     ),
     Alert(
         "BasaltEventLoopLags", "warning", 5 * MINUTE_S,

@@ -422,7 +422,6 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     17: (edits.TableJoined, {"id": POINTER, "join": TABLE_JOIN}),
     18: (edits.SessionOpened, {"epoch": POINTER, "at_ms": LONG, "name": TEXT, "run": TEXT, "principal": TEXT}),
     19: (edits.SessionBegan, {"id": POINTER, "session": IN_SESSION}),
-    20: (edits.TopicsUsed, {"until": POINTER, "topics": many(JOIN)}),
     21: (edits.ChangesUnlogged, {"id": POINTER}),
     22: (edits.SessionsForgotten, {"names": _ascending(many(TEXT), "names of sessions")}),
     23: (edits.CounterOwnerClaimed, {"name": TEXT, "owner": TEXT}),
@@ -435,6 +434,10 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     29: (edits.AcknowledgedIn, {"id": POINTER, "number": COUNT, "at_ms": LONG, "spans": SPANS}),
     30: (edits.Returned, {"number": COUNT, "at_ms": LONG, "reason": RETURN_REASON, "not_before_ms": LONG, "spans": SPANS}),
     31: (edits.Owned, {"id": POINTER, "principal": TEXT}),
+    32: (edits.Lent, {"first": POINTER, "last": POINTER, "member": TEXT}),
+    33: (edits.LoanReturned, {"first": POINTER, "last": POINTER}),
+    34: (edits.GivenUp, {"first": POINTER, "last": POINTER}),
+    35: (edits.MemberEnded, {"member": TEXT}),
 }  # fmt: skip
 _FORMATS = {number: record(kind, fields) for number, (kind, fields) in _EDITS.items()}
 NUMBERS: dict[type[Edit], int] = {kind: number for number, (kind, _) in _EDITS.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from crc32c import crc32c
@@ -46,13 +47,13 @@ from basalt.transactions.log.entry_format import (
 from basalt.transactions.rules.conflicts import CommittedSet
 from basalt.transactions.rules.groups import GroupState, PendingSpans, ReturnedSpan, Returns
 from basalt.transactions.rules.history import Items
-from basalt.transactions.rules.one_shots import UsedTopic
-from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock
+from basalt.transactions.rules.loans import LoanImage
+from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, RememberedOutcomes, RequestCall, RequestUse
 from basalt.transactions.rules.sessions import SessionState
 from basalt.transactions.rules.transaction import Kind, PointerSet, State, Transaction
-from basalt.transactions.rules.transaction_table import RememberedOutcomes, RequestCall, RequestUse, StateImage
+from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
-from basalt_engine.snapshot import InvalidList, PointerRuns
+from basalt_engine.snapshot import NO_RUNS, InvalidList, PointerRuns
 from basalt_engine.spans import Spans
 from basalt_engine.varints import encode_varint
 
@@ -99,11 +100,11 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield encode_varint(image.invalid_version) + POINTERS.encode(image.invalid.pointers)
     yield RUNS.encode(image.invalid.runs)
     yield COUNT.encode(len(image.transactions))
-    concurrent, invalid = PointerSet(), image.invalid
+    concurrent, runs, invalid = PointerSet(), NO_RUNS, image.invalid
     acknowledging = dict(image.acknowledging)
     for transaction in reversed(image.transactions):
-        yield _transaction(transaction, concurrent, invalid, acknowledging.get(transaction.id, ()))
-        concurrent, invalid = transaction.concurrent, transaction.invalid
+        yield _transaction(transaction, concurrent, runs, invalid, acknowledging.get(transaction.id, ()))
+        concurrent, runs, invalid = transaction.concurrent, transaction.concurrent_runs, transaction.invalid
     yield from _each(image.committed, _COMMITTED.encode)
     yield from _each(image.outcomes.recent, _outcome)
     yield from _each(image.outcomes.invalid, _outcome)
@@ -111,7 +112,7 @@ def _fields(image: StateImage) -> Iterator[bytes]:
     yield from _each(image.requests, _REQUEST.encode)
     yield LONG.encode(image.session_epoch_over)
     yield from _each(image.sessions, _SESSION.encode)
-    yield from _each(image.topics_used, _USED.encode)
+    yield from _each(image.loans, _LOAN.encode)
     yield COUNT.encode(image.groups_made)
     yield from _each(image.groups, _group)
 
@@ -147,7 +148,7 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
         requests=many(_REQUEST).read(reader),
         session_epoch_over=reader.pointer(),
         sessions=many(_SESSION).read(reader),
-        topics_used=many(_USED).read(reader),
+        loans=_read_loans(reader),
         groups_made=reader.count(),
         groups=many(FieldType(_group, _read_group)).read(reader),
         acknowledging=tuple(reversed(acknowledging)),
@@ -160,8 +161,9 @@ def decode_snapshot(data: bytes, what: str) -> StateImage:
 
 
 def _transaction(
-    transaction: Transaction, concurrent: PointerSet, invalid: InvalidList, acknowledging: Sequence[tuple[int, Spans]]
-) -> bytes:
+    transaction: Transaction, concurrent: PointerSet, runs: PointerRuns, invalid: InvalidList,
+    acknowledging: Sequence[tuple[int, Spans]],
+) -> bytes:  # fmt: skip
     other_invalid = transaction.invalid is not invalid and (
         transaction.invalid != invalid or transaction.invalid.version != invalid.version
     )
@@ -185,6 +187,7 @@ def _transaction(
         POINTERS.encode(transaction.checkpoints),
         POINTERS.encode(concurrent.difference(transaction.concurrent)),
         POINTERS.encode(transaction.concurrent.difference(concurrent)),
+        *map(RUNS.encode, (runs.without(transaction.concurrent_runs), transaction.concurrent_runs.without(runs))),
     ]
     if other_invalid:
         before, now = frozenset(invalid.pointers), frozenset(transaction.invalid.pointers)
@@ -213,19 +216,23 @@ def _read_transactions(
     reader: FieldReader, invalid: InvalidList, acknowledging: list[PendingSpans]
 ) -> tuple[Transaction, ...]:
     newest_first: list[Transaction] = []
-    concurrent = PointerSet()
+    concurrent, runs = PointerSet(), NO_RUNS
     for _ in range(reader.count()):
         start = reader.offset
-        transaction = _read_transaction(reader, concurrent, invalid, acknowledging)
+        transaction = _read_transaction(reader, concurrent, runs, invalid, acknowledging)
         if newest_first and transaction.id >= newest_first[-1].id:
             raise reader.failure(f"transaction {transaction.id} out of order", start)
         newest_first.append(transaction)
-        concurrent, invalid = transaction.concurrent, transaction.invalid
+        concurrent, runs, invalid = transaction.concurrent, transaction.concurrent_runs, transaction.invalid
     return tuple(reversed(newest_first))
 
 
 def _read_transaction(
-    reader: FieldReader, concurrent: PointerSet, invalid: InvalidList, acknowledging: list[PendingSpans]
+    reader: FieldReader,
+    concurrent: PointerSet,
+    runs: PointerRuns,
+    invalid: InvalidList,
+    acknowledging: list[PendingSpans],
 ) -> Transaction:
     start = reader.offset
     key, kind, state, flags, read_pointer, first_short, began_ms, deadline_ms = reader.unpack(_TRANSACTION)
@@ -236,14 +243,14 @@ def _read_transaction(
     owner, request_id, checkpoints = reader.text(), reader.optional_text(), reader.pointers()
     if checkpoints and checkpoints[0] <= key:
         raise reader.failure(f"transaction {key} has checkpoint {checkpoints[0]}, which is older than itself")
-    concurrent = _read_concurrent(reader, concurrent)
+    concurrent, runs = _read_concurrent(reader, concurrent), _read_other_runs(reader, runs)
     if flags & _OTHER_INVALID:
         invalid = _read_other_invalid(reader, invalid)
     marks: dict[str, Any] = {name: bool(flags & bit) for name, bit in _FLAGS.items()}
     transaction = Transaction(
         id=key, kind=_KINDS[kind], state=_IN_PROGRESS[state], read_pointer=read_pointer, first_short=first_short,
         began_ms=began_ms, deadline_ms=deadline_ms, owner=owner, request_id=request_id, checkpoints=checkpoints,
-        concurrent=concurrent, invalid=invalid,
+        concurrent=concurrent, concurrent_runs=runs, invalid=invalid,
         topics=_JOINS.read(reader),
         tables=_TABLE_JOINS.read(reader),
         changes=reader.set() if flags & _HAS_CHANGES else None,
@@ -322,6 +329,23 @@ def _read_concurrent(reader: FieldReader, pointers: PointerSet) -> PointerSet:
     return pointers
 
 
+def _read_other_runs(reader: FieldReader, runs: PointerRuns) -> PointerRuns:
+    """The runs as the next fields change them: what leaves them was in them, what comes was not."""
+    start, gone, added = reader.offset, reader.runs(), reader.runs()
+    if gone.without(runs) or runs.without(added) != runs or gone.without(added) != gone:
+        raise reader.failure("a change of runs of write pointers that is none", start)
+    return runs.without(gone).with_added(added) if gone or added else runs
+
+
+def _read_loans(reader: FieldReader) -> tuple[LoanImage, ...]:
+    start = reader.offset
+    loans: tuple[LoanImage, ...] = many(_LOAN).read(reader)
+    ends = [(loan.undecided, loan.last) for loan in loans]
+    if any(first > last for first, last in ends) or any(left[1] >= right[0] for left, right in pairwise(ends)):
+        raise reader.failure("loans that do not ascend, or share a write pointer", start)
+    return loans
+
+
 def _read_invalid(reader: FieldReader, version: int) -> InvalidList:
     start, pointers, runs = reader.offset, reader.pointers(), reader.runs()
     return _invalid_list(reader, start, pointers, version, runs)
@@ -338,13 +362,11 @@ def _invalid_list(
 def _read_other_invalid(reader: FieldReader, invalid: InvalidList) -> InvalidList:
     start, version = reader.offset, reader.varint()
     gone, added = frozenset(reader.pointers()), frozenset(reader.pointers())
-    gone_runs, added_runs = reader.runs(), reader.runs()
-    held, runs = frozenset(invalid.pointers), invalid.runs
-    right = gone <= held and not added & held and not gone_runs.without(runs) and runs.without(added_runs) == runs
-    if not right or not (gone or added or gone_runs or added_runs or version != invalid.version):
+    runs, held = _read_other_runs(reader, invalid.runs), frozenset(invalid.pointers)
+    right = gone <= held and not added & held
+    if not right or not (gone or added or runs != invalid.runs or version != invalid.version):
         raise reader.failure("a change of the invalid list that is none", start)
-    pointers = tuple(sorted(held - gone | added))
-    return _invalid_list(reader, start, pointers, version, runs.without(gone_runs).with_added(added_runs))
+    return _invalid_list(reader, start, tuple(sorted(held - gone | added)), version, runs)
 
 
 def _outcome(outcome: Outcome) -> bytes:
@@ -419,7 +441,7 @@ _SESSION = record(
      "counter_owner": OPTIONAL_TEXT, "replaced": many(TEXT), "principal": TEXT},
     _session_problem,
 )  # fmt: skip
-_USED = record(UsedTopic, {"until": POINTER, "join": JOIN})
+_LOAN = record(LoanImage, {"undecided": POINTER, "last": POINTER, "member": TEXT})
 _PENDING = many(pair(COUNT, SPANS))
 _GROUP = record(
     GroupState,
@@ -442,6 +464,5 @@ def _unique(image: StateImage) -> bool:
         ({outcome.id for outcome in one_by_one}, one_by_one),
         ({request.id for request in image.requests}, image.requests),
         ({session.name for session in image.sessions}, image.sessions),
-        ({used.join.key for used in image.topics_used}, image.topics_used),
     )
     return all(len(keys) == len(items) for keys, items in kept)

@@ -188,16 +188,6 @@ class CounterOwnerClaimed(Edit, frozen=True):
     owner: str
 
 
-class TopicsUsed(Edit, frozen=True):
-    """One-shot transactions with a pointer up to `until` may write to these topics, and be logged only when they have.
-
-    Replaces what was said of them before; with a pointer that was handed out, their use is over.
-    """
-
-    until: int
-    topics: tuple[Join, ...]
-
-
 class ChangesUnlogged(Edit, frozen=True):
     """The change set of the transaction that has just begun is logged only when it commits. In the entry of its Began."""
 
@@ -281,6 +271,34 @@ class Returned(Edit, frozen=True):
     reason: ReturnReason
     not_before_ms: int
     spans: Spans
+
+
+class Lent(Edit, frozen=True):
+    """A member has these write pointers for its one-shot transactions. Until they are settled they are in progress."""
+
+    member: str
+    first: int
+    last: int
+
+
+class LoanReturned(Edit, frozen=True):
+    """The rest of a loan was never used, and never will be."""
+
+    first: int
+    last: int
+
+
+class GivenUp(Edit, frozen=True):
+    """Nobody knows what was written under these pointers of a loan, or nobody shall see it: they are a run on the invalid list."""
+
+    first: int
+    last: int
+
+
+class MemberEnded(Edit, frozen=True):
+    """A member writes nothing any more. What its loans leave undecided goes to the invalid list, of each loan as one run."""
+
+    member: str
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -26,7 +26,15 @@ from typing import NamedTuple
 import msgspec
 
 from basalt.errors import CorruptionError, InputError, InvalidNameError, TooLargeError, TransactionNotFoundError
-from basalt_engine.snapshot import NO_INVALID, POINTER_MAX, POINTERS_PER_MS, InvalidList, TransactionSnapshot
+from basalt_engine.snapshot import (
+    NO_INVALID,
+    NO_RUNS,
+    POINTER_MAX,
+    POINTERS_PER_MS,
+    InvalidList,
+    PointerRuns,
+    TransactionSnapshot,
+)  # fmt: skip
 
 CLOCK_MS_MAX = POINTER_MAX // POINTERS_PER_MS - 1  # year 2262; a clock beyond it must not overflow a pointer
 NO_SHORT = POINTER_MAX  # `first_short` when no short transaction is in progress: every pointer is older than it
@@ -371,6 +379,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str | None = None
     checkpoints: tuple[int, ...] = ()
     concurrent: PointerSet = PointerSet()
+    concurrent_runs: PointerRuns = NO_RUNS
     invalid: InvalidList = NO_INVALID
     first_short: int = NO_SHORT
     level: VisibilityLevel = VisibilityLevel.SNAPSHOT
@@ -426,6 +435,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
             invalid=self.invalid,
             own=self.pointers,
             excluded=excluded,
+            in_progress_runs=self.concurrent_runs,
         )
 
 

@@ -14,7 +14,7 @@ from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.conflicts import memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal, forced_ends
-from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.outcomes import Outcome, RequestCall, RequestUse
 from basalt.transactions.rules.session_rules import SessionRules
 from basalt.transactions.rules.transaction import (
     CHECKPOINTS_MAX,
@@ -36,7 +36,7 @@ from basalt.transactions.rules.transaction import (
     next_pointer,
     step,
 )
-from basalt.transactions.rules.transaction_table import RequestCall, RequestUse, StateImage, TransactionTable
+from basalt.transactions.rules.transaction_table import StateImage, TransactionTable
 from basalt_engine.snapshot import NO_RUNS, POINTERS_PER_MS, PointerRuns
 from basalt_engine.spans import Spans
 
@@ -130,16 +130,28 @@ class TransactionProposals(TransactionTable):
     def begin_committed(
         self, now_ms: int, owner: str = "", request_id: str | None = None, principal: str = ""
     ) -> Proposal:
-        """A one-shot transaction: begun and committed in one edit, for rows that are written together with it, or before."""
-        if request_id is not None:
-            answered = self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
-            if answered is not None:
-                return Proposal((), answered)
+        """A one-shot transaction: begun and committed in one edit, together with its rows, or of something that has none."""
+        answered = self.first_one_shot(request_id, owner)
+        if answered is not None:
+            return Proposal((), answered)
+        pointer = next_pointer(self.last_pointer, now_ms)
+        return Proposal(self.committed_one_shot(pointer, now_ms, owner, request_id, principal), pointer)
+
+    def first_one_shot(self, request_id: str | None, owner: str = "") -> int | None:
+        """The one-shot transaction that was committed under this request id. `RequestReusedError` where it was used for something else."""
         if owner:
             check_owner(owner)
-        pointer = next_pointer(max(self.last_pointer, self.in_flight.last_pointer), now_ms)
+        if request_id is None:
+            return None
+        return self._answered(request_id, RequestCall.ONE_SHOT, None, "a one-shot transaction")
+
+    @staticmethod
+    def committed_one_shot(
+        pointer: int, now_ms: int, owner: str, request_id: str | None, principal: str
+    ) -> tuple[Edit, ...]:
+        """The edits by which one is committed under this pointer."""
         done = edits.OneShot(pointer, now_ms, owner, request_id)
-        return Proposal((done, edits.Owned(pointer, principal)) if principal else (done,), pointer)
+        return (done, edits.Owned(pointer, principal)) if principal else (done,)
 
     def checkpoint(self, transaction_id: int, now_ms: int) -> Proposal:
         transaction = self._usable(transaction_id, Event.CHECKPOINT, "checkpoint")

@@ -7,12 +7,10 @@ transactions in progress. Only edits that change the invalid list copy it.
 
 from __future__ import annotations
 
-import enum
-import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,9 +19,16 @@ from basalt.transactions.rules import edits, refusals
 from basalt.transactions.rules.conflicts import CommittedChanges, CommittedSet, memory_bytes
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.groups import GroupState, GroupTable, PendingSpans
-from basalt.transactions.rules.history import History, Items
-from basalt.transactions.rules.one_shots import OneShotsInFlight, OneShotTopics, UsedTopic
-from basalt.transactions.rules.outcomes import Outcome, OutcomeBlock, packed
+from basalt.transactions.rules.history import Items
+from basalt.transactions.rules.loans import LoanImage, LoanTable, OneShotsInFlight
+from basalt.transactions.rules.outcomes import (
+    Memory,
+    Outcome,
+    OutcomeMemory,
+    RememberedOutcomes,
+    RequestCall,
+    RequestUse,
+)
 from basalt.transactions.rules.sessions import PrincipalCounts, SessionState, SessionTable
 from basalt.transactions.rules.transaction import (
     NO_SHORT,
@@ -45,141 +50,6 @@ from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_INVALID, InvalidList, PointerRuns, TransactionSnapshot
 
 ENDED_CHECKPOINTS_MAX = 10_000  # all of one transaction's, at least: their writers hear of its end; 0.1 KiB each
-PACKED_TOGETHER = 4_096  # outcomes that one edit packs, in about 4 ms; sorted, so that few blocks have old ids
-
-
-class RequestCall(enum.IntEnum):
-    """The call that a request id was used for; the numbers are on disk."""
-
-    BEGIN = 1
-    COMMIT = 2
-    ONE_SHOT = 3
-
-
-class RequestUse(msgspec.Struct, frozen=True, gc=False):
-    """The first use of a request id."""
-
-    id: str
-    call: RequestCall
-    transaction_id: int
-    at_ms: int
-
-
-Item = TypeVar("Item", Outcome, RequestUse)
-
-
-class Memory(Generic[Item]):
-    """The newest items by id, oldest first: at most `count_max`, and none older than `age_ms_max` before the newest."""
-
-    def __init__(self, count_max: float, age_ms_max: int, items: Iterable[Item] = ()) -> None:
-        assert count_max > 0, "a memory holds at least the newest item"
-        self._count_max = count_max
-        self._age_ms_max = age_ms_max
-        self._history: History[Item] = History(items)
-        self._by_id: dict[int | str, Item] = {item.id: item for item in self._history}
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def get(self, item_id: int | str) -> Item | None:
-        return self._by_id.get(item_id)
-
-    def put(self, item: Item) -> None:
-        """Remember an item; one of the same id is replaced where it stands."""
-        before = self._by_id.get(item.id)
-        self._by_id[item.id] = item
-        if before is None:
-            self._history.append(item)
-        else:
-            self._history.replace(before, item)
-        self.forget(item.at_ms)
-
-    def forget(self, now_ms: int) -> None:
-        """Forget what is over the bounds at this time."""
-        oldest_ms = now_ms - self._age_ms_max
-        while (first := self._history.first) is not None and (
-            first.at_ms < oldest_ms or len(self._by_id) > self._count_max
-        ):
-            self.pop_oldest()
-
-    def pop_oldest(self) -> Item:
-        item = self._history.popleft()
-        del self._by_id[item.id]
-        return item
-
-    def entries(self) -> History[Item]:
-        """The items that are remembered now, as a copy: costs their pages."""
-        return self._history.copy()
-
-
-class RememberedOutcomes(NamedTuple):
-    """The contents of an `OutcomeMemory`, each part oldest first."""
-
-    recent: Items[Outcome] = ()
-    invalid: Items[Outcome] = ()
-    blocks: tuple[OutcomeBlock, ...] = ()
-
-
-class OutcomeMemory:
-    """The newest outcomes one by one, older ones in blocks. Invalid ones stay as they are, for an abort may still come; so do
-    those of sessions that did not commit, whose runs may come back.
-    """
-
-    def __init__(self, limits: TransactionLimits, remembered: RememberedOutcomes | None = None) -> None:
-        held = remembered or RememberedOutcomes()
-        self._limits = limits
-        self._recent = Memory(math.inf, limits.memory_ms_max, held.recent)
-        self._invalid = Memory(limits.invalid_outcomes_max, limits.memory_ms_max, held.invalid)
-        self._blocks = deque(held.blocks)
-        self._block_bytes = sum(block.memory_bytes for block in held.blocks)
-
-    def __len__(self) -> int:
-        return len(self._recent) + len(self._invalid) + sum(block.count for block in self._blocks)
-
-    def get(self, transaction_id: int) -> Outcome | None:
-        found = self._recent.get(transaction_id) or self._invalid.get(transaction_id)
-        if found is not None:
-            return found
-        for block in reversed(self._blocks):
-            if block.first <= transaction_id <= block.last:
-                found = block.get(transaction_id)
-                if found is not None:
-                    return found
-        return None
-
-    def put(self, outcome: Outcome) -> None:
-        """Remember an outcome; one of the same transaction is replaced where it stands."""
-        if self._invalid.get(outcome.id) is None:
-            self._recent.put(outcome)
-            self._invalid.forget(outcome.at_ms)
-        else:
-            self._invalid.put(outcome)
-            self._recent.forget(outcome.at_ms)
-        if len(self._recent) > self._limits.outcomes_max:
-            self._pack()
-        oldest_ms = outcome.at_ms - self._limits.memory_ms_max
-        while self._blocks and (
-            self._blocks[0].newest_ms < oldest_ms or self._block_bytes > self._limits.outcome_block_bytes_max
-        ):
-            self._block_bytes -= self._blocks.popleft().memory_bytes
-
-    def remembered(self) -> RememberedOutcomes:
-        """All that is remembered, as a copy: costs pages and blocks, not outcomes."""
-        return RememberedOutcomes(self._recent.entries(), self._invalid.entries(), tuple(self._blocks))
-
-    def _pack(self) -> None:
-        """Move the oldest of the recent outcomes into blocks; the newest one stays."""
-        oldest = [self._recent.pop_oldest() for _ in range(min(PACKED_TOGETHER, len(self._recent) - 1))]
-        for outcome in oldest:
-            if _stays_whole(outcome):
-                self._invalid.put(outcome)
-        for block in packed(each for each in oldest if not _stays_whole(each)):
-            self._blocks.append(block)
-            self._block_bytes += block.memory_bytes
-
-
-def _stays_whole(outcome: Outcome) -> bool:
-    return outcome.state is State.INVALID or outcome.session is not None
 
 
 class StateImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +58,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     It is the state after `edits_applied` edits since the log began.
 
     `leader_epoch` is that of the newest leader, 0 where there was never but one server. `transactions` ascend by id;
-    `committed` and `requests` are oldest first, `sessions` by their last use, `topics_used` by its end,
+    `committed` and `requests` are oldest first, `sessions` by their last use,
     `groups` by number, which are not to be changed, and `acknowledging` by transaction.
     `session_epoch_over` is the highest epoch of a forgotten session. `invalid_version` is that of `invalid`, named apart because two lists of equal
     pointers count as equal.
@@ -206,7 +76,7 @@ class StateImage(msgspec.Struct, frozen=True, kw_only=True):
     requests: Items[RequestUse] = ()
     session_epoch_over: int = 0
     sessions: tuple[SessionState, ...] = ()
-    topics_used: tuple[UsedTopic, ...] = ()
+    loans: tuple[LoanImage, ...] = ()
     groups_made: int = 0
     groups: tuple[GroupState, ...] = ()
     acknowledging: tuple[PendingSpans, ...] = ()
@@ -217,6 +87,7 @@ class TransactionTable:
 
     def __init__(self, limits: TransactionLimits, image: StateImage | None = None) -> None:
         self.limits = limits
+        self.in_flight = OneShotsInFlight()  # no part of the state that the log makes
         self._start(image or StateImage())
 
     def _start(self, image: StateImage) -> None:
@@ -243,8 +114,8 @@ class TransactionTable:
         self._view: TransactionSnapshot | None = None
         self._flat: tuple[PointerSet, tuple[int, ...]] = (self.in_progress, ())
         self.session_table = SessionTable(image.sessions, image.session_epoch_over)
-        self.one_shots = OneShotTopics(image.topics_used)
-        self.in_flight = OneShotsInFlight()
+        self.last_one_shot = 0  # the one that the last edit about one-shot transactions has committed
+        self.loans = LoanTable(image.loans)
         self.groups = self._group_table(image)
         self._apply = self._appliers()
         self._index(image)
@@ -275,8 +146,11 @@ class TransactionTable:
             edits.SessionBegan: self._session_began,
             edits.SessionsForgotten: self._sessions_forgotten,
             edits.CounterOwnerClaimed: self.session_table.claimed,
-            edits.TopicsUsed: self._topics_used,
             edits.ChangesUnlogged: self._changes_unlogged,
+            edits.Lent: self._lent,
+            edits.LoanReturned: self._loan_returned,
+            edits.GivenUp: self._given_up,
+            edits.MemberEnded: self._member_ended,
             edits.GroupMade: groups.made,
             edits.GroupChanged: groups.options_changed,
             edits.GroupSought: groups.sought,
@@ -328,7 +202,7 @@ class TransactionTable:
             requests=self.requests.entries(),
             session_epoch_over=self.session_table.epoch_over,
             sessions=tuple(self.session_table),
-            topics_used=self.one_shots.entries(self.last_pointer),
+            loans=self.loans.image(),
             groups_made=self.groups.groups_made,
             groups=self.groups.images(),
             acknowledging=self.groups.pending_images(),
@@ -339,13 +213,16 @@ class TransactionTable:
         if self._view is None:
             if self._flat[0] is not self.in_progress:
                 self._flat = (self.in_progress, self.in_progress.as_tuple())
-            self._view = TransactionSnapshot(self.read_pointer, in_progress=self._flat[1], invalid=self.invalid)
+            runs = self.loans.in_progress
+            self._view = TransactionSnapshot(
+                self.read_pointer, in_progress=self._flat[1], invalid=self.invalid, in_progress_runs=runs
+            )
         return self._view
 
     def visibility_upper_bound(self) -> int:
         """The pointer up to which every present and coming reader sees all that was committed."""
-        # A reader sees all up to its read pointer but what was in progress when it began. An invalid transaction that
-        # is aborted after all has no snapshot any more, and reads nothing.
+        # A reader sees all up to its read pointer but what was in progress when it began. This is about cells, and nobody writes one under
+        # a pointer of a loan. An invalid transaction that is aborted after all has no snapshot any more, and reads nothing.
         readers = [(self.read_pointer, self.in_progress.first)]
         readers += [
             (transaction.read_pointer, transaction.concurrent.first)
@@ -431,7 +308,7 @@ class TransactionTable:
         self.by_id[edit.id] = Transaction(
             id=edit.id, kind=edit.kind, read_pointer=self.read_pointer, began_ms=edit.began_ms,
             deadline_ms=edit.deadline_ms, owner=edit.owner, external_writes=edit.external_writes, request_id=edit.request_id,
-            concurrent=self.in_progress, invalid=self.invalid, first_short=self.first_short,
+            concurrent=self.in_progress, concurrent_runs=self.loans.in_progress, invalid=self.invalid, first_short=self.first_short,
         )  # fmt: skip
         self.open_of.move(None, "")
         self.in_progress = self.in_progress.with_added(edit.id)
@@ -444,7 +321,8 @@ class TransactionTable:
     def _owned(self, edit: edits.Owned) -> None:
         transaction = self.by_id.get(edit.id)
         began: Transaction | Outcome | None = self.outcomes.get(edit.id) if transaction is None else transaction
-        if began is None or began.principal or not edit.principal or edit.id != self.last_pointer:
+        newest = edit.id in (self.last_pointer, self.last_one_shot)
+        if began is None or began.principal or not edit.principal or not newest:
             raise CorruptionError(f"transaction {edit.id} gets an owner, and did not just begin, or has one")
         principal = sys.intern(edit.principal)  # of a hundred thousand transactions few differ
         if isinstance(began, Transaction):
@@ -548,17 +426,27 @@ class TransactionTable:
             self._leave(transaction, State.INVALID, edit.ended_ms, edit.timed_out or transaction.timed_out)
 
     def _one_shot(self, edit: edits.OneShot) -> None:
-        if edit.id in self.by_id:  # a later pointer was given out while it was in flight
-            self._leave(
-                self._moved(edit.id, State.COMMITTED, Event.FINISH), State.COMMITTED, edit.ended_ms, timed_out=False
-            )
-        else:
+        if not self.loans.decided(edit.id):
             self._advance(edit.id)
-            self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
+        self.outcomes.put(Outcome(edit.id, edit.id, State.COMMITTED, Kind.SHORT, edit.owner, edit.ended_ms))
         self.read_pointer = max(self.read_pointer, edit.id)
-        self.in_flight.last_decided = edit.id
+        self.last_one_shot = edit.id
         self._remember(edit.request_id, RequestCall.ONE_SHOT, edit.id, edit.ended_ms)
         self._view = None
+
+    def _lent(self, edit: edits.Lent) -> None:
+        self.loans.lent(edit, self.last_pointer)
+        self.last_pointer, self._view = edit.last, None
+
+    def _loan_returned(self, edit: edits.LoanReturned) -> None:
+        self.loans.returned(edit)
+        self._view = None
+
+    def _given_up(self, edit: edits.GivenUp) -> None:
+        self._relist(self.invalid.with_added(runs=self.loans.given_up(edit)))
+
+    def _member_ended(self, edit: edits.MemberEnded) -> None:
+        self._relist(self.invalid.with_added(runs=self.loans.member_ended(edit)))
 
     def _pruned(self, edit: edits.Pruned) -> None:
         self._relist(self.invalid.without(edit.pointers, edit.runs))
@@ -575,11 +463,8 @@ class TransactionTable:
     def _sessions_forgotten(self, edit: edits.SessionsForgotten) -> None:
         self.session_table.forgotten(edit, map(self._is_open, edit.names))
 
-    def _topics_used(self, edit: edits.TopicsUsed) -> None:
-        self.one_shots.apply(edit, self.last_pointer)
-
     def _acknowledged(self, edit: edits.Acknowledged) -> None:
-        self.groups.acknowledged(edit, self.in_flight.last_decided)
+        self.groups.acknowledged(edit, self.last_one_shot)
 
     def _acknowledged_in(self, edit: edits.AcknowledgedIn) -> None:
         self.groups.acknowledged_in(edit, self.by_id.get(edit.id))
@@ -600,7 +485,7 @@ class TransactionTable:
             leader_epoch=self.leader_epoch,
             invalid=InvalidList((), self.invalid.version + 1),
             session_epoch_over=max([self.session_table.epoch_over, *(session.epoch for session in self.session_table)]),
-            topics_used=self.one_shots.entries(self.last_pointer),
+            loans=self.loans.image(),
             groups_made=self.groups.groups_made,
         )
         self._start(kept)

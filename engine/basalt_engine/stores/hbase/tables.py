@@ -39,6 +39,7 @@ COPROCESSOR_CLASSES: Mapping[str, str] = {
     "message": "io.basalt.hbase.observer.MessageTableObserver",
     "payload": "io.basalt.hbase.observer.PayloadTableObserver",
     "cell": "io.basalt.hbase.observer.CellTableObserver",
+    "metadata": "io.basalt.hbase.observer.MetadataTableObserver",
 }
 COPROCESSOR_CLASS_DEFAULT = "io.basalt.hbase.observer.FencedTableObserver"
 REFRESH_INTERVAL = "basalt.refresh.interval.ms"

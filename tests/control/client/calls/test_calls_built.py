@@ -60,6 +60,10 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
     (admin.job, ["retention"], {}, "GET /v1/admin/jobs/retention", {}, None, NONE),
     (admin.cluster, [], {}, "GET /v1/admin/cluster", {}, None, NONE),
     (admin.cluster_members, [], {}, "GET /v1/cluster", {}, None, NONE),
+    (admin.cluster_shards, [], {}, "GET /v1/admin/cluster/shards", {}, None, NONE),
+    (admin.topic_owner, ["a b"], {}, "GET /v1/cluster/owners/shop/a%20b", {}, None, NONE),
+    (admin.table_owner, ["orders"], {"namespace": "n"}, "GET /v1/cluster/owners/n/tables/orders", {}, None, NONE),
+    (admin.explain_topic, ["orders"], {}, "GET /v1/admin/namespaces/shop/topics/orders/explain", {}, None, NONE),
     (admin.prune_invalid, [], {"after": 5, "limit": 2}, "GET /v1/admin/prune/invalid", {"after": "5", "limit": "2"}, None, NONE),
     (
         admin.prune_compact, ["m1", "m2"], {"dry_run": True}, "POST /v1/admin/prune/compact", {"dryRun": "true"},

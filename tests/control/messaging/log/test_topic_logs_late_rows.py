@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from basalt.api.codecs.encoded import BatchedMessages
+from basalt.errors import TopicNotFoundError
+from basalt.messaging.log.staged_payloads import GroupWriters
+from basalt.messaging.log.staged_writers import StagedWriter
 from basalt.messaging.read.log_reader import Fetch
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.errors import StoreError, UnknownOutcomeError
@@ -16,7 +19,7 @@ from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Delete, Put, TableWrite
-from tests.wiring import A, Wired, shop_work
+from tests.wiring import A, B, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
 
@@ -216,7 +219,9 @@ async def test_a_page_that_ends_before_doubts_goes_on_behind_them_where_it_can_b
     assert page.messages == 2
 
 
-async def test_a_commit_that_was_given_up_leaves_no_row_behind_that_arrives_late(shop: Wired):
+async def test_a_row_of_a_one_shot_that_was_given_up_and_arrives_late_is_seen_only_by_who_reads_without_transactions(
+    shop: Wired,
+):
     store = shop.store
     assert isinstance(store, LateStore)
     store.lose = True
@@ -226,7 +231,7 @@ async def test_a_commit_that_was_given_up_leaves_no_row_behind_that_arrives_late
     store.arrive()
     await shop.transactions.one_shot(shop_work(orders=["last"]))
     assert await shop.read(A, committed=True) == ["first", "last"]
-    assert await shop.read(A) == ["first", "last"]
+    assert await shop.read(A) == ["first", "late", "last"]
 
 
 async def test_a_topic_that_is_deleted_takes_its_doubts_along(shop: Wired):
@@ -265,6 +270,54 @@ async def test_a_staged_row_whose_delete_was_sent_is_never_published_though_it_a
     await shop.transactions.commit(tx.id, shop_work(), "commit")
     assert await shop.read(A, committed=True) == ["first", "one", "four"]
     assert not shop.topics.staged._condemned
+
+
+async def lose_staged(shop: Wired) -> None:
+    """A staged row is in doubt, and its delete may be under way."""
+    store = shop.store
+    assert isinstance(store, LateStore)
+    store.table_name = PayloadTable.name
+    tx = await shop.transactions.begin()
+    store.lose = True
+    with pytest.raises(UnknownOutcomeError):
+        await shop.messaging.store(A, [b"one"], tx.write_pointer)
+    store.lose_deletes = True
+    with pytest.raises(UnknownOutcomeError):
+        await shop.messaging.store(A, [b"two"], tx.write_pointer)
+    assert shop.topics.staged._unconfirmed
+    assert shop.topics.staged._condemned
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_a_topic_that_is_no_more_takes_the_doubts_about_staged_rows_along(shop: Wired, in_memory: bool):
+    await lose_staged(shop)
+    if in_memory:
+        await shop.topics.delete(A)
+    else:  # its delete's answer was lost, say, and its log dropped from memory since
+        await shop.topics.catalog.delete(await shop.topics.get(A))
+        shop.topics.memory.recent.clear()
+        shop.topics._open.clear()
+        with pytest.raises(TopicNotFoundError):
+            await shop.topics.get(A)
+    assert not shop.topics.staged._unconfirmed
+    assert not shop.topics.staged._condemned
+
+
+async def test_another_topic_keeps_its_doubts_about_staged_rows(shop: Wired):
+    await shop.topics.create(B, {})
+    await lose_staged(shop)
+    await shop.topics.delete(B)
+    assert shop.topics.staged._unconfirmed
+
+
+async def test_staged_rows_that_fail_after_their_topic_was_deleted_leave_no_doubt(shop: Wired):
+    failed = GroupWriters(shop.topics.staged, shop.topics.memory.writers)
+    log = await shop.topics.open(A)
+    failed.add(log, shop.topics.staged._keep(log, StagedWriter(7)))
+    failed.stored(log, 7, b"row")
+    await shop.topics.delete(A)
+    failed.failed()
+    assert not shop.topics.staged._unconfirmed
 
 
 @pytest.mark.parametrize("end", ["roll back", "invalidate"])

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
-from basalt.transactions.rules import outcomes, transaction_table
-from basalt.transactions.rules.outcomes import BLOCK_OUTCOMES, Outcome, OutcomeBlock
+from basalt.transactions.rules import outcomes
+from basalt.transactions.rules.outcomes import BLOCK_OUTCOMES, Outcome, OutcomeBlock, OutcomeMemory
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
-from basalt.transactions.rules.transaction_table import OutcomeMemory
 from basalt_engine.errors import CorruptionError
 
 NOW_MS = 1_700_000_000_000
@@ -39,7 +38,7 @@ def invalid(number: int) -> Outcome:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_table, "PACKED_TOGETHER", 3)
+    monkeypatch.setattr(outcomes, "PACKED_TOGETHER", 3)
     monkeypatch.setattr(outcomes, "BLOCK_OUTCOMES", 2)
 
 

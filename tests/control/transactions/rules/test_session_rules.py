@@ -15,7 +15,7 @@ from basalt.errors import (
     TransactionNotFoundError,
 )
 from basalt.transactions.log.snapshot_format import decode_snapshot
-from basalt.transactions.rules import edits, transaction_table
+from basalt.transactions.rules import edits, outcomes, transaction_table
 from basalt.transactions.rules.transaction import (
     CHECKPOINTS_MAX,
     Kind,
@@ -103,7 +103,7 @@ def test_who_was_not_replaced_is_told_that_its_transaction_has_ended(scene):
 
 
 def test_a_zombie_is_known_however_many_transactions_ended_since_and_after_a_restart(scene_with, monkeypatch):
-    monkeypatch.setattr(transaction_table, "PACKED_TOGETHER", 3)
+    monkeypatch.setattr(outcomes, "PACKED_TOGETHER", 3)
     scene = scene_with(TransactionLimits(outcomes_max=3))
     opened = scene.begin_in(scene.open("billing", "monday"))
     scene.open("billing", "tuesday")

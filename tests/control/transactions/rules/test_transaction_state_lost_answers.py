@@ -10,7 +10,7 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
-from basalt.transactions.rules import transaction_table
+from basalt.transactions.rules import outcomes
 from basalt.transactions.rules.transaction import State, TransactionLimits
 
 
@@ -110,7 +110,7 @@ def test_requests_and_outcomes_are_found_again_after_a_recovery(scene):
 
 
 def test_outcomes_are_forgotten_by_size_and_then_not_found(scene_with, monkeypatch):
-    monkeypatch.setattr(transaction_table, "PACKED_TOGETHER", 1)
+    monkeypatch.setattr(outcomes, "PACKED_TOGETHER", 1)
     scene = scene_with(TransactionLimits(outcomes_max=3, outcome_block_bytes_max=0, requests_max=2))
     ended = [scene.one_shot(request_id=f"r{number}") for number in range(4)]
     assert scene.state.outcome(ended[1].id) == ended[1]

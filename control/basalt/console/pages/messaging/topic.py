@@ -8,6 +8,7 @@ from basalt.access import resources
 from basalt.access.needs import PUBLIC
 from basalt.api.bodies.groups import GroupList
 from basalt.api.bodies.operations import Problem
+from basalt.api.bodies.owners import ShardOwner
 from basalt.api.bodies.ranges import Holder, MarkersInfo
 from basalt.api.bodies.topics import TopicDeletion, TopicDescription, TopicInfo, TopicPlan, TopicStats, TopicTruncation
 from basalt.api.positions import parse_position
@@ -60,6 +61,7 @@ async def topic(request: Request) -> Response:
         ),
         Panel("holder", "What holds readers back", Call("GET", f"{TOPIC}/holder", Holder, names)),
         Panel("topic_groups", "Groups that read it", Call("GET", f"{TOPIC}/groups", GroupList, names, few), extra={"path": path}),
+        Panel("owner", "Who owns it", Call("GET", "/v1/cluster/owners/{namespace}/{topic}", ShardOwner, names)),
         Panel("markers", "Markers of its tasks", Call("GET", f"{TOPIC}/markers", MarkersInfo, names)),
         # Not renewed: it has forms.
         Panel("topic", "What it is", Call("GET", DESCRIPTION, TopicDescription, names), live=False, subject=True, extra=extra),

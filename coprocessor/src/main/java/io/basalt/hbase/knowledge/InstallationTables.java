@@ -2,10 +2,16 @@ package io.basalt.hbase.knowledge;
 
 import io.basalt.hbase.format.CorruptionException;
 import io.basalt.hbase.format.SystemRow;
+import io.basalt.hbase.format.TopicChanges;
+import io.basalt.hbase.format.TopicChanges.Mark;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
-import org.apache.hadoop.hbase.Cell;
 import org.apache.hadoop.hbase.CellUtil;
+import org.apache.hadoop.hbase.DoNotRetryIOException;
 import org.apache.hadoop.hbase.TableName;
 import org.apache.hadoop.hbase.client.CheckAndMutate;
 import org.apache.hadoop.hbase.client.Connection;
@@ -16,10 +22,17 @@ import org.apache.hadoop.hbase.client.Result;
 import org.apache.hadoop.hbase.client.ResultScanner;
 import org.apache.hadoop.hbase.client.Scan;
 import org.apache.hadoop.hbase.client.Table;
+import org.apache.hadoop.hbase.util.Bytes;
 
 /** The system and metadata tables of one prefix, through the region server's own connection. */
 public class InstallationTables {
-  static final byte[] FAMILY = {'m'};
+  public static final byte[] FAMILY = {'m'};
+  /** Of a read of the metadata table: what is known already, so that the region tells what has changed since. */
+  public static final String CHANGES = "basalt.changes";
+  /** The column of the answer, which is stored nowhere. */
+  public static final byte[] CHANGED = {'c'};
+  /** Of a write that changes nothing: the number of the opening that the region still must be of. */
+  public static final String OPENED = "basalt.opened";
   private static final byte[] SYSTEM_VALUE = {'v'};
   private static final byte[] METADATA_VALUE = {'m'};
   /** Nothing is ever stored there: deleting it changes nothing. */
@@ -30,6 +43,24 @@ public class InstallationTables {
   private static final int TIMEOUT_MS = (int) TimeUnit.SECONDS.toMillis(5);
   /** A hundred bytes a row: 10,000 topics come in five answers. */
   private static final int TOPICS_PER_ANSWER = 2_000;
+  /** Of the metadata table. It has one region, unless somebody splits it: some 100 million topics fit into one. */
+  private static final int REGIONS_MAX = 1_000;
+  /** Lower than each row's key, and not empty, which a key must not be. */
+  private static final byte[] FIRST_KEY = {0};
+
+  /** What all regions said: the marks to ask with the next time, by the key at which a region begins. */
+  static final class ChangesSince {
+    final Map<byte[], Mark> marks = new TreeMap<>(Bytes.BYTES_COMPARATOR);
+    final List<byte[]> keys = new ArrayList<>();
+    /** Any row may have changed. */
+    boolean all;
+
+    void add(byte[] position, TopicChanges changes) {
+      marks.put(position, changes.mark);
+      keys.addAll(changes.keys);
+      all |= changes.all;
+    }
+  }
 
   private final Connection connection;
   private final TableName systemTable;
@@ -82,15 +113,75 @@ public class InstallationTables {
     }
   }
 
-  /** Gives each metadata row whose cell has this time stamp or a later one. */
-  void topics(long fromTimestampMs, Refresher.TopicReader reader) throws IOException {
+  /** What the regions of the metadata table say has changed since these marks. */
+  ChangesSince changes(Map<byte[], Mark> known) throws IOException {
+    ChangesSince found = new ChangesSince();
+    byte[] position = {};
+    try (Table table = open(metadataTable)) {
+      for (int regions = 0; regions < REGIONS_MAX; regions++) {
+        Mark mark = known.getOrDefault(position, TopicChanges.NOTHING);
+        Get question = new Get(keyAt(position)).addColumn(FAMILY, CHANGED);
+        question.setAttribute(CHANGES, mark.encode());
+        byte[] answer = table.get(question).getValue(FAMILY, CHANGED);
+        if (answer == null) { // no coprocessor is there, or an older one
+          found.all = true;
+          return found;
+        }
+        TopicChanges changes = TopicChanges.decode(answer);
+        found.add(position, changes);
+        if (changes.next.length == 0) {
+          return found;
+        }
+        if (Bytes.compareTo(changes.next, position) <= 0) {
+          throw new IOException("basalt: a region of " + metadataTable + " ends before it begins");
+        }
+        position = changes.next;
+      }
+    } catch (CorruptionException damaged) {
+      throw new IOException(damaged);
+    }
+    throw new IOException("basalt: " + metadataTable + " has more than " + REGIONS_MAX + " regions");
+  }
+
+  /**
+   * True when the region at this position still is of this opening, proved by a write that goes through its log: see {@link #isStill}.
+   */
+  boolean isStillOpen(byte[] position, long opened) throws IOException {
+    Delete nothing = new Delete(keyAt(position)).addColumns(FAMILY, NO_COLUMN);
+    nothing.setAttribute(OPENED, Bytes.toBytes(opened));
+    try (Table table = open(metadataTable)) {
+      table.delete(nothing);
+      return true;
+    } catch (DoNotRetryIOException refused) {
+      return false;
+    }
+  }
+
+  private static byte[] keyAt(byte[] position) {
+    return position.length == 0 ? FIRST_KEY : position;
+  }
+
+  /** Gives each metadata row. */
+  void topics(Refresher.TopicReader reader) throws IOException {
     Scan scan = new Scan().addColumn(FAMILY, METADATA_VALUE).setCaching(TOPICS_PER_ANSWER);
-    scan.setTimeRange(fromTimestampMs, Long.MAX_VALUE);
     try (Table table = open(metadataTable);
         ResultScanner results = table.getScanner(scan)) {
       for (Result result : results) {
-        Cell cell = result.rawCells()[0];
-        reader.topic(result.getRow(), CellUtil.cloneValue(cell), cell.getTimestamp());
+        reader.topic(result.getRow(), CellUtil.cloneValue(result.rawCells()[0]));
+      }
+    }
+  }
+
+  /** Gives each of these metadata rows; null in the place of a value where there is no such row. */
+  void topics(List<byte[]> keys, Refresher.TopicReader reader) throws IOException {
+    List<Get> gets = new ArrayList<>();
+    for (byte[] key : keys) {
+      gets.add(new Get(key).addColumn(FAMILY, METADATA_VALUE));
+    }
+    try (Table table = open(metadataTable)) {
+      Result[] results = table.get(gets);
+      for (int index = 0; index < results.length; index++) {
+        reader.topic(keys.get(index), results[index].getValue(FAMILY, METADATA_VALUE));
       }
     }
   }

@@ -6,15 +6,20 @@ import io.basalt.hbase.format.LeaseRecord;
 import io.basalt.hbase.format.OwnersMap;
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.format.SystemRow;
+import io.basalt.hbase.format.TopicChanges.Mark;
 import io.basalt.hbase.format.TopicPrefix;
 import io.basalt.hbase.format.TopicRule;
+import io.basalt.hbase.knowledge.InstallationTables.ChangesSince;
 import io.basalt.hbase.rule.Count;
 import io.basalt.hbase.rule.Counters;
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.hbase.metrics.MetricRegistry;
@@ -44,11 +49,8 @@ public class Refresher implements Runnable {
   /** The interval at which all topics are read, rather than the changed ones. Half of the age at which they become unknown. */
   static final long ALL_TOPICS_INTERVAL_MS = Knowledge.RULES_AGE_MS_MAX / 2;
 
-  /**
-   * The distance behind the newest change seen at which the next read of changes begins. A change gets its time from the clock of the
-   * server that then held its region; HBase lets clocks differ by 30 s. What is missed all the same comes with all topics.
-   */
-  static final long CHANGES_OVERLAP_MS = TimeUnit.MINUTES.toMillis(5);
+  /** More changed topics than this are read by a scan of all. */
+  static final int CHANGED_KEYS_MAX = 1_000;
 
   /** In place of a time. */
   private static final long NEVER = -1;
@@ -76,8 +78,8 @@ public class Refresher implements Runnable {
   private Map<String, TopicRule> rules = new HashMap<>();
   private boolean allTopicsRead;
   private long allTopicsReadNanos;
-  private long newestTopicMs;
-  private int corruptTopics;
+  private Map<byte[], Mark> marks = Collections.emptyMap();
+  private Set<String> corruptTopics = Collections.emptySet();
 
   public Refresher(String name, InstallationTables tables, long intervalMs, Counters counters) {
     this.name = name;
@@ -175,12 +177,15 @@ public class Refresher implements Runnable {
   void refresh() {
     long startNanos = System.nanoTime();
     long failuresBefore = counters.value(Count.REFRESH_FAILURES);
+    long topicsBefore = counters.value(Count.TOPICS_READ);
     if (takeFloorsRequest()) {
       readFloors(startNanos);
     }
-    knowledge = readSnapshot(knowledge);
-    knowledge = readTopics(knowledge, startNanos);
-    show(System.nanoTime() - startNanos, counters.value(Count.REFRESH_FAILURES) - failuresBefore);
+    knowledge = readAll(knowledge, startNanos);
+    show(
+        System.nanoTime() - startNanos,
+        counters.value(Count.REFRESH_FAILURES) - failuresBefore,
+        counters.value(Count.TOPICS_READ) - topicsBefore);
   }
 
   private synchronized boolean takeFloorsRequest() {
@@ -211,6 +216,18 @@ public class Refresher implements Runnable {
     }
   }
 
+  /**
+   * A snapshot counts only with topics that were read after it. A writer that failed after its topic was told to retain the rows of
+   * such writers would otherwise be judged by the rule of before, and its rows dropped.
+   */
+  private Knowledge readAll(Knowledge before, long startNanos) {
+    Knowledge read = readSnapshot(before);
+    if (readTopics(startNanos)) {
+      return read.withRules(rules, corruptTopics.size(), startNanos);
+    }
+    return before.rules(startNanos).isEmpty() ? read : before.withSnapshotUnread();
+  }
+
   private Knowledge readSnapshot(Knowledge before) {
     try {
       byte[] row = tables.systemRow(SNAPSHOT_KEY);
@@ -231,28 +248,48 @@ public class Refresher implements Runnable {
     return before;
   }
 
-  private Knowledge readTopics(Knowledge before, long startNanos) {
-    boolean all = !allTopicsRead
-        || startNanos - allTopicsReadNanos >= TimeUnit.MILLISECONDS.toNanos(ALL_TOPICS_INTERVAL_MS);
-    TopicReader reader = new TopicReader(all ? new HashMap<>() : null, all ? 0 : corruptTopics);
+  /** True when {@link #rules} have all changes that could be seen when this began. */
+  private boolean readTopics(long startNanos) {
     long startMs = System.currentTimeMillis();
     try {
-      tables.topics(all ? 0 : Math.max(0, newestTopicMs - CHANGES_OVERLAP_MS), reader);
+      boolean due = !allTopicsRead
+          || startNanos - allTopicsReadNanos >= TimeUnit.MILLISECONDS.toNanos(ALL_TOPICS_INTERVAL_MS);
+      ChangesSince changes = tables.changes(marks);
+      if (due || changes.all || changes.keys.size() > CHANGED_KEYS_MAX) {
+        readAllTopics(changes, startNanos);
+      } else if (!changes.keys.isEmpty()) {
+        TopicReader reader = new TopicReader(null, new HashSet<>(corruptTopics));
+        tables.topics(changes.keys, reader);
+        take(reader);
+      }
+      marks = changes.marks;
     } catch (IOException | RuntimeException error) {
       failed("the metadata table", error);
-      return before;
+      return false;
     }
-    if (all) {
-      allTopicsRead = true;
-      allTopicsReadNanos = startNanos;
+    topicsReadMs = startMs;
+    return true;
+  }
+
+  /** Reads all topics, and proves that the regions were not somebody else's by then: see {@link #readAfter}. */
+  private void readAllTopics(ChangesSince changes, long startNanos) throws IOException {
+    TopicReader reader = new TopicReader(new HashMap<>(), new HashSet<>());
+    tables.topics(reader);
+    for (Map.Entry<byte[], Mark> region : changes.marks.entrySet()) {
+      if (!tables.isStillOpen(region.getKey(), region.getValue().opened)) {
+        throw new IOException("a region of the metadata table was opened anew meanwhile");
+      }
     }
-    newestTopicMs = Math.max(newestTopicMs, reader.newestMs);
+    take(reader);
+    allTopicsRead = true;
+    allTopicsReadNanos = startNanos;
+  }
+
+  private void take(TopicReader reader) {
     corruptTopics = reader.corrupt;
     if (reader.rules != null) {
       rules = reader.rules;
     }
-    topicsReadMs = startMs;
-    return before.withRules(rules, corruptTopics, startNanos);
   }
 
   /** Wait for the next refresh; false when there is none. The first comes at once, one that is asked for soon. */
@@ -277,13 +314,14 @@ public class Refresher implements Runnable {
     return !stopped;
   }
 
-  private void show(long tookNanos, long failures) {
+  private void show(long tookNanos, long failures, long topics) {
     counters.increment(Count.REFRESHES);
     Knowledge now = knowledge;
     synchronized (registries) {
       for (MetricRegistry registry : registries.keySet()) {
         registry.counter(Count.REFRESHES.name).increment();
         registry.counter(Count.REFRESH_FAILURES.name).increment(failures);
+        registry.counter(Count.TOPICS_READ.name).increment(topics);
         registry.histogram(Count.REFRESH_MS).update(TimeUnit.NANOSECONDS.toMillis(tookNanos));
         registry.histogram(Count.TOPICS_UNREADABLE).update(now.corruptTopics);
         if (now.snapshot != null) {
@@ -304,23 +342,24 @@ public class Refresher implements Runnable {
   /** Collects the rules of topics; what cannot be read becomes unknown, for an older rule might drop too much. */
   final class TopicReader {
     private Map<String, TopicRule> rules;
-    private int corrupt;
-    private long newestMs;
+    private final Set<String> corrupt;
 
-    TopicReader(Map<String, TopicRule> rules, int corrupt) {
+    /** {@code rules}: null where only changes are read. */
+    TopicReader(Map<String, TopicRule> rules, Set<String> corrupt) {
       this.rules = rules;
       this.corrupt = corrupt;
     }
 
-    /** Takes one metadata row. */
-    void topic(byte[] prefix, byte[] value, long timestampMs) {
-      newestMs = Math.max(newestMs, timestampMs);
+    /** Takes one metadata row; null: there is none. */
+    void topic(byte[] prefix, byte[] value) {
+      counters.increment(Count.TOPICS_READ);
       String topic = TopicPrefix.text(prefix, 0, prefix.length);
       TopicRule rule = null;
+      corrupt.remove(topic);
       try {
-        rule = TopicRule.decode(value);
+        rule = value == null ? null : TopicRule.decode(value);
       } catch (CorruptionException error) {
-        corrupt++;
+        corrupt.add(topic);
         failed("metadata of " + topic, error);
       }
       put(topic, rule);
@@ -328,7 +367,8 @@ public class Refresher implements Runnable {
 
     private void put(String topic, TopicRule rule) {
       if (rules == null) {
-        if (rule != null && rule.isAs(Refresher.this.rules.get(topic))) {
+        TopicRule known = Refresher.this.rules.get(topic);
+        if (rule == null ? known == null : rule.isAs(known)) {
           return;
         }
         rules = new HashMap<>(Refresher.this.rules); // scans read the other one

@@ -27,7 +27,9 @@ public enum Count {
   WRITES_REFUSED("writesRefused"),
   WRITES_FENCED("writesFenced"),
   REFRESHES("refreshes"),
-  REFRESH_FAILURES("refreshFailures");
+  REFRESH_FAILURES("refreshFailures"),
+  /** Rows of topics and tables that refreshes have read: none where nothing has changed. */
+  TOPICS_READ("topicsRead");
 
   /** Histograms of the refresher, in HBase's metrics alone. */
   public static final String REFRESH_MS = "refreshMs";

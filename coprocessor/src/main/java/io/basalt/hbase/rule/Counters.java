@@ -30,7 +30,7 @@ public final class Counters {
     return new Counters(values, registry);
   }
 
-  void add(Count count, long amount) {
+  public void add(Count count, long amount) {
     if (amount == 0) {
       return;
     }

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.basalt.hbase.format.Snapshot.Visibility;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.hbase.thirdparty.com.google.gson.JsonElement;
@@ -50,6 +51,14 @@ class FormatsTest {
 
   static List<Vectors.Vector> corruptFences() {
     return Vectors.read("hbase-fences-corrupt");
+  }
+
+  static List<Vectors.Vector> changes() {
+    return Vectors.read("topic-changes");
+  }
+
+  static List<Vectors.Vector> corruptChanges() {
+    return Vectors.read("topic-changes-corrupt");
   }
 
   static List<Vectors.Vector> corruptSnapshots() {
@@ -313,6 +322,34 @@ class FormatsTest {
   @MethodSource("corruptFences")
   void whatIsNoFenceIsRefused(Vectors.Vector vector) {
     assertThrows(CorruptionException.class, () -> Floors.ofFence(vector.data));
+  }
+
+  @ParameterizedTest
+  @MethodSource("changes")
+  void changesOfTopicsAreWrittenAndReadAsTheirFormatSays(Vectors.Vector vector) throws CorruptionException {
+    TopicChanges told = TopicChanges.decode(vector.data);
+    JsonObject meaning = vector.object();
+    assertEquals(meaning.get("opened").getAsLong(), told.mark.opened);
+    assertEquals(meaning.get("count").getAsLong(), told.mark.count);
+    assertEquals(meaning.get("next").getAsString(), new String(told.next, StandardCharsets.US_ASCII));
+    assertEquals(meaning.get("all").getAsBoolean(), told.all);
+    List<String> keys = new ArrayList<>();
+    told.keys.forEach(key -> keys.add('"' + new String(key, StandardCharsets.US_ASCII) + '"'));
+    assertEquals(meaning.get("keys").toString(), keys.toString().replace(", ", ","));
+    assertArrayEquals(vector.data, told.encode());
+    for (int length = 0; length < vector.data.length; length++) {
+      byte[] cut = Arrays.copyOf(vector.data, length);
+      assertThrows(CorruptionException.class, () -> TopicChanges.decode(cut));
+    }
+    byte[] mark = told.mark.encode();
+    assertArrayEquals(Arrays.copyOf(vector.data, mark.length), mark);
+    assertEquals(told.mark.count, TopicChanges.Mark.decode(mark).count);
+  }
+
+  @ParameterizedTest
+  @MethodSource("corruptChanges")
+  void whatAreNoChangesOfTopicsIsRefused(Vectors.Vector vector) {
+    assertThrows(CorruptionException.class, () -> TopicChanges.decode(vector.data));
   }
 
   @Test

@@ -12,6 +12,8 @@ import io.basalt.hbase.format.Floors;
 import io.basalt.hbase.format.Snapshot;
 import io.basalt.hbase.format.SnapshotBytes;
 import io.basalt.hbase.format.SystemRow;
+import io.basalt.hbase.format.TopicChanges;
+import io.basalt.hbase.format.TopicChanges.Mark;
 import io.basalt.hbase.format.TopicRule;
 import io.basalt.hbase.format.Vectors;
 import io.basalt.hbase.rule.Count;
@@ -19,8 +21,11 @@ import io.basalt.hbase.rule.Counters;
 import io.basalt.hbase.rule.Retention;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -65,8 +70,8 @@ class RefresherTest {
 
   @Test
   void topicsAndSnapshotAreRead() {
-    source.topic("shop:orders:", TOPIC_ROW, 10);
-    source.topic("shop:gone:", DELETED_ROW, 11);
+    source.topic("shop:orders:", TOPIC_ROW);
+    source.topic("shop:gone:", DELETED_ROW);
     source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
     refresher.refresh();
     assertEquals(1, rules().get("shop:orders:").generation);
@@ -122,40 +127,129 @@ class RefresherTest {
 
   @Test
   void aTopicThatCannotBeReadBecomesUnknownAndTheOthersStay() {
-    source.topic("shop:orders:", TOPIC_ROW, 10);
-    source.topic("shop:other:", TOPIC_ROW, 10);
+    source.topic("shop:orders:", TOPIC_ROW);
+    source.topic("shop:other:", TOPIC_ROW);
     refresher.refresh();
-    source.topic("shop:orders:", new byte[] {1, 2, 3}, 20);
+    source.topic("shop:orders:", new byte[] {1, 2, 3});
     refresher.refresh();
     assertEquals(java.util.Collections.singleton("shop:other:"), rules().keySet());
     assertEquals(1, refresher.knowledge().corruptTopics);
-    source.topic("shop:orders:", DELETED_ROW, 30);
+    source.topic("shop:orders:", DELETED_ROW);
     refresher.refresh();
     assertEquals(-1, rules().get("shop:orders:").generation);
   }
 
   @Test
   void onlyChangesAreReadAndAScanKeepsTheRulesThatItBeganWith() {
-    long longAgo = 10;
-    long now = longAgo + 2 * Refresher.CHANGES_OVERLAP_MS;
-    source.topic("shop:orders:", TOPIC_ROW, longAgo);
-    source.topic("shop:new:", TOPIC_ROW, now);
+    source.topic("shop:orders:", TOPIC_ROW);
+    source.topic("shop:new:", TOPIC_ROW);
     refresher.refresh();
     Map<String, TopicRule> before = rules();
     source.read.set(0);
     refresher.refresh();
-    assertEquals(1, source.read.get());
+    assertEquals(0, source.read.get());
+    assertEquals(2, counters.value(Count.TOPICS_READ));
     assertSame(before, rules()); // nothing changed, nothing copied
-    source.topic("shop:orders:", DELETED_ROW, now - 1);
+    source.topic("shop:orders:", DELETED_ROW);
     refresher.refresh();
+    assertEquals(1, source.read.get());
     assertEquals(1, before.get("shop:orders:").generation);
     assertEquals(-1, rules().get("shop:orders:").generation);
     assertEquals(2, rules().size());
   }
 
   @Test
+  void aWriteThatIsSeenBeforeItIsToldIsReadOnceItIsTold() {
+    source.topic("shop:orders:", TOPIC_ROW);
+    refresher.refresh();
+    source.topicUntold("shop:orders:", DELETED_ROW);
+    refresher.refresh();
+    assertEquals(1, rules().get("shop:orders:").generation);
+    source.region.changed(Collections.singletonList("shop:orders:".getBytes(StandardCharsets.US_ASCII)));
+    refresher.refresh();
+    assertEquals(-1, rules().get("shop:orders:").generation);
+  }
+
+  @Test
+  void aChangeThatCouldNotBeReadIsReadTheNextTime() {
+    source.topic("shop:orders:", TOPIC_ROW);
+    refresher.refresh();
+    long readMs = refresher.topicsReadMs();
+    source.topic("shop:orders:", DELETED_ROW);
+    source.failsToRead = true;
+    refresher.refresh();
+    assertEquals(1, rules().get("shop:orders:").generation);
+    assertEquals(readMs, refresher.topicsReadMs());
+    source.failsToRead = false;
+    refresher.refresh();
+    assertEquals(-1, rules().get("shop:orders:").generation);
+  }
+
+  @Test
+  void aRegionThatWasOpenedAnewIsReadAsAWhole() {
+    source.topic("shop:orders:", TOPIC_ROW);
+    source.topic("shop:gone:", TOPIC_ROW);
+    refresher.refresh();
+    source.region = new ChangedRows(2);
+    source.topicUntold("shop:orders:", DELETED_ROW); // restored, say: by no write of this opening
+    source.topicUntold("shop:gone:", null);
+    refresher.refresh();
+    assertEquals(-1, rules().get("shop:orders:").generation);
+    assertEquals(1, rules().size());
+  }
+
+  @Test
+  void whereNoRegionTellsAllTopicsAreReadEachTime() {
+    source.tells = false;
+    source.topicUntold("shop:orders:", TOPIC_ROW);
+    refresher.refresh();
+    source.topicUntold("shop:orders:", DELETED_ROW);
+    refresher.refresh();
+    assertEquals(-1, rules().get("shop:orders:").generation);
+  }
+
+  @Test
+  void manyChangesAreReadByAScanOfAll() {
+    refresher.refresh();
+    source.scans.set(0);
+    for (int index = 0; index <= Refresher.CHANGED_KEYS_MAX; index++) {
+      source.topic("shop:topic-" + index + ":", TOPIC_ROW);
+    }
+    refresher.refresh();
+    assertEquals(Refresher.CHANGED_KEYS_MAX + 1, rules().size());
+    assertEquals(1, source.scans.get());
+  }
+
+  @Test
+  void topicsOfARegionThatIsNoLongerWhereTheyWereReadAreNotBelieved() {
+    source.topic("shop:orders:", TOPIC_ROW);
+    source.proves = false;
+    refresher.refresh();
+    assertTrue(rules().isEmpty());
+    assertEquals(1, failures());
+    source.proves = true;
+    refresher.refresh();
+    assertEquals(1, rules().size());
+  }
+
+  @Test
+  void aSnapshotCountsOnlyWithTopicsThatWereReadAfterIt() {
+    source.topic("shop:orders:", TOPIC_ROW);
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
+    refresher.refresh();
+    source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(NEWER));
+    source.topic("shop:orders:", DELETED_ROW);
+    source.failsToRead = true;
+    refresher.refresh();
+    assertEquals(3, refresher.knowledge().snapshot.epoch);
+    source.failsToRead = false;
+    refresher.refresh();
+    assertEquals(4, refresher.knowledge().snapshot.epoch);
+  }
+
+  @Test
   void whenNothingAnswersWhatWasKnownStaysAndIsCounted() {
-    source.topic("shop:orders:", TOPIC_ROW, 10);
+    source.topic("shop:orders:", TOPIC_ROW);
     source.put(Refresher.SNAPSHOT_KEY, SystemRow.seal(EXAMPLE));
     refresher.refresh();
     source.fails = true;
@@ -167,7 +261,7 @@ class RefresherTest {
 
   @Test
   void rulesThatWereNotReadForTooLongAreUnknown() {
-    source.topic("shop:orders:", TOPIC_ROW, 10);
+    source.topic("shop:orders:", TOPIC_ROW);
     refresher.refresh();
     long lastNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Knowledge.RULES_AGE_MS_MAX);
     assertTrue(refresher.knowledge().rules(lastNanos).isEmpty());
@@ -274,7 +368,7 @@ class RefresherTest {
   @Test
   void reads10000TopicsAnd100000FailedWritersInTime() {
     for (int index = 0; index < 10_000; index++) {
-      source.topic("shop:topic-" + index + ":", TOPIC_ROW, index);
+      source.topic("shop:topic-" + index + ":", TOPIC_ROW);
     }
     long[] invalid = new long[100_000];
     for (int index = 0; index < invalid.length; index++) {
@@ -294,12 +388,15 @@ class RefresherTest {
     assertTrue(best < TimeUnit.MILLISECONDS.toNanos(200));
   }
 
-  /** Tables in memory. */
+  /** Tables in memory; that of metadata has one region. */
   private static final class Fake extends InstallationTables {
     private final Map<String, byte[]> system = new HashMap<>();
     private final Map<String, byte[]> topics = new TreeMap<>();
-    private final Map<String, Long> times = new HashMap<>();
     final AtomicInteger read = new AtomicInteger();
+    final AtomicInteger scans = new AtomicInteger();
+    ChangedRows region = new ChangedRows(1);
+    boolean tells = true;
+    boolean failsToRead;
     volatile boolean fails;
     volatile boolean proves = true;
     volatile byte[] unproved;
@@ -316,9 +413,14 @@ class RefresherTest {
       system.remove(text(key));
     }
 
-    synchronized void topic(String prefix, byte[] value, long timestampMs) {
+    synchronized void topic(String prefix, byte[] value) {
+      topicUntold(prefix, value);
+      region.changed(Collections.singletonList(prefix.getBytes(StandardCharsets.US_ASCII)));
+    }
+
+    synchronized void topicUntold(String prefix, byte[] value) {
       topics.put(prefix, value);
-      times.put(prefix, timestampMs);
+      topics.values().removeIf(Objects::isNull);
     }
 
     @Override
@@ -333,14 +435,44 @@ class RefresherTest {
     }
 
     @Override
-    synchronized void topics(long fromTimestampMs, Refresher.TopicReader reader) throws IOException {
+    synchronized ChangesSince changes(Map<byte[], Mark> known) throws IOException {
       check();
+      ChangesSince found = new ChangesSince();
+      if (tells) {
+        found.add(new byte[0], region.since(known.getOrDefault(new byte[0], TopicChanges.NOTHING), new byte[0]));
+      }
+      found.all |= !tells;
+      return found;
+    }
+
+    @Override
+    synchronized boolean isStillOpen(byte[] position, long opened) {
+      return proves && region.isOf(opened);
+    }
+
+    @Override
+    synchronized void topics(Refresher.TopicReader reader) throws IOException {
+      checkReads();
+      scans.incrementAndGet();
       for (Map.Entry<String, byte[]> topic : topics.entrySet()) {
-        long timestampMs = times.get(topic.getKey());
-        if (timestampMs >= fromTimestampMs) {
-          read.incrementAndGet();
-          reader.topic(topic.getKey().getBytes(StandardCharsets.US_ASCII), topic.getValue(), timestampMs);
-        }
+        read.incrementAndGet();
+        reader.topic(topic.getKey().getBytes(StandardCharsets.US_ASCII), topic.getValue());
+      }
+    }
+
+    @Override
+    synchronized void topics(List<byte[]> keys, Refresher.TopicReader reader) throws IOException {
+      checkReads();
+      for (byte[] key : keys) {
+        read.incrementAndGet();
+        reader.topic(key, topics.get(text(key)));
+      }
+    }
+
+    private void checkReads() throws IOException {
+      check();
+      if (failsToRead) {
+        throw new IOException("no answer");
       }
     }
 

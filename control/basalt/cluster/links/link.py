@@ -1,0 +1,349 @@
+"""One link: a connection over which two members ask each other, each as often and as much at a time as it wants.
+
+Whoever asks is told what happened: the answer, the error that the other side raised, `UnavailableError` or `BusyError` when nothing was sent, and
+`UnknownOutcomeError` when the link broke or the time was up. Nothing is sent twice. Frames that are made in one turn of the event loop leave as one
+write. Neither side waits for the other to read: what one has not taken is bounded, and so is what it has asked and got no answer to.
+Format: docs/formats/links.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from basalt.cluster.links.frames import (
+    FRAME_BYTES_MAX,
+    HELLO_BYTES_MAX,
+    UNREADABLE,
+    CallKind,
+    ErrorBody,
+    Frame,
+    FrameReader,
+    Kind,
+    append_frame,
+    read_error,
+)
+from basalt.cluster.links.hello import Accept, Acceptor, Dial, Hello, RefusedError, refusal
+from basalt.errors import (
+    BasaltError,
+    BusyError,
+    InternalError,
+    MalformedBodyError,
+    ProtocolError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+# Bytes that wait for the other side to take them: two frames of the largest kind. A call beyond is refused.
+QUEUE_BYTES_MAX = 2 * FRAME_BYTES_MAX
+# An answer cannot be refused. Who asks without reading has the link closed at so many bytes more.
+ANSWERS_BYTES_MAX = 2 * QUEUE_BYTES_MAX
+CALLS_MAX = (
+    4_096  # asked and not answered, each way: what a member's clients can have open at a time (http.connections_max)
+)
+CLOSE_SECONDS_MAX = (
+    5.0  # for the other side to take the last frames; one that does not read would hold the connection for ever
+)
+
+log = logging.getLogger("basalt.links")
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class _Handled(NamedTuple):
+    kind: CallKind[Any, Any]
+    answer: Callable[[str, Any], Any]
+
+
+class Handlers:
+    """The calls that a server answers over its links: for each kind of call a function of the asking member's instance and the question."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, _Handled] = {}
+
+    def add(self, kind: CallKind[Q, A], answer: Callable[[str, Q], A | Awaitable[A]]) -> None:
+        """Answer calls of this kind by this function. One that is no coroutine is answered at once, in the order of asking."""
+        if kind.number in self._by_number:
+            raise ValueError(f"calls of kind {kind.name} are answered already")
+        self._by_number[kind.number] = _Handled(kind, answer)
+
+    def find(self, number: int) -> _Handled | None:
+        """The kind and the function of calls of this number."""
+        return self._by_number.get(number)
+
+
+class _Waiting(NamedTuple):
+    kind: CallKind[Any, Any]
+    answer: asyncio.Future[Any]
+
+
+class Link(asyncio.Protocol):
+    """One side of a link. `opened` is done once both sides have proved who they are, `closed` when it is over, with the reason."""
+
+    def __init__(self, hello: Dial | Accept, handlers: Handlers, own: Callable[[], Acceptor] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Hello] = self._loop.create_future()
+        self.closed: asyncio.Future[str] = self._loop.create_future()
+        self.refused: RefusedError | None = None  # why no link came to be
+        self.address = "nowhere"  # of the other side, once it is connected
+        self.said_bye = False  # the other side told that it goes, or this one did
+        self._hello = hello
+        self._own = own
+        self._handlers = handlers
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._out = bytearray()
+        self._flush_due = False
+        self._number = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._running: dict[int, asyncio.Future[Any]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """True while calls can be made."""
+        return self.opened.done() and not self.closed.done()
+
+    @property
+    def peer(self) -> str:
+        """The instance of the member at the other end."""
+        hello = self.opened.result()
+        return hello.to if isinstance(self._hello, Dial) else hello.instance
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the other side to take them."""
+        return len(self._out) + (0 if self._transport is None else self._transport.get_write_buffer_size())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that came and wait for the rest of their frame."""
+        return self._reader.held_bytes
+
+    @property
+    def calls(self) -> int:
+        """Calls that are made here and not answered."""
+        return len(self._waiting)
+
+    @property
+    def answering(self) -> int:
+        """Calls of the other side that are being answered."""
+        return len(self._running)
+
+    async def call(self, kind: CallKind[Q, A], question: Q, timeout_ms: float) -> A:
+        """Ask the other side. Cancelled or out of time, the call is called off there, too; whether it was done nobody knows then."""
+        if not self.is_open:
+            raise UnavailableError("the link to the other server is not there; nothing was done", hint="try again")
+        if self.queued_bytes >= QUEUE_BYTES_MAX or len(self._waiting) >= CALLS_MAX:
+            raise BusyError(
+                f"{self.queued_bytes} bytes and {len(self._waiting)} calls wait for the server {self.peer}; nothing was done",
+                hint="try again; the other server, or the network to it, is slow",
+            )
+        self._number = number = self._number + 1
+        self._append(number, kind.number, question)
+        waiting = self._waiting[number] = _Waiting(kind, self._loop.create_future())
+        timer = self._loop.call_later(timeout_ms / 1_000, self._out_of_time, number)
+        try:
+            answer: A = await waiting.answer
+            return answer
+        finally:
+            timer.cancel()
+            if self._waiting.pop(number, None) is not None and self.is_open:
+                self._append(number, Kind.CANCEL, None)
+
+    def close(self, why: str, *, bye: bool = False) -> None:
+        """End the link. With `bye` the other side is told that this server goes."""
+        if self.closed.done():
+            return
+        if bye and self.is_open:
+            self.said_bye = True
+            self._append(0, Kind.BYE, why)
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()  # once the other side has taken what is queued
+            self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
+        self._end(why)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        host, port = transport.get_extra_info("peername")[:2]
+        self.address = f"{host}:{port}"
+        if isinstance(self._hello, Dial):
+            self._transport.write(self._hello.opening)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end("the connection broke" if error is None else f"the connection broke: {error}")
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                if self.closed.done():
+                    return
+                if self.opened.done():
+                    self._take(frame)
+                else:
+                    self._greet(frame)
+        except RefusedError as error:
+            self.refused = error
+            if isinstance(self._hello, Accept) and self._transport is not None:
+                self._transport.write(refusal(error))
+            self.close(error.message)
+        except ProtocolError as error:
+            self.close(error.message)
+
+    # The hello.
+
+    def _greet(self, frame: Frame) -> None:
+        assert self._transport is not None
+        hello = self._hello
+        if isinstance(hello, Dial):
+            out = hello.step(frame)
+        else:
+            assert self._own is not None
+            out = hello.step(frame, self._own())
+        if out:
+            self._transport.write(out)
+        if hello.is_done:
+            assert hello.hello is not None
+            self._reader.frame_bytes_max = FRAME_BYTES_MAX
+            self.opened.set_result(hello.hello)
+
+    # Frames.
+
+    def _take(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind == Kind.ANSWER or kind == Kind.ERROR:
+            self._take_answer(frame)
+        elif kind == Kind.CANCEL:
+            task = self._running.pop(frame.number, None)
+            if task is not None:
+                task.cancel()
+        elif kind == Kind.BYE:
+            self.said_bye = True
+            self.close("the other server goes")
+        elif handled := self._handlers.find(kind):
+            self._answer(frame, handled)
+        else:
+            error = ProtocolError(
+                f"this server knows no call of kind {kind}", hint="run the same version on all servers"
+            )
+            self._append_answer(frame.number, Kind.ERROR, ErrorBody.of(error))
+
+    def _take_answer(self, frame: Frame) -> None:
+        waiting = self._waiting.pop(frame.number, None)
+        if waiting is None or waiting.answer.done():
+            return  # nobody waits for it any more
+        if frame.kind == Kind.ERROR:
+            waiting.answer.set_exception(read_error(frame))
+            return
+        try:
+            waiting.answer.set_result(waiting.kind.answer.decode(frame.body))
+        except UNREADABLE as error:
+            waiting.answer.set_exception(
+                UnknownOutcomeError(f"the answer to a call of kind {waiting.kind.name} cannot be read: {error}")
+            )
+
+    def _answer(self, frame: Frame, handled: _Handled) -> None:
+        if frame.number in self._running or not frame.number:
+            raise ProtocolError(f"a call came with the number {frame.number}, which is in use or none")
+        try:
+            if len(self._running) >= CALLS_MAX:
+                raise BusyError(f"the server answers {CALLS_MAX} calls of this link already; nothing was done")
+            answer = handled.answer(self.peer, handled.kind.question.decode(frame.body))
+        except UNREADABLE as error:
+            told = MalformedBodyError(f"a call of kind {handled.kind.name} cannot be read: {error}")
+            self._append_answer(frame.number, Kind.ERROR, ErrorBody.of(told))
+        except Exception as error:  # noqa: BLE001 - a bug, but the caller must be answered
+            self._append_error(frame.number, handled.kind.name, error)
+        else:
+            if inspect.isawaitable(answer):
+                task = self._running[frame.number] = asyncio.ensure_future(answer)
+                task.add_done_callback(functools.partial(self._answered, frame.number, handled.kind.name))
+            else:
+                self._append_answer(frame.number, Kind.ANSWER, answer)
+
+    def _answered(self, number: int, name: str, task: asyncio.Future[Any]) -> None:
+        if self._running.get(number) is task:
+            del self._running[number]
+        if task.cancelled():
+            return  # called off: nobody waits for an answer
+        error = task.exception()
+        if error is None:
+            self._append_answer(number, Kind.ANSWER, task.result())
+        else:
+            self._append_error(number, name, error)
+
+    def _append_error(self, number: int, name: str, error: BaseException) -> None:
+        if not isinstance(error, BasaltError):
+            log.error("a call of kind %s from %s failed", name, self.peer, exc_info=error)
+            error = InternalError("a fault of the other server's own", hint="its log has the details")
+        self._append_answer(number, Kind.ERROR, ErrorBody.of(error))
+
+    def _append_answer(self, number: int, kind: int, body: Any) -> None:
+        if self.closed.done():
+            return
+        try:
+            self._append(number, kind, body)
+        except BasaltError as error:  # too large
+            self._append(number, Kind.ERROR, ErrorBody.of(error))
+        if self.queued_bytes > ANSWERS_BYTES_MAX:
+            self._abort(f"it asks, and has not taken {self.queued_bytes} bytes of answers")
+
+    def _append(self, number: int, kind: int, body: Any) -> None:
+        append_frame(self._out, number, kind, body)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(bytes(self._out))
+        self._out.clear()
+
+    def _out_of_time(self, number: int) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is not None and not waiting.answer.done():
+            name, peer = waiting.kind.name, self.peer
+            waiting.answer.set_exception(
+                UnknownOutcomeError(f"the server {peer} did not answer a call of kind {name} in time")
+            )
+
+    # The end.
+
+    def _abort(self, why: str) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(why)
+
+    def _end(self, why: str) -> None:
+        if self.closed.done():
+            return
+        self.closed.set_result(why)
+        if not self.opened.done():
+            self.opened.cancel()
+        for task in self._running.values():
+            task.cancel()
+        self._running.clear()
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if not each.answer.done():
+                error = UnknownOutcomeError(
+                    f"the link broke before a call of kind {each.kind.name} was answered: {why}"
+                )
+                each.answer.set_exception(error)
+        self._out.clear()
+
+
+async def opened(link: Link, timeout_s: float) -> bool:
+    """Wait until both sides have said hello; False: no link came to be, and the connection is closed."""
+    await asyncio.wait((link.opened, link.closed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    if not link.is_open:
+        link.close("it said no hello in time")
+    return link.is_open

@@ -1,0 +1,90 @@
+"""The calls about the servers that share the store: the one that leads, all of them, who owns which shards, and where one topic is."""
+
+from __future__ import annotations
+
+import functools
+
+from basalt.access.needs import needs
+from basalt.api.bodies.operations import ClusterInfo, ClusterMembers, MovedShard, ShardMove, ShardMoveRequest
+from basalt.api.bodies.owners import ClusterShards, ShardOwner, TopicExplanation
+from basalt.errors import ConflictError, InvalidNameError, TopicNotFoundError, UnavailableError
+from basalt.http.collectors import TlsMetrics
+from basalt.http.routes.route_table import ADMIN_PATH, AS, CLUSTER, DRY_RUN, REASON, TOPIC, Request, RouteTable
+from basalt.http.routes.tables import TABLE, named_table
+from basalt_engine import __version__
+
+_OWNERS = "/v1/cluster/owners/{namespace}"
+_ERRORS = (InvalidNameError, UnavailableError)
+
+route = RouteTable("server")
+admin = "admin"
+
+
+@route("GET", ADMIN_PATH + "/cluster", needs("observe", CLUSTER), tag=admin)
+async def cluster(request: Request) -> ClusterInfo:
+    """The server that leads: its lease, its epoch and its certificate."""
+    services = request.services
+    leadership = services.leadership
+    ends_ms = next((each.certificate_ends_ms for each in services.collectors if isinstance(each, TlsMetrics)), None)
+    if leadership is None:  # nobody else has the store open
+        return ClusterInfo(__version__, services.started_ms, False, True, "", "", 0, 0, 0, 0, ends_ms)
+    candidate = leadership.candidate
+    return ClusterInfo(
+        __version__, services.started_ms, True, leadership.is_leader, candidate.holder, candidate.url, leadership.epoch,
+        candidate.lease_ms, round(leadership.unchanged_ms), leadership.terms, ends_ms,
+    )  # fmt: skip
+
+
+@route("GET", "/v1/cluster", needs("observe", CLUSTER), tag=admin)
+async def members(request: Request) -> ClusterMembers:
+    """The servers that share the store: the leader, its standbys, and those that died of late."""
+    return request.services.cluster.members()
+
+
+@route("GET", _OWNERS + "/{topic}", needs("observe", TOPIC), errors=_ERRORS, tag=admin)
+async def owner(request: Request) -> ShardOwner:
+    """The server that owns the shard of a topic; also of one that there is not."""
+    return await request.services.cluster.owner(request.topic)
+
+
+@route("GET", _OWNERS + "/tables/{table}", needs("observe", TABLE), errors=_ERRORS, tag=admin)
+async def table_owner(request: Request) -> ShardOwner:
+    """The server that owns the shard of a transactional table; also of one that there is not."""
+    return await request.services.cluster.owner(named_table(request))
+
+
+@route("GET", ADMIN_PATH + "/cluster/shards", needs("observe", CLUSTER), errors=(UnavailableError,), tag=admin)
+async def shards(request: Request) -> ClusterShards:
+    """The map of owners: all shards in ranges, and how many each server has."""
+    return await request.services.cluster.shards()
+
+
+@route(
+    "GET", ADMIN_PATH + "/namespaces/{namespace}/topics/{topic}/explain", needs("observe", CLUSTER) & needs("observe", TOPIC),
+    errors=_ERRORS, tag=admin,
+)  # fmt: skip
+async def explain(request: Request) -> TopicExplanation:
+    """The place of a topic, and why calls to it would wait or be refused now; also of one that there is not."""
+    return await request.services.explain_topic(request.topic)
+
+
+@route(
+    "POST", ADMIN_PATH + "/cluster/moves", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS),
+    errors=(ConflictError, InvalidNameError, TopicNotFoundError), tag=admin,
+)  # fmt: skip
+async def move_shards(request: Request, asked: ShardMoveRequest) -> ShardMove:
+    """Move shards to a member: calls to their topics wait for the moment that it takes.
+
+    It answers when they are served again. A move that cannot be made at once, such as while rows are in doubt, is called off.
+    """
+    services = request.services
+    shards = await services.shards_asked_for(asked)
+    before = services.shard_moves.plan(shards, asked.to)
+    if request.flag("dryRun"):
+        epochs = tuple(MovedShard(shard, epoch, epoch + 1) for shard, epoch in before.items())
+        return ShardMove(asked.to, epochs, 0, True)
+    what = f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
+    do = functools.partial(services.shard_moves.move, shards, asked.to)
+    moved = await services.audit.act("move shards", f"{what} to {asked.to}", *request.act, do)
+    epochs = tuple(MovedShard(shard, moved.before[shard], epoch) for shard, epoch in moved.after.items())
+    return ShardMove(asked.to, epochs, round(moved.took_ms, 3), False)

@@ -1,0 +1,228 @@
+"""The servers that share a store, who of them owns which shards, and what that means for one topic.
+
+The map is read with each question, so an answer is never older than its question; who lives is known as of the last look at all members.
+Any server answers: one that does not lead passes these calls on as all others, for it does not know who may ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from basalt.api.bodies.operations import ClusterMember, ClusterMembers, Readiness, RegionInfo
+from basalt.api.bodies.owners import (
+    ClusterShards,
+    MemberShards,
+    OwnerState,
+    ShardOwner,
+    ShardRange,
+    TopicExplanation,
+    TopicRegion,
+    WhyOwner,
+)
+from basalt.catalog.tables import TableName
+from basalt.catalog.topics import TopicName
+from basalt.cluster.leader import Leadership
+from basalt.cluster.links.beats import Beats
+from basalt.cluster.members import Seen
+from basalt.cluster.membership import Membership, Owner
+from basalt.cluster.owners import Granted, OwnersMap, read_map
+from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Phase, Reign
+from basalt.errors import UnavailableError
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine import __version__
+from basalt_engine.clock import Clock
+from basalt_engine.keys import TopicKeys, table_prefix, topic_prefix
+from basalt_engine.stores.shards import SHARDS, shard_of
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Store
+
+_MESSAGES = "message"  # the table whose regions are told of: payloads of a topic may lie in every bucket
+_STATES: tuple[OwnerState, ...] = ("live", "silent", "dead")
+_ALONE_EPOCH = 0  # of shards that nobody else can own
+
+
+class Alone(NamedTuple):
+    """A server whose store is embedded, so that it owns everything: its installation, and since when it runs."""
+
+    instance: str
+    started_ms: int
+
+
+class ClusterInspection:
+    """Tells who shares one store. `leadership` and `membership` are None where the store is embedded."""
+
+    def __init__(
+        self, store: Store, clock: Clock, alone: Alone, leadership: Leadership | None, membership: Membership | None,
+        granted: Granted | None, reigns: Sequence[Reign],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._clock = clock
+        self._alone = alone
+        self._leadership = leadership
+        self._membership = membership
+        self._granted = granted
+        self._reigns = reigns
+
+    def members(self) -> ClusterMembers:
+        """The servers that share the store. This one leads."""
+        leadership, membership = self._leadership, self._membership
+        if leadership is None or membership is None:  # nobody else has the store open
+            own = ClusterMember(
+                self._alone.instance, "", "", "leader", "live", __version__, self._alone.started_ms, 0, 0, None, None
+            )
+            return ClusterMembers(False, 0, None, (own,))
+        now_ms, looked_ms = self._clock.monotonic_ms(), membership.looked_ms
+        members = [_member(*each, membership.instance, membership.beats, now_ms) for each in membership.seen.items()]
+        return ClusterMembers(
+            True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
+            tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
+        )  # fmt: skip
+
+    async def owner(self, title: TopicName | TableName) -> ShardOwner:
+        """The owner of the shard that this name falls into."""
+        kind, prefix = _prefix(title)
+        shard = shard_of(prefix)
+        if self._membership is None:
+            alone = self._alone
+            return ShardOwner(
+                kind,
+                title.namespace,
+                title.name,
+                shard,
+                alone.instance,
+                "",
+                "",
+                "live",
+                _ALONE_EPOCH,
+                alone.started_ms,
+                "alone",
+                0,
+            )
+        owners = await self._read()
+        owner = self._membership.owner(owners.owner_of(shard))
+        since_ms, why = self._since(shard, owners)
+        return ShardOwner(
+            kind, title.namespace, title.name, shard, owner.instance, owner.name, owner.url, owner.state, owners.epochs[shard],
+            since_ms, why, owners.version,
+        )  # fmt: skip
+
+    def _since(self, shard: int, owners: OwnersMap) -> tuple[int | None, WhyOwner]:
+        """Since when the owner has the shard, where this server knows, and why."""
+        if self._granted is not None and self._granted.still_holds(shard, owners):
+            return self._granted.at_ms, "lead"
+        reign = self._reigns[shard]
+        return (reign.since_ms, "move") if reign.epoch == owners.epochs[shard] else (None, "grant")
+
+    async def shards(self) -> ClusterShards:
+        """All shards with their owners."""
+        if self._membership is None:
+            alone = self._alone.instance
+            return ClusterShards(
+                False, 0, 0, SHARDS, {"live": SHARDS, "silent": 0, "dead": 0}, 0,
+                (MemberShards(alone, "", "", "live", SHARDS),), (ShardRange(0, SHARDS - 1, alone, 0, 0),),
+            )  # fmt: skip
+        owners = await self._read()
+        members = tuple(
+            _shards_of(self._membership.owner(name), count) for name, count in sorted(owners.counts().items())
+        )
+        states: Counter[OwnerState] = Counter()
+        for each in members:
+            states[each.state] += each.shards
+        return ClusterShards(
+            True, owners.version, owners.leader_epoch, SHARDS, {state: states[state] for state in _STATES}, states["dead"],
+            members, tuple(_ranges(owners)),
+        )  # fmt: skip
+
+    async def explain(
+        self, title: TopicName, spread: int | None, buckets: int, readiness: Readiness, regions: Sequence[RegionInfo]
+    ) -> TopicExplanation:
+        """Everything about where a topic is. `spread`: over how many buckets its rows may lie; None: there is no such topic."""
+        owner = await self.owner(title)
+        keys = TopicKeys(topic_prefix(*title), 1, buckets, spread or 1)
+        is_own = self._membership is None or owner.instance == self._membership.candidate.instance
+        obstacles = [] if spread else [f"there is no topic {title}: calls that need it get topic_not_found"]
+        reign = self._reigns[owner.shard]
+        if is_own and reign.phase is not Phase.HELD:
+            obstacles.append(
+                f"its shard moves ({reign.phase.value}): calls wait for up to {MOVING_WAIT_MS_MAX} ms, then get shard_moving"
+            )
+        obstacles += _obstacles(owner, is_own, readiness)
+        return TopicExplanation(
+            owner, spread is not None, keys.scanned(), buckets, True if is_own else None, tuple(obstacles),
+            tuple(_regions(keys, regions)),
+        )  # fmt: skip
+
+    async def _read(self) -> OwnersMap:
+        owners = await StoreCalls(self._store)(read_map, SystemTable(self._store.table(SystemTable.name)))
+        if owners is None:
+            raise UnavailableError(
+                "the store has no map of owners", hint="The leader writes it when its term begins: send the call again."
+            )
+        return owners
+
+
+def _prefix(title: TopicName | TableName) -> tuple[Literal["topic", "table"], bytes]:
+    return ("table", table_prefix(*title)) if isinstance(title, TableName) else ("topic", topic_prefix(*title))
+
+
+def _member(instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float) -> ClusterMember:
+    record, state = seen.record, seen.state(now_ms)
+    linked = beats.is_linked(instance, now_ms)
+    heard = beats.heard.get(instance) if linked else None
+    rtt_us = None if heard is None or heard.beat is None else heard.beat.rtt_us
+    role: Literal["leader", "standby"] = "leader" if instance == leader else "standby"
+    return ClusterMember(
+        instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
+        round(now_ms - seen.since_ms), record.lease_ms, None if instance == leader else linked, rtt_us or None,
+    )  # fmt: skip
+
+
+def _shards_of(owner: Owner, count: int) -> MemberShards:
+    return MemberShards(owner.instance, owner.name, owner.url, owner.state, count)
+
+
+def _ranges(owners: OwnersMap) -> list[ShardRange]:
+    ranges = []
+    for place, group in groupby(range(SHARDS), key=lambda shard: owners.owners[shard]):
+        shards = list(group)
+        epochs = owners.epochs[shards[0] : shards[-1] + 1]
+        ranges.append(ShardRange(shards[0], shards[-1], owners.members[place], min(epochs), max(epochs)))
+    return ranges
+
+
+def _obstacles(owner: ShardOwner, is_own: bool, readiness: Readiness) -> list[str]:
+    found = []
+    if owner.state == "dead":
+        found.append(
+            f"nobody serves shard {owner.shard}: its owner is no member any more, and no other has been given it"
+        )
+    elif owner.state == "silent":
+        found.append(
+            f"{owner.owner}, the owner, has not renewed its lease for half of it or longer: calls may wait until that ends"
+        )
+    elif not is_own:
+        found.append(f"this server is not the owner, and cannot tell whether {owner.owner} at {owner.url} answers")
+    for part in readiness.parts:
+        if not part.ok:
+            whose = "calls about transactions" if part.name == "coordinator" else "calls"
+            detail = f" ({part.detail})" if part.detail else ""
+            found.append(f"{whose} wait or are refused: the part {part.name} is not ready{detail}")
+    return found
+
+
+def _regions(keys: TopicKeys, regions: Sequence[RegionInfo]) -> list[TopicRegion]:
+    """The regions that can hold messages of a topic, by the keys at which they begin and end."""
+    prefix = keys.prefix
+    behind = prefix[:-1] + bytes((prefix[-1] + 1,))
+    spans = [(bytes((salt,)) + prefix, bytes((salt,)) + behind) for salt in keys.scanned()]
+    found = []
+    for each in regions:
+        if each.table.rpartition(".")[2] != _MESSAGES:
+            continue
+        first, stop = bytes.fromhex(each.start), bytes.fromhex(each.stop)
+        if any(first < end and (not stop or start < stop) for start, end in spans):
+            found.append(TopicRegion(each.table, each.id, each.server))
+    return found

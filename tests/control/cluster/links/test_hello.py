@@ -1,0 +1,192 @@
+"""The hello: who is let in, who is not and why, and that nothing said before helps anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basalt.cluster.links.frames import HELLO_BYTES_MAX, Frame, FrameReader, Kind, frame_bytes
+from basalt.cluster.links.hello import (
+    LEADER,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    VERSION,
+    Accept,
+    Acceptor,
+    Dial,
+    Hello,
+    RefusedError,
+    proof,
+    refusal,
+)
+from basalt.errors import ProtocolError
+from tests.vector_lines import lines
+
+SECRET = b"a secret of thirty-two characters"
+NONCE, OTHER_NONCE = bytes(range(NONCE_BYTES)), bytes(range(NONCE_BYTES, 2 * NONCE_BYTES))
+OWN = Acceptor(SECRET, "installation", "leader", 7, 7)
+
+
+def hello(**changed: Any) -> Hello:
+    return msgspec.structs.replace(Hello(VERSION, "installation", "member", "leader", 7, LEADER, NONCE), **changed)
+
+
+def frame(data: bytes) -> Frame:
+    (found,) = FrameReader(HELLO_BYTES_MAX).feed(data)
+    return found
+
+
+def talk(dial: Dial, accept: Accept, own: Acceptor = OWN) -> list[bytes]:
+    """All that is said until both are done, or the first error."""
+    said = [dial.opening]
+    said.append(accept.step(frame(said[-1]), own))
+    said.append(dial.step(frame(said[-1])))
+    said.append(accept.step(frame(said[-1]), own))
+    assert dial.step(frame(said[-1])) == b""
+    return said
+
+
+def test_two_that_know_the_secret_are_linked():
+    dial, accept = Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here")
+    talk(dial, accept)
+    assert (dial.is_done, accept.is_done, accept.hello) == (True, True, hello())
+
+
+def test_the_bytes_are_those_of_the_vectors():
+    vectors = {name: data for name, data, _ in lines("links")}
+    said = talk(Dial(SECRET, hello(installation="3f9c0e6a51b2d874", instance="00112233445566aa", to="8899aabbccddeeff"), "there"),
+                Accept(OTHER_NONCE, "here"), OWN._replace(installation="3f9c0e6a51b2d874", instance="8899aabbccddeeff"))  # fmt: skip
+    assert said == [vectors[name] for name in ("hello", "challenge", "proof", "welcome")]
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        (OWN._replace(secret=b"another secret, as long as that one"), "secret"),
+        (OWN._replace(installation="other"), "installation"),
+        (OWN._replace(installation=""), "not_ready"),
+        (OWN._replace(instance="other"), "another_server"),
+        (OWN._replace(epoch=8, newest_epoch=8), "stale"),
+        (OWN._replace(epoch=0, newest_epoch=8), "stale"),
+        (OWN._replace(epoch=0), "not_leader"),
+        (OWN._replace(epoch=6, newest_epoch=6), "not_leader"),  # the caller knows of a newer leader than this one
+        (OWN._replace(is_full=True), "full"),
+    ],
+)
+def test_who_does_not_fit_is_refused_and_both_sides_know_why(own: Acceptor, why: str):
+    dial, accept = Dial(SECRET, hello(), "there:1"), Accept(OTHER_NONCE, "here:2")
+    with pytest.raises(RefusedError) as refused:
+        talk(dial, accept, own)
+    assert (refused.value.why, accept.is_done) == (why, False)
+    with pytest.raises(RefusedError) as told:
+        dial.step(frame(refusal(refused.value)))
+    assert (told.value.why, "there:1" in told.value.message) == (why, True)
+
+
+@pytest.mark.parametrize("changed", [{"version": VERSION + 1}, {"purpose": "gossip"}])
+def test_what_this_version_does_not_know_is_refused(changed: dict[str, Any]):
+    with pytest.raises(RefusedError) as refused:
+        talk(Dial(SECRET, hello(**changed), "there"), Accept(OTHER_NONCE, "here"))
+    assert refused.value.why == ("version" if "version" in changed else "not_leader")
+
+
+def test_a_hello_that_was_recorded_is_refused_when_it_is_played_again():
+    said = talk(Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here"))
+    accept = Accept(bytes(reversed(OTHER_NONCE)), "here")
+    accept.step(frame(said[0]), OWN)
+    with pytest.raises(RefusedError) as refused:
+        accept.step(frame(said[2]), OWN)
+    assert refused.value.why == "secret"
+
+
+def test_a_leader_that_was_recorded_proves_nothing_to_another_hello():
+    said = talk(Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here"))
+    dial = Dial(SECRET, hello(nonce=bytes(NONCE_BYTES)), "there")
+    dial.step(frame(said[1]))
+    with pytest.raises(RefusedError) as refused:
+        dial.step(frame(said[3]))
+    assert (refused.value.why, dial.is_done) == ("secret", False)
+
+
+def test_a_proof_that_is_sent_back_to_its_maker_is_none():
+    dial = Dial(SECRET, hello(), "there")
+    answer = frame(dial.step(frame(frame_bytes(0, Kind.CHALLENGE, NONCE))))
+    mirrored = frame_bytes(0, Kind.WELCOME, [msgspec.msgpack.decode(answer.body)])
+    with pytest.raises(RefusedError):
+        dial.step(frame(mirrored))
+
+
+def test_who_proves_nothing_is_told_nothing():
+    """Before the proof there is a nonce, and after a wrong one a reason: no name, no epoch, nothing that the secret went into."""
+    accept = Accept(OTHER_NONCE, "here")
+    assert accept.step(frame(Dial(b"a guess", hello(), "there").opening), OWN) == frame_bytes(
+        0, Kind.CHALLENGE, OTHER_NONCE
+    )
+    with pytest.raises(RefusedError) as refused:
+        accept.step(frame(frame_bytes(0, Kind.PROOF, bytes(PROOF_BYTES))), OWN)
+    told = refusal(refused.value)
+    assert not any(word in told for word in (b"installation\xa0", b"member", SECRET))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame_bytes(0, Kind.PROOF, bytes(PROOF_BYTES)),  # before any hello
+        frame_bytes(0, Kind.HELLO, [VERSION, "installation"]),
+        frame_bytes(0, Kind.HELLO, hello(nonce=b"short")),
+        frame_bytes(1, Kind.BEAT, [1]),
+        frame_bytes(0, Kind.ANSWER, None),
+    ],
+)
+def test_an_acceptor_reads_nothing_but_a_hello(said: bytes):
+    with pytest.raises(ProtocolError):
+        Accept(OTHER_NONCE, "here").step(frame(said), OWN)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame_bytes(0, Kind.WELCOME, [bytes(PROOF_BYTES)]),
+        frame_bytes(0, Kind.CHALLENGE, b"short"),
+        frame_bytes(0, Kind.BYE, ""),
+    ],
+)
+def test_a_caller_reads_nothing_but_a_challenge(said: bytes):
+    with pytest.raises(ProtocolError):
+        Dial(SECRET, hello(), "there").step(frame(said))
+
+
+def test_a_second_hello_or_challenge_is_refused():
+    dial, accept = Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here")
+    challenge = accept.step(frame(dial.opening), OWN)
+    dial.step(frame(challenge))
+    with pytest.raises(ProtocolError):
+        dial.step(frame(challenge))
+    with pytest.raises(ProtocolError):
+        accept.step(frame(dial.opening), OWN)
+
+
+@given(st.integers(0, 3), st.integers(4, 300), st.integers(1, 255))
+def test_a_hello_of_which_one_byte_was_changed_makes_no_link(which: int, at: int, by: int):
+    """Whatever somebody on the way changes, one of the two refuses."""
+    dial, accept = Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here")
+    said, place = dial.opening, 0
+    try:
+        while said:
+            if place == which:
+                at = 4 + at % (len(said) - 4)
+                said = said[:at] + bytes([said[at] ^ by]) + said[at + 1 :]
+            said = accept.step(frame(said), OWN) if place % 2 == 0 else dial.step(frame(said))
+            place += 1
+    except (RefusedError, ProtocolError):
+        return
+    raise AssertionError(f"part {which} was changed at {at}, and both are content")
+
+
+def test_the_two_sides_proofs_differ():
+    assert proof(SECRET, b"dials", b"x") != proof(SECRET, b"accepts", b"x")
+    assert len(proof(SECRET, b"dials", b"x")) == PROOF_BYTES

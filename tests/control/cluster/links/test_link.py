@@ -1,0 +1,408 @@
+"""One link over a real connection: order, many at a time, errors, cancelled callers, breaks, a slow other side, and what is no frame."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from basalt.cluster.links import link as module
+from basalt.cluster.links.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Kind, frame_bytes
+from basalt.cluster.links.link import (
+    ANSWERS_BYTES_MAX,
+    CALLS_MAX,
+    CLOSE_SECONDS_MAX,
+    QUEUE_BYTES_MAX,
+    Handlers,
+    Link,
+    opened,
+)
+from basalt.errors import (
+    BusyError,
+    InternalError,
+    MalformedBodyError,
+    ProtocolError,
+    TooLargeError,
+    TopicNotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from tests.control.cluster.links.link_pair import COUNT, ECHO, HANG_S, NOBODYS, Ends, run, until
+
+LONG_MS = HANG_S * 1_000
+
+
+class Held:
+    """Answers calls when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.cancelled: list[int] = []
+        self.go_on = asyncio.Event()
+
+    async def answer(self, _instance: str, question: int) -> int:
+        self.asked.append(question)
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(question)
+            raise
+        return question
+
+
+def test_a_question_gets_its_answer_and_the_handler_knows_who_asks():
+    async def story(ends: Ends) -> None:
+        seen: list[str] = []
+        ends.answers_handlers.add(COUNT, lambda instance, question: seen.append(instance) or question + 1)  # type: ignore[func-returns-value]
+        assert await ends.asks.call(COUNT, 1, LONG_MS) == 2
+        assert seen == ["member"]
+        assert (ends.asks.peer, ends.answers.peer) == ("leader", "member")
+
+    run(story)
+
+
+def test_both_sides_ask():
+    async def story(ends: Ends) -> None:
+        ends.asks_handlers.add(ECHO, lambda _, question: b"back: " + question)
+        there, back = await asyncio.gather(ends.asks.call(ECHO, b"x", LONG_MS), ends.answers.call(ECHO, b"x", LONG_MS))
+        assert (there, back) == (b"x", b"back: x")
+
+    run(story)
+
+
+def test_calls_begin_in_the_order_of_asking_and_each_gets_its_own_answer():
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        calls = [asyncio.ensure_future(ends.asks.call(COUNT, each, LONG_MS)) for each in range(500)]
+        await until(lambda: len(held.asked) == 500)
+        assert held.asked == list(range(500))
+        held.go_on.set()
+        assert await asyncio.gather(*calls) == list(range(500))
+        assert (ends.asks.calls, ends.answers.answering) == (0, 0)
+
+    run(story)
+
+
+def test_frames_of_one_turn_leave_as_one_write(monkeypatch: pytest.MonkeyPatch):
+    async def story(ends: Ends) -> None:
+        writes: list[int] = []
+        flush = Link._flush
+
+        def counted(self: Link) -> None:
+            if self is ends.asks and self._out:
+                writes.append(len(self._out))
+            flush(self)
+
+        monkeypatch.setattr(Link, "_flush", counted)
+        await asyncio.gather(*(ends.asks.call(ECHO, b"x", LONG_MS) for _ in range(100)))
+        assert len(writes) == 1
+
+    run(story)
+
+
+def test_the_largest_question_and_answer_come_through_beside_small_ones():
+    async def story(ends: Ends) -> None:
+        large = bytes(FRAME_BYTES_MAX - 100)
+        answers = await asyncio.gather(*(ends.asks.call(ECHO, each, LONG_MS) for each in (large, b"small")))
+        assert answers == [large, b"small"]
+
+    run(story)
+
+
+def test_what_is_too_large_is_refused_and_the_link_goes_on():
+    async def story(ends: Ends) -> None:
+        ends.answers_handlers.add(COUNT, lambda _, question: bytes(FRAME_BYTES_MAX + question))  # type: ignore[arg-type, return-value]
+        with pytest.raises(TooLargeError):
+            await ends.asks.call(ECHO, bytes(FRAME_BYTES_MAX), LONG_MS)
+        with pytest.raises(TooLargeError):
+            await ends.asks.call(COUNT, 1, LONG_MS)
+        assert await ends.asks.call(ECHO, b"x", LONG_MS) == b"x"
+        assert ends.asks.calls == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_error_comes_with_its_class_and_a_bug_with_nothing_of_it(later: bool, caplog: pytest.LogCaptureFixture):
+    async def story(ends: Ends) -> None:
+        async def answer(_instance: str, question: int) -> int:
+            return fail(question)
+
+        def fail(question: int) -> int:
+            if question:
+                raise TopicNotFoundError("no topic orders", field="topic", hint="create it")
+            raise ValueError("an inner thing")
+
+        ends.answers_handlers.add(COUNT, answer if later else lambda _, question: fail(question))
+        with pytest.raises(TopicNotFoundError, match="no topic orders"):
+            await ends.asks.call(COUNT, 1, LONG_MS)
+        with caplog.at_level(logging.ERROR), pytest.raises(InternalError) as told:
+            await ends.asks.call(COUNT, 0, LONG_MS)
+        assert "inner" not in told.value.message
+        assert "an inner thing" in caplog.text
+        assert ends.answers.answering == 0
+
+    run(story)
+
+
+def test_a_call_that_nobody_answers_or_reads_is_an_error():
+    async def story(ends: Ends) -> None:
+        ends.answers_handlers.add(COUNT, lambda _, question: question)
+        with pytest.raises(ProtocolError, match="knows no call"):
+            await ends.asks.call(NOBODYS, 1, LONG_MS)
+        with pytest.raises(MalformedBodyError):
+            await ends.asks.call(COUNT, "not a number", LONG_MS)  # type: ignore[misc]
+        with pytest.raises(MalformedBodyError):
+            ends.asks._append(0, 0, None)
+            await ends.asks.call(COUNT, [], LONG_MS)  # type: ignore[misc]
+
+    run(story)
+
+
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_open():
+    async def story(ends: Ends) -> None:
+        ends.answers_handlers.add(COUNT, lambda _, _question: "not a number")  # type: ignore[arg-type, return-value]
+        with pytest.raises(UnknownOutcomeError, match="cannot be read"):
+            await ends.asks.call(COUNT, 1, LONG_MS)
+
+    run(story)
+
+
+def test_a_cancelled_caller_calls_the_call_off():
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        call = asyncio.ensure_future(ends.asks.call(COUNT, 1, LONG_MS))
+        await until(lambda: held.asked == [1])
+        call.cancel()
+        await until(lambda: held.cancelled == [1])
+        assert (ends.asks.calls, ends.answers.answering) == (0, 0)
+        assert await ends.asks.call(ECHO, b"x", LONG_MS) == b"x"
+
+    run(story)
+
+
+def test_a_call_that_takes_too_long_is_called_off_and_its_outcome_is_open():
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        with pytest.raises(UnknownOutcomeError, match="in time"):
+            await ends.asks.call(COUNT, 1, 1)
+        await until(lambda: held.cancelled == held.asked)
+        assert ends.asks.calls == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("side", ["asks", "answers"])
+def test_a_break_ends_all_calls_and_tells_that_nobody_knows(side: str):
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        calls = [asyncio.ensure_future(ends.asks.call(COUNT, each, LONG_MS)) for each in range(3)]
+        await until(lambda: len(held.asked) == 3)
+        getattr(ends, side)._transport.abort()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, UnknownOutcomeError)
+        await until(lambda: held.cancelled == [0, 1, 2])
+        assert (ends.asks.is_open, ends.asks.calls, ends.answers.answering) == (False, 0, 0)
+        with pytest.raises(UnavailableError, match="nothing was done"):
+            await ends.asks.call(COUNT, 1, LONG_MS)
+
+    run(story)
+
+
+def test_who_goes_says_so_after_all_that_it_has_answered():
+    async def story(ends: Ends) -> None:
+        call = asyncio.ensure_future(ends.asks.call(ECHO, b"x", LONG_MS))
+        await asyncio.sleep(0)
+        assert await call == b"x"
+        ends.answers.close("it stops", bye=True)
+        await ends.asks.closed
+        assert (ends.asks.said_bye, ends.answers.said_bye) == (True, True)
+        assert ends.asks.closed.result() == "the other server goes"
+
+    run(story)
+
+
+def test_who_does_not_read_gets_no_more_calls_and_costs_little():
+    async def story(ends: Ends) -> None:
+        assert ends.answers._transport is not None
+        ends.answers._transport.pause_reading()
+        question, calls, refused = bytes(1 << 20), [], 0
+        while not refused:
+            calls.append(asyncio.ensure_future(ends.asks.call(ECHO, question, LONG_MS)))
+            await asyncio.sleep(0)
+            refused = sum(each.done() for each in calls)
+            assert ends.asks.queued_bytes < QUEUE_BYTES_MAX + 2 * len(question)
+        with pytest.raises(BusyError, match="nothing was done"):
+            await calls.pop()
+        ends.answers._transport.resume_reading()
+        assert await asyncio.gather(*calls) == len(calls) * [question]
+
+    run(story)
+
+
+def test_who_asks_and_never_takes_an_answer_is_cut_off():
+    async def story(ends: Ends) -> None:
+        assert ends.asks._transport is not None
+        ends.answers_handlers.add(COUNT, lambda _, _question: bytes(8 << 20))  # type: ignore[arg-type, return-value]
+        ends.asks._transport.pause_reading()
+        calls = [
+            asyncio.ensure_future(ends.asks.call(COUNT, each, LONG_MS))
+            for each in range(ANSWERS_BYTES_MAX // (8 << 20) + 4)
+        ]
+        reason = await ends.answers.closed
+        assert "has not taken" in reason
+        ends.asks._transport.resume_reading()
+        assert all(
+            isinstance(each, UnknownOutcomeError | bytes)
+            for each in await asyncio.gather(*calls, return_exceptions=True)
+        )
+
+    run(story)
+
+
+def test_more_calls_than_the_limit_are_refused_on_either_side(monkeypatch: pytest.MonkeyPatch):
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        calls = [asyncio.ensure_future(ends.asks.call(COUNT, each, LONG_MS)) for each in range(4)]
+        await until(lambda: len(held.asked) == 4)
+        monkeypatch.setattr(module, "CALLS_MAX", 4)
+        with pytest.raises(BusyError, match="4 calls wait"):
+            await ends.asks.call(COUNT, 9, LONG_MS)
+        monkeypatch.setattr(module, "CALLS_MAX", 5)
+        ends.answers._running[10_000] = asyncio.get_running_loop().create_future()
+        with pytest.raises(BusyError, match="answers 5 calls"):
+            await ends.asks.call(COUNT, 9, LONG_MS)
+        held.go_on.set()
+        assert await asyncio.gather(*calls) == [0, 1, 2, 3]
+
+    assert CALLS_MAX >= 4
+    run(story)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", frame_bytes(0, ECHO.number, b"x"), b"\0\0\0\1\xc0"])
+def test_what_is_no_frame_ends_the_link(data: bytes):
+    async def story(ends: Ends) -> None:
+        assert ends.asks._transport is not None
+        ends.asks._transport.write(data)
+        await ends.answers.closed
+        await ends.asks.closed
+
+    run(story)
+
+
+def test_a_number_that_is_in_use_ends_the_link():
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        ends.asks._append(7, COUNT.number, 1)
+        ends.asks._append(7, COUNT.number, 2)
+        assert "in use" in await ends.answers.closed
+
+    run(story)
+
+
+def test_answers_that_nobody_waits_for_are_passed_over():
+    async def story(ends: Ends) -> None:
+        for kind in (Kind.ANSWER, Kind.ERROR, Kind.CANCEL):
+            ends.asks._append(77, kind, None)
+        assert await ends.asks.call(ECHO, b"x", LONG_MS) == b"x"
+
+    run(story)
+
+
+def test_before_the_hello_is_over_no_call_is_read_and_no_large_frame():
+    async def story(ends: Ends) -> None:
+        for data in (frame_bytes(1, ECHO.number, b"x"), (HELLO_BYTES_MAX + 1).to_bytes(4, "big")):
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(ends.accept, "127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(data)
+            assert await reader.read() == b""
+            assert not ends.answers.is_open
+            writer.close()
+            server.close()
+
+    run(story)
+
+
+def test_a_wrong_secret_is_refused_on_both_sides_and_no_call_is_made():
+    async def story(ends: Ends) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(ends.accept, "127.0.0.1", 0)
+        await loop.create_connection(lambda: ends.dial(b"another"), *server.sockets[0].getsockname())
+        assert not await opened(ends.asks, HANG_S)
+        await ends.answers.closed
+        for side in (ends.asks, ends.answers):
+            assert side.refused is not None
+            assert side.refused.why == "secret"
+        with pytest.raises(UnavailableError):
+            await ends.asks.call(ECHO, b"x", LONG_MS)
+        server.close()
+
+    run(story)
+
+
+def test_a_caller_that_says_nothing_is_closed():
+    async def story(ends: Ends) -> None:
+        server = await asyncio.get_running_loop().create_server(ends.accept, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()):
+            former = ends.answers
+            await until(lambda: ends.answers is not former)
+            assert not await opened(ends.answers, 0.01)
+            assert ends.answers.closed.result() == "it said no hello in time"
+        server.close()
+
+    run(story)
+
+
+def test_a_side_that_never_takes_the_last_frames_is_let_go(monkeypatch: pytest.MonkeyPatch):
+    assert CLOSE_SECONDS_MAX > 0
+    monkeypatch.setattr(module, "CLOSE_SECONDS_MAX", 0.01)
+
+    async def story(ends: Ends) -> None:
+        assert ends.answers._transport is not None
+        assert ends.asks._transport is not None
+        ends.answers._transport.pause_reading()
+        call = asyncio.ensure_future(ends.asks.call(ECHO, bytes(8 << 20), LONG_MS))
+        await asyncio.sleep(0)
+        ends.asks.close("it goes", bye=True)
+        transport = ends.asks._transport
+        await until(lambda: transport.get_write_buffer_size() == 0)
+        with pytest.raises(UnknownOutcomeError):
+            await call
+
+    run(story)
+
+
+def test_a_kind_of_call_has_one_handler():
+    handlers = Handlers()
+    handlers.add(ECHO, lambda _, question: question)
+    with pytest.raises(ValueError, match="answered already"):
+        handlers.add(ECHO, lambda _, question: question)
+
+
+def test_a_hundred_links_at_a_time():
+    async def story(ends: Ends) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(ends.accept, "127.0.0.1", 0)
+        links: list[Link] = []
+        for _ in range(100):
+            await loop.create_connection(ends.dial, *server.sockets[0].getsockname())
+            links.append(ends.asks)
+        assert all([await opened(each, HANG_S) for each in links])
+        answers = await asyncio.gather(
+            *(each.call(ECHO, b"%d" % place, LONG_MS) for place, each in enumerate(links) for _ in range(10))
+        )
+        assert answers == [b"%d" % place for place in range(100) for _ in range(10)]
+        for each in links:
+            each.close("done")
+        server.close()
+
+    run(story)
