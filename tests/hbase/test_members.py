@@ -147,3 +147,28 @@ def test_clocks_an_hour_apart_neither_end_a_membership_nor_keep_its_row(hbase_ga
     assert list(MEMBER.scan(system)) == []
     for leadership in (late[0], early[0]):
         leadership.stop()
+
+
+def test_who_owns_a_topic_is_told_through_any_server_and_where_its_regions_are(
+    known: tuple[ServerProcess, ServerProcess],
+):
+    leader, standby = known
+    for server in known:
+        told = server.ask("GET", "/v1/cluster/owners/shop/orders").json()
+        assert (told["url"], told["state"], told["why"]) == (leader.url, "live", "lead")
+        assert told["epoch"] >= 1
+        assert told["sinceMs"] is not None
+    shards = standby.ask("GET", "/v1/admin/cluster/shards").json()
+    assert (shards["shared"], shards["unowned"], len(shards["ranges"])) == (True, 0, 1)
+    assert shards["version"] == told["mapVersion"]
+    explained = standby.ask("GET", "/v1/admin/namespaces/shop/topics/orders/explain").json()
+    assert (explained["exists"], explained["answers"]) == (False, True)
+    assert explained["regions"]
+    assert all(each["server"] and each["table"].endswith("message") for each in explained["regions"])
+    topic = "/v1/namespaces/shop/topics/orders"
+
+    def named() -> bool:
+        problem = standby.ask("GET", topic, headers={"Basalt-Direct": "1"}).json()
+        return (problem["code"], problem.get("owner")) == ("not_owner", leader.url)
+
+    until(named, standby)  # it has looked at the map

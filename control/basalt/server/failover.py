@@ -202,8 +202,8 @@ class StandbyFrame:
         # One that is silent may be followed by another soon, whom the leader knows first.
         if owner.state != "live" or owner.instance == self._leadership.candidate.instance:
             return None
-        error = NotOwnerError(
-            f"this server does not own shard {shard}; {owner.name} does, as {owner.instance}; nothing was done",
+        error = NotOwnerError(  # nobody was asked who they are: it tells no name of a machine but that in the address
+            f"this server does not own shard {shard}, member {owner.instance} does; nothing was done",
             hint=f"send the call to {owner.url}; without Basalt-Direct it is passed on",
         )
         error.owner_url, error.member, error.leader_url = owner.url, owner.instance, self._leadership.leader_url

@@ -61,6 +61,9 @@ def test_members_are_listed(cli, members_url: str):
         "SINCE",
         "RENEWED",
         "AGO",
+        "LINKED",
+        "RTT",
+        "US",
     ]
     rows = {line.split()[0]: line.split() for line in listed.out.splitlines()[1:]}
     assert rows["leader:1"][1:3] == [URL, "leader"]
@@ -77,6 +80,7 @@ def test_the_status_counts_members_and_says_that_versions_differ(cli, members_ur
     told = json.loads(cli("cluster", "status", "--url", members_url, "-o", "json").out)
     assert (told["leader"], told["url"], told["epoch"], told["dead"]) == ("leader:1", URL, 1, 1)
     assert told["live"] + told["silent"] == 2
+    assert told["linked"] == 0
     assert told["versions"] == ["1.0", "2.0"]
 
 

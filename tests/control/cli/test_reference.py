@@ -52,7 +52,19 @@ def test_the_lazy_table_says_what_the_commands_say():
 
 def test_every_write_can_be_tried_without_writing():
     reads = {"list", "show", "peek", "poll", "history", "check", "consume", "doctor", "completion", "serve"}
-    reads |= {"get", "scan", "status", "regions", "info", "describe", "find-hanging", "timeline", "markers"}
+    reads |= {
+        "get",
+        "scan",
+        "status",
+        "regions",
+        "info",
+        "describe",
+        "find-hanging",
+        "timeline",
+        "markers",
+        "owner",
+        "shards",
+    }
     reads |= {
         "prune-audit",
         "invalid-check",

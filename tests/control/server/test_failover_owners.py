@@ -64,6 +64,7 @@ def test_who_is_asked_directly_for_anothers_topic_names_its_owner():
             assert (told.status, problem["code"]) == (503, "not_owner")
             assert problem["owner"] == problem["leader"] == leader.url
             assert problem["member"] == "first-1"
+            assert "first-1 does; nothing was done" in problem["detail"]
             assert told.headers["basalt-owner"] == told.headers["basalt-leader"] == leader.url
             assert told.headers["retry-after"] == "1"
         assert (await directly(leader)).status == 200

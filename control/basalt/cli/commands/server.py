@@ -214,11 +214,13 @@ def check_settings(invocation: Invocation, file: Path | None, config: Path | Non
 def _open_by_accident(settings: Settings) -> list[InvalidSettingError]:
     """Say what a start would of the address; nothing where its name means nothing on this machine, which need not be the server's."""
     from basalt.server.authentication import check_authentication
-    from basalt.server.listening import listen_address
+    from basalt.server.listening import link_address, listen_address
 
     try:
         check_authentication(settings)
         listen_address(settings)
+        if settings.store.kind == "hbase":
+            link_address(settings)
     except InvalidSettingError as problem:
         return [problem]
     except UnavailableError:
