@@ -84,7 +84,6 @@ PLANTED = (
     Planted(faults.committed_comes_before_rows, World, ()),
     Planted(faults.joins_come_after_rows, World, ()),
     Planted(faults.one_shots_are_decided_with_their_rows, OneShotWorld, ()),
-    Planted(faults.nobody_waits_for_rows_under_way, World, (419,)),
     Planted(faults.a_lost_state_goes_on, World, (46, 48, 56)),
     Planted(faults.roll_backs_are_not_told, MarkedWorld, (16, 93)),
     Planted(faults.gaps_are_accepted, ProducerWorld, ()),

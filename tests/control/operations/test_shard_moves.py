@@ -374,6 +374,27 @@ def test_rows_in_doubt_call_a_move_off_and_the_shard_is_served_on(monkeypatch: p
     run(story)
 
 
+def test_a_change_in_doubt_ends_with_the_reign_for_no_region_takes_it_any_more(monkeypatch: pytest.MonkeyPatch):
+    async def story(server: Alone) -> None:
+        await server.publish("before")
+        serving = server.member._serving
+        assert serving is not None
+        catalog = serving.services.topics.catalog
+
+        def lost(*_: object) -> bool:
+            raise UnknownOutcomeError("the answer was lost")
+
+        monkeypatch.setattr(catalog._table, "replace", lost)
+        assert (await server.ask("PATCH", f"{TOPIC}/properties", {"ttl": 60})).status >= 500
+        assert len(catalog._in_doubt) == 1
+        assert (await server.move(namespace=None, topic=None, shards=[SHARD])).status == 200
+        assert not catalog._in_doubt
+        monkeypatch.undo()
+        assert (await server.ask("PATCH", f"{TOPIC}/properties", {"ttl": 3600})).status == 200
+
+    run(story)
+
+
 def test_a_move_that_cannot_drain_is_called_off_in_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shard_moves, "RELEASE_MS_MAX", 20)
 
