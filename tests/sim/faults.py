@@ -28,6 +28,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
 from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
+from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.tables import garbage_cells
@@ -58,6 +59,41 @@ def aborts_search_nothing() -> AbstractContextManager[object]:
     """The abort of a transaction that had become invalid does not search for its rows."""
     knows = LogMemory.knows
     return patch.object(LogMemory, "knows", lambda memory, tx: knows(memory, replace(tx, was_invalid=False)))
+
+
+@contextmanager
+def moves_forget_doubts() -> Iterator[None]:
+    """A shard moves though rows are in doubt, and forgets them."""
+
+    async def nothing(_logs: TopicLogs, _shards: object) -> None: ...
+
+    with (
+        patch.object(TopicLogs, "in_doubt", lambda _logs, _shards: False),
+        patch.object(TopicLogs, "confirm_or_delete", nothing),
+    ):
+        yield
+
+
+def moves_forget_what_is_staged() -> AbstractContextManager[object]:
+    """After a move nothing is taken for staged by transactions of before it."""
+    return patch.object(StagedPayloads, "_unknown_up_to", lambda staged, _log: staged._writers.unknown_up_to)
+
+
+def moves_forget_early_rows() -> AbstractContextManager[object]:
+    """After a move transactions of before it are taken to have no rows but those that were noted since."""
+    return patch.object(TopicLog, "knows", lambda log, transaction: log.memory.knows(transaction))
+
+
+def moves_drain_no_lane() -> AbstractContextManager[object]:
+    """A shard moves while writes of it are under way."""
+
+    async def release(moves: ShardMoves, shards: frozenset[int]) -> None:
+        await moves.gate.left(shards)
+        moves._logs.suspend(shards)
+        moves._tables.forget(shards)
+        moves._forget(shards)
+
+    return patch.object(ShardMoves, "_release", release)
 
 
 def bounds_count_at_once() -> AbstractContextManager[object]:

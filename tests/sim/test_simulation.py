@@ -26,6 +26,7 @@ from tests.sim.faulty_store import ProcessDied
 from tests.sim.job_world import JobWorld
 from tests.sim.late_writers_world import LateWritersWorld
 from tests.sim.marked_world import MarkedWorld
+from tests.sim.moving_world import MovingWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.seeds import (
@@ -37,6 +38,7 @@ from tests.sim.seeds import (
     first_failure_of_late_deletes,
     first_failure_of_late_writers,
     first_failure_of_markers,
+    first_failure_of_moves,
     first_failure_of_one_shots,
     first_failure_of_producers,
     first_failure_of_producers_of_several_servers,
@@ -70,6 +72,10 @@ PLANTED = (
     Planted(faults.references_in_doubt_count_as_absent, LateDeletesWorld, ()),
     Planted(faults.what_is_being_written_is_forgotten, partial(forgetful, World), (6,)),
     Planted(faults.writers_that_left_memory_pass_for_new_ones, partial(forgetful, World), (35, 55)),
+    Planted(faults.moves_forget_doubts, MovingWorld, (272, 424, 546)),
+    Planted(faults.moves_forget_what_is_staged, MovingWorld, (20, 28)),
+    Planted(faults.moves_forget_early_rows, MovingWorld, (8, 16)),
+    Planted(faults.moves_drain_no_lane, MovingWorld, (14, 26)),
     Planted(faults.loans_of_the_dead_stay, OneShotWorld, ()),
     Planted(faults.loans_of_the_dead_are_forgotten, OneShotWorld, ()),
     Planted(faults.unknown_writes_count_as_never_made, OneShotWorld, ()),
@@ -113,6 +119,7 @@ KEPT_OF_JOBS = tuple(seed for planted in PLANTED for seed in planted.seeds if pl
 KEPT_OF_PRODUCERS = (89, *(seed for planted in PLANTED for seed in planted.seeds if planted.world is ProducerWorld))
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
+KEPT_OF_MOVES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is MovingWorld)
 KEPT_OF_LATE_DELETES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateDeletesWorld)
 KEPT_OF_LATE_WRITERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateWritersWorld)
 KEPT_OF_CONSUMERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is ConsumerWorld)
@@ -152,6 +159,10 @@ def test_no_seed_breaks_a_promise_to_clients_that_write_while_their_transaction_
     pool: ProcessPoolExecutor,
 ) -> None:
     run(pool, first_failure_of_late_writers, [KEPT_OF_LATE_WRITERS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_while_shards_move(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_moves, [KEPT_OF_MOVES, *slices(SEEDS // 4, SLICE)])
 
 
 def test_no_seed_breaks_a_promise_of_markers(pool: ProcessPoolExecutor) -> None:
