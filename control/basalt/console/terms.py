@@ -75,7 +75,8 @@ TERMS = {
     "one-shot transaction": "One request that begins, writes and commits.",
     "owner": (
         "Of a transaction: the principal that began it, and may act on it. The owner in a begin is a label that "
-        "its client gives itself, and proves nothing. Of a topic or table: the server that the map of owners gives its shard to."
+        "its client gives itself, and proves nothing. Of a topic or table: the server that the map of owners gives its shard to. "
+        "Of transactions it knows what the coordinator told it."
     ),
     "parked": (
         "Of a message in a group: it came back too often, and no topic takes it as a dead letter. Kept, shown, "

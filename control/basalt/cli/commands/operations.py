@@ -318,6 +318,7 @@ def _explained(answer: dict[str, Any]) -> list[str]:
 
 _WHY = {
     "lead": "It owns the shard because it leads: who begins to lead is given all shards.",
+    "move": "A planned move has given it the shard since.",
     "grant": "It was given the shard by the leader, after that one's term had begun or in a term before.",
 }
 _LEASES = {"live": "Its lease is on.", "silent": "It has missed renewals of its lease.", "dead": "Its lease is over."}
