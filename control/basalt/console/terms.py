@@ -60,7 +60,7 @@ TERMS = {
         "everywhere), or all of them (uncommitted)."
     ),
     "lag": "Of a group: how far it is behind, the messages that it has not acknowledged, and the age of the oldest. Of the event loop: by how much later than asked for it calls a timer; all that the server does waits as long.",
-    "leader": "The one server that writes a store. The others are standbys.",
+    "leader": "The one server that holds the lease of a store, and writes its topics, tables and log. The others are standbys.",
     "lease": "How long a membership, of a group or a cluster, or a leader's term lasts without a sign of life.",
     "link": "The connection of a member to the leader, over which each asks the other. It makes servers look at the rows sooner, and decides nothing.",
     "login": "A token that was made with another credential, and ends soon, or with that.",

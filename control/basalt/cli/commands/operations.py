@@ -147,7 +147,7 @@ def _time_ms(option: str, given: Position | None) -> int | None:
     return None if given is None else given.time_ms
 
 
-cluster = group("cluster", "Show which server leads, under which lease, and who stands by.")
+cluster = group("cluster", "Show who leads, who stands by and who owns which topics; move shards.")
 
 _CLUSTER = columns(
     "version started_ms shared leads holder url epoch lease_ms lease_age_ms terms certificate_ends_ms",
