@@ -188,7 +188,7 @@ def list_members(invocation: Invocation) -> None:
     "--to",
     required=True,
     metavar="MEMBER",
-    help="The instance of the member that gets it, as `cluster members -o json` tells.",
+    help="The member that gets it: its name or its instance, as `cluster members` tells.",
 )
 @author_options
 @dry_run_option
