@@ -69,7 +69,7 @@ class ReadingHere:
             self._is_on
             and self.is_range(request.head)
             and self.under_way < READS_MAX
-            and b"content-length" not in headers
+            and headers.get(b"content-length", b"0") == b"0"
             and b"transfer-encoding" not in headers
         )
 
