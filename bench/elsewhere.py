@@ -38,7 +38,7 @@ def elsewhere(folder: Path, quick: bool) -> Iterator[Figure]:
         with basalt.connect(f"http://127.0.0.1:{leader.port}", namespace=NAMESPACE) as client:
             end = client.topic("bulk").stable_end().id
         assert end is not None
-        data = request(path("bulk", f"/range?through={end}&columns=id,value"), b"", "application/json", "GET")
+        data = request(path("bulk", f"/range?through={end.hex()}&columns=id,value"), b"", "application/json", "GET")
         rounds = 2 if quick else ROUNDS
         leader_us: dict[str, float] = {}
         both_us: dict[str, float] = {}

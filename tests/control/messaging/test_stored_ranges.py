@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basalt.api.bodies.messages import RecordIn
 from basalt.api.codecs.arrow import COLUMNS, Source
 from basalt.errors import BasaltError, NotFoundError
 from basalt.http.routes.ranges import range_answer
@@ -117,6 +118,17 @@ async def test_messages_that_expire_are_gone_by_the_leaders_clock():
     one_told = await by_leader(shop, one)
     assert both_told != one_told
     assert (await elsewhere(shop, both), await elsewhere(shop, one)) == (both_told, one_told)
+
+
+async def test_messages_with_a_ttl_of_their_own_are_gone_by_the_leaders_clock():
+    shop = await Wired.start(MemoryStore(atomic=False))
+    await shop.topics.create(A, {})
+    await shop.messaging.publish_records(A, [RecordIn(b"short", ttl_ms=1_000), RecordIn(b"long", ttl_ms=9_000)])
+    permit = await permitted(shop, None, await end_of(shop))
+    told = await by_leader(shop, permit)
+    shop.clock.advance(5_000)
+    assert await by_leader(shop, permit) != told
+    assert await elsewhere(shop, permit) == told
 
 
 async def test_a_topic_that_was_deleted_since_or_created_anew_is_not_read():
