@@ -130,7 +130,7 @@ class StandbyFrame:
         # Of a page that is not passed on a browser gets another one in its place; and a range may be read here.
         if (
             not responses.is_page(request)
-            and not self.reading.may_read(request)
+            and not self.reading.may_read(request, body)
             and self.passing.submit(request, exchange, body, self._note)
         ):
             request.route = PASSED_ON
@@ -184,7 +184,7 @@ class StandbyFrame:
                 raise responses.method_not_allowed(request, METHODS)
             return await own(request)
         try:
-            if self.reading.may_read(request):
+            if self.reading.may_read(request, body):
                 return await self._read_or_pass_on(request, body)
             await self._pass_on(request, body)
         except NotLeaderError as error:

@@ -37,6 +37,8 @@ READS_MAX = 16  # at a time: each has up to 48 MiB in memory; one more is passed
 ROUTE = TOPIC_PATH + "/range"
 _RANGE = re.compile(f"/v1/namespaces/{NAME_EXPRESSION}/topics/{NAME_EXPRESSION}/range", re.ASCII)
 
+_WITH_BODY = frozenset((b"content-length", b"transfer-encoding"))
+
 log = logging.getLogger("basalt.reading")
 
 
@@ -62,16 +64,15 @@ class ReadingHere:
         """Tell whether a call with this head asks for a range."""
         return head.method == "GET" and head.path.endswith("/range") and _RANGE.fullmatch(head.path) is not None
 
-    def may_read(self, request: RequestHead) -> bool:
-        """Tell whether the leader is to be asked for a permit: the call is for a range, has no body, and there is room for its answer."""
+    def may_read(self, request: RequestHead, body: bytes | None) -> bool:
+        """Tell whether the leader is to be asked for a permit: the call is for a range, has no body, and there is room for its answer.
+
+        `body`: where it is here as a whole; else the headers tell.
+        """
+        if not self._is_on or not self.is_range(request.head) or self.under_way >= READS_MAX:
+            return False
         headers = request.headers
-        return (
-            self._is_on
-            and self.is_range(request.head)
-            and self.under_way < READS_MAX
-            and headers.get(b"content-length", b"0") == b"0"
-            and b"transfer-encoding" not in headers
-        )
+        return not body if body is not None else _WITH_BODY.isdisjoint(headers)
 
     async def read(self, permit: bytes) -> Response | None:
         """The answer; None: the leader is to be asked for it."""

@@ -313,12 +313,7 @@ class ClusterSettings:
             "most calls that are passed on at a time, waiting polls among them; others are told who leads", 1, 1_000_000
         ),
     ] = 400
-    reads: Annotated[
-        bool,
-        Flag(
-            "a server that does not lead reads ranges of topics itself once the leader permits it; false: it passes them on"
-        ),
-    ] = True
+    reads: Annotated[bool, Flag("a server that does not lead reads ranges itself, by the leader's permit")] = True
     ca: Annotated[
         str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
     ] = None

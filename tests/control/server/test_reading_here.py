@@ -226,6 +226,25 @@ def test_what_the_leader_permitted_is_read_though_it_is_gone():
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("body", "is_read"), [(b"content-length: 0\r\n\r\n", True), (b"\r\n", True), (b"content-length: 1\r\n\r\nx", False)]
+)
+def test_calls_that_begin_alike_are_all_read_here_but_for_those_with_a_body(body: bytes, is_read: bool):
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        await publish(leader, "a")
+        target = await range_of(leader)
+        reader, writer = await standby.line()
+        for number in range(1, 4):
+            writer.write(b"GET %s HTTP/1.1\r\nhost: localhost\r\n%s" % (target.encode(), body))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            assert outcomes(standby)["read"] == (number if is_read else 0)
+        writer.close()
+
+    run(story)
+
+
 def test_one_more_than_there_is_room_for_is_passed_on():
     async def story(leader: PortServer, standby: PortServer) -> None:
         await publish(leader, "a")
