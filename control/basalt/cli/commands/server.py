@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,10 +88,18 @@ def serve(
             return forked.exit_code
         tell = forked
     signals.stage = "it loaded its parts"
+    _what_serves()(loaded, signals, port_file=port_file, tell=tell)
+    return EXIT_OK
+
+
+def _what_serves() -> Callable[..., None]:
+    """Load the server. Modules leave nothing to collect, and looking for it, now or later, takes a seventh of a start."""
+    gc.disable()
     from basalt.server.process import serve as run
 
-    run(loaded, signals, port_file=port_file, tell=tell)
-    return EXIT_OK
+    gc.freeze()
+    gc.enable()
+    return run
 
 
 @command("wait")
