@@ -25,6 +25,7 @@ from basalt.cli.root import group
 from basalt.errors import InvalidSettingError, UnavailableError
 
 if TYPE_CHECKING:
+    from basalt.server.stop_signals import StopSignals
     from basalt.settings import Settings
 
 
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
 @click.option(
     "--background", is_flag=True, help="Return once the server answers, and print its address; it goes on by itself."
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="On HBase: so many servers, each in a process of its own, at the ports after that of --port, which they share.",
+)
+@click.option("--supervised", is_flag=True, hidden=True, help="The order is on standard input.")
 @settings_options
 def serve(
     data: Path | None,
@@ -47,6 +56,8 @@ def serve(
     port: int | None,
     port_file: Path | None,
     background: bool,
+    processes: int,
+    supervised: bool,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -61,6 +72,8 @@ def serve(
 
     signals = StopSignals()
     signals.install()
+    if supervised:
+        return _serve_supervised(signals)
     from basalt.settings import load_settings
 
     given = (("server.data", data), ("server.host", host), ("server.port", port))
@@ -71,6 +84,10 @@ def serve(
             "--data is missing: the rocks store keeps its files there",
             hint="name a directory with --data DIR, or with server.data in the settings file",
         )
+    if processes > 1:
+        from basalt.server.processes.supervision import check
+
+        check(loaded, processes)
     tell = None
     if background:
         from basalt.server.background import Started, fork, with_log_file
@@ -86,9 +103,25 @@ def serve(
             return forked.exit_code
         tell = forked
     signals.stage = "it loaded its parts"
+    if processes > 1:
+        from basalt.server.processes.supervisor import Supervisor
+
+        return Supervisor(loaded, processes, signals, port_file=port_file, tell=tell).run()
     from basalt.server.process import serve as run
 
     run(loaded, signals, port_file=port_file, tell=tell)
+    return EXIT_OK
+
+
+def _serve_supervised(signals: StopSignals) -> int:
+    """Be one of the servers of `--processes`."""
+    from basalt.server.processes.supervised import Supervised
+
+    supervised = Supervised.read()
+    signals.stage = "it loaded its parts"
+    from basalt.server.process import serve as run
+
+    run(supervised.settings, signals, tell=supervised.answers, supervised=supervised)
     return EXIT_OK
 
 
