@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +162,69 @@ def test_a_server_that_can_never_start_ends_the_command_with_its_reason(pair: Pa
     assert "server 2 cannot start: ended with exit code 6" in text
     assert f"cannot listen on 127.0.0.1 port {first + 2}" in text
     assert [state(pid) for pid in pids(server).values()] == [""] * len(pids(server))
+
+
+def test_the_service_manager_hears_of_all_servers_from_one_process(pair: Pair, guarded: Installation, tmp_path: Path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(WAIT_SECONDS_MAX)
+        server = ServerProcess(pair._folder)
+        pair.servers.append(server)
+        server.launch(
+            "--processes", str(PROCESSES), *guarded.options(), environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        )
+        told = manager.recv(4_096).decode()
+        while "READY=1" not in told:
+            assert re.fullmatch(f"STATUS=[12] of {PROCESSES} servers answer at http://.*", told)
+            told = manager.recv(4_096).decode()
+        assert f"{PROCESSES} of {PROCESSES} servers answer" in told
+        server.wait_until_ready()
+        assert f"servers answer at {server.url}" in told
+        assert server.stop() == 0
+        assert manager.recv(4_096).decode().startswith("STOPPING=1")
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.recv(4_096)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_open_calls(several: ServerProcess):
+    create(several, "waited")
+    with socket.create_connection(("127.0.0.1", several.port)) as half:
+        half.sendall(
+            b"POST /v1/namespaces/pair/topics/waited/publish HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        )
+        assert several.process is not None
+        several.process.send_signal(signal.SIGINT)
+        wait_until(lambda: several.log.read_text().count("stops because of SIGINT") == PROCESSES, several)
+        several.process.send_signal(signal.SIGINT)
+        assert several.exit_code() == 0
+    assert several.log.read_text().count("stops because of SIGINT") > PROCESSES
+
+
+def test_in_the_background_all_have_left_the_terminal(pair: Pair, guarded: Installation, tmp_path: Path):
+    log = tmp_path / "all.log"
+    command = [sys.executable, "-m", "basalt.cli.main", "serve", "--port", "0", "--processes", "2", "--background"]
+    given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
+    started = subprocess.run(  # which waits until nobody has its output any more
+        [*command, "--set", f"log.file={log}", *guarded.options()],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert started.returncode == 0, started.stderr
+    supervisor = int(re.findall(r"it runs as process (\d+)", started.stderr)[0])
+    try:
+        text = log.read_text()
+        assert f"2 servers answer at {started.stdout.strip()}" in text
+        assert {json.loads(line).get("server") for line in text.splitlines()} == {None, 1, 2}
+    finally:
+        os.kill(supervisor, signal.SIGTERM)
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while state(supervisor) not in ("", "Z"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "stopped, with exit code 0" in log.read_text()
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from basalt.cli.output import columns, row
 from basalt.cli.root import group
 from basalt.errors import InvalidSettingError, UnavailableError
 
+PROCESSES_MAX = 64  # half of the members that an installation may have
+
 if TYPE_CHECKING:
     from basalt.server.stop_signals import StopSignals
     from basalt.settings import Settings
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, PROCESSES_MAX),
     default=1,
     show_default=True,
     help="On HBase: so many servers, each in a process of its own, at the ports after that of --port, which they share.",
@@ -64,6 +66,9 @@ def serve(
     """Run a server.
 
     --data, --host and --port are the settings server.data, server.host and server.port.
+
+    With --processes the servers share the port of --port and have the ports after it, one each; --port-file and --background are
+    about the shared one.
 
     It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun; with TLS, SIGHUP has it read certificate,
     key and CAs anew instead. With --background it logs to the file log.file, or else to DIR.log beside its data directory.

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit, urlunsplit
 from basalt.errors import InvalidSettingError
 from basalt.settings import Settings
 
-PROCESSES_MAX = 64  # half of the members that an installation may have
 PORT_MAX = 65_535
 PAUSE_MS_MIN = 200  # a server that was killed is back within a second or two
 PAUSE_MS_MAX = 30_000  # a server that dies at once takes some seconds of processor time for its start
@@ -107,8 +106,7 @@ def settings_of(settings: Settings, number: int) -> Settings:
         server = replace(server, port=_port(server.port + number, "server.port"))
     if cluster.listen is not None:
         host, _, port = cluster.listen.rpartition(":")
-        if int(port):
-            cluster = replace(cluster, listen=f"{host}:{_port(int(port) + number - 1, 'cluster.listen')}")
+        cluster = replace(cluster, listen=f"{host}:{_port(int(port) + number - 1, 'cluster.listen')}")
     if leader.url is not None:
         url = urlsplit(leader.url)
         if url.port is None or not settings.server.port:
