@@ -36,6 +36,7 @@ def end_run(system: SystemTable, run: str, now_ms: int, *, fenced: bool) -> Ende
 
 
 def _free_lease(system: SystemTable, run: str) -> int | None:
+    # An answer that was lost counts as a failure of the whole: the caller tries again, and finds the lease free or another's.
     for _ in range(TRIES_MAX):
         stored = system.get(LEASE.kind, LEASE.name)
         record = None if stored is None else LEASE.decode(stored)
@@ -48,6 +49,7 @@ def _free_lease(system: SystemTable, run: str) -> int | None:
 
 
 def _end(system: SystemTable, instance: str, stored: bytes | None, run: str, now_ms: int) -> bool:
+    # The row stays, and says so: an operator sees who died. A leader that ends it at the same time is refused, or was first.
     for _ in range(TRIES_MAX):
         record = None if stored is None else MEMBER.decode(stored)
         if stored is None or record is None or record.run != run or record.is_over:

@@ -93,6 +93,10 @@ def serve(
         from basalt.server.processes.supervision import check
 
         check(loaded, processes)
+    return _run(loaded, signals, processes, port_file, background=background)
+
+
+def _run(loaded: Settings, signals: StopSignals, processes: int, port_file: Path | None, *, background: bool) -> int:
     tell = None
     if background:
         from basalt.server.background import Started, fork, with_log_file

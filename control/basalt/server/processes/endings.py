@@ -1,4 +1,4 @@
-"""What is written of servers whose process is gone: their leases and memberships are ended, on a thread with a handle on the store of its own.
+"""Ends of runs, written for servers whose process is gone: their leases and memberships are ended, on a thread with a handle on the store of its own.
 
 A gateway that is away is asked again for as long as it would matter: after two leases the others have found out by themselves.
 """

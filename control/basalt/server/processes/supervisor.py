@@ -32,7 +32,7 @@ from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
 from basalt_engine.clock import SystemClock
 
-WAIT_MS_MAX = 1_000  # a signal that came just before the wait is noticed after it
+WAIT_MS = 1_000  # a death whose signal was merged with another one's is noticed after it
 COMMAND = (sys.executable, "-P", "-m", "basalt.cli.main", "serve", "--supervised")
 
 log = logging.getLogger("basalt.supervisor")
@@ -147,7 +147,7 @@ class Supervisor:
             self._stop_at_ms = float("inf")
 
     def _wait_ms(self) -> float:
-        waits = [float(WAIT_MS_MAX)]
+        waits = [float(WAIT_MS)]
         if self._stop_at_ms is not None:
             waits.append(max(0.0, self._stop_at_ms - self._now_ms()))
         elif (next_ms := rules.next_start_ms(self._children.values(), self._now_ms())) is not None:
