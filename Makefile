@@ -96,7 +96,7 @@ types: $(VENV)/installed
 imports: $(VENV)/installed
 	$(VENV)/bin/lint-imports
 
-# Four processes that collect the tests at once would each compile all of them. One does it, beside the types, which saves 18 s of a core; what
+# Processes that collect the tests at once would each compile all of them. One does it, beside the types, which saves 35 s of a core; what
 # cannot be collected the tests themselves report.
 bytecode: $(VENV)/installed
 	@$(PYTHON) -m pytest --collect-only --quiet --quiet >/dev/null || true

@@ -53,7 +53,7 @@ def rates(folder: Path, quick: bool) -> Iterator[Figure]:
     """Publishing, transactions and reading back, with 1, 2 and 4 at a time."""
     requests = 40 if quick else 160
     with running_hbase(folder) as gateways:
-        _connect(gateways).create_table(RAW_TABLE, {FAMILY.decode(): {}})
+        connect(gateways).create_table(RAW_TABLE, {FAMILY.decode(): {}})
         with server_on(folder, gateways, FROM_STORE) as server, ProcessPoolExecutor(max(PEERS)) as peers:
             for kind in KINDS:
                 yield from _publishing(gateways, server, peers, requests, kind)
@@ -106,7 +106,7 @@ def _reading(
     total, full = requests * BATCH, _topic("full", kind)
     create_topics(server, full)
     drive(server.port, 2, requests, publish_request(full, BATCH, KINDS[kind]))
-    connection = _connect(gateways)
+    connection = connect(gateways)
     connection.delete_table(RAW_TABLE, disable=True)
     connection.create_table(RAW_TABLE, {FAMILY.decode(): {}})
     _put_by(peers, gateways, 1, requests, kind)
@@ -115,7 +115,7 @@ def _reading(
         for round_number in range(ROUNDS + 1):
             raw_rate = _rate(peers, consumers, partial(_scan, gateways.thrift), total)
             before_s = server.cpu_s()
-            rate = _rate(peers, consumers, partial(_read, server.port, full), total)
+            rate = _rate(peers, consumers, partial(read, server.port, full), total)
             if round_number:  # the first one warms both up
                 theirs.append(raw_rate)
                 ours.append(rate)
@@ -130,12 +130,12 @@ def _put_by(peers: ProcessPoolExecutor, gateways: Gateways, producers: int, requ
     """Rows per second that so many processes put together."""
     share = requests // producers
     puts = [partial(_put, gateways.thrift, number, share, kind) for number in range(producers)]
-    return producers * share * BATCH / _seconds(peers, puts)
+    return producers * share * BATCH / seconds(peers, puts)
 
 
 def _rate(peers: ProcessPoolExecutor, consumers: int, read: Callable[[], int], total: int) -> float:
     """Messages per second that so many processes read together, each of them all."""
-    return consumers * total / _seconds(peers, [partial(_all, read, total)] * consumers)
+    return consumers * total / seconds(peers, [partial(_all, read, total)] * consumers)
 
 
 def _all(read: Callable[[], int], total: int) -> None:
@@ -143,7 +143,8 @@ def _all(read: Callable[[], int], total: int) -> None:
     assert count == total, (count, total)
 
 
-def _seconds(peers: ProcessPoolExecutor, calls: Sequence[Callable[[], None]]) -> float:
+def seconds(peers: ProcessPoolExecutor, calls: Sequence[Callable[[], None]]) -> float:
+    """How long all of them took, side by side."""
     start = time.perf_counter()
     for future in [peers.submit(call) for call in calls]:
         future.result()
@@ -166,7 +167,7 @@ def _scan(thrift: str) -> int:
         return sum(1 for _, columns in rows if len(columns[FAMILY + b":p"]) == MESSAGE_BYTES)
 
 
-def _read(port: int, name: str) -> int:
+def read(port: int, name: str) -> int:
     """The topic through Basalt's client, in full pages."""
     with basalt.connect(f"http://127.0.0.1:{port}", namespace=NAMESPACE) as client:
         topic, count, start = client.topic(name), 0, None
@@ -189,14 +190,15 @@ def happybase_at(thrift: str) -> Iterator[happybase.Connection]:
         connection.close()
 
 
-def _connect(gateways: Gateways) -> happybase.Connection:
+def connect(gateways: Gateways) -> happybase.Connection:
+    """A connection to the first gateway."""
     host, _, port = gateways.thrift.rpartition(":")
     return happybase.Connection(host, int(port))
 
 
 @contextmanager
-def running_hbase(folder: Path) -> Iterator[Gateways]:
-    """A standalone HBase with Basalt's tables."""
+def running_hbase(folder: Path, *, coprocessor: bool = False) -> Iterator[Gateways]:
+    """A standalone HBase with Basalt's tables; with the coprocessor, whose jar `make jar` builds, only where that is what counts."""
     standalone = Standalone(folder / "hbase")
     try:
         gateways = standalone.start(heap_mb=HEAP_MB)
@@ -206,7 +208,7 @@ def running_hbase(folder: Path) -> Iterator[Gateways]:
             "basalt.cli.main",
             "hbase",
             "install",
-            "--no-coprocessor",
+            *(("--jar", "packaged") if coprocessor else ("--no-coprocessor",)),
             *_settings(gateways),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

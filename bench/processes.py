@@ -28,7 +28,7 @@ class Process:
 
     def cpu_s(self) -> float:
         """Processor seconds that it has used so far, all threads."""
-        return time.clock_gettime(~self.pid << 3 | PROCESSOR_CLOCK)  # what clock_getcpuclockid(3) answers for a process
+        return cpu_s_of(self.pid)
 
     def peak_mib(self) -> float:
         """The most resident memory that it has had, mapped files included."""
@@ -47,6 +47,11 @@ class Process:
             if line.startswith(name):
                 return int(line.split()[1]) / 1_024
         raise RuntimeError(f"process {self.pid} has no {name}")
+
+
+def cpu_s_of(pid: int) -> float:
+    """Processor seconds that this process has used so far, all threads."""
+    return time.clock_gettime(~pid << 3 | PROCESSOR_CLOCK)  # what clock_getcpuclockid(3) answers for a process
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from html.parser import HTMLParser
 from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
@@ -36,6 +37,12 @@ class Place:
     @property
     def path(self) -> str:
         return urlsplit(self.target).path
+
+
+# Walks that differ in what one field holds find most pages as the walk before them did, and reading a page takes longer than making it.
+@lru_cache(PAGES_MAX)
+def links_of(target: str, html: str) -> Links:
+    return Links(target, html)
 
 
 class Links(HTMLParser):
@@ -110,7 +117,7 @@ def walk(read: Callable[[Place], str | None], of_a_kind: int, within: str = CONS
         yield place
         if html is None:
             continue
-        for found in _found(place, Links(place.target, html)):
+        for found in _found(place, links_of(place.target, html)):
             if found.path.startswith(within) and found not in known and kinds[kind_of(found)] < of_a_kind:
                 known.add(found)
                 kinds[kind_of(found)] += 1

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-# Groups that wait for region servers, executors and killed servers leave a core idle for about half of their time: with two processes on two
-# cores the suite took as long as it would on one. More than four do not get shorter, for the longest group is then the last.
-PROCESSES_PER_CORE = 2
-PROCESSES_MAX = 4
+# Most of what takes long waits: for region servers, executors, leases and killed servers. One process keeps less than half of a core busy. More
+# than six do not get shorter, for the longest group is then the last.
+PROCESSES_PER_CORE = 3
+PROCESSES_MAX = 6
 
 # What starts an HBase or a Spark of its own, to kill it, needs no company: it would only make a long group longer.
 ALONE = "tests/hbase/test_standalone.py"
@@ -29,49 +29,65 @@ SPARK_DEMO = "tests/demo/test_spark_demo.py"
 # By the first of these that is found in a test's name.
 GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
+    # As long as all else that needs an HBase: a second one takes a quarter of a minute of a core, and the suite ends minutes earlier.
+    "servers-on-hbase": re.compile(
+        r"^tests/(hbase/test_(group_faults|links|shard_moves|\w*two_(tls_)?servers)|demo/test_demo_on_hbase)\.py"
+    ),
     "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
     "spark": re.compile(rf"^(?!{SPARK_DEMO})(tests/spark/|.*/test_\w*spark\w*\.py)"),
     "browser": re.compile(r"^tests/browser/"),  # one Chromium, and servers with an operator's data
     "docs": re.compile(r"^tests/docs/"),  # each process that checks the tree parses all of it
 }
 
-# What takes longest, in this order: minutes each, and at the end files of half a minute. A file that is not here takes less.
+# What takes longest, in this order: minutes each, and at the end files of a quarter of a minute. A file that is not here takes less.
 # build/test-results.xml of a whole run tells when the order has changed.
 FIRST = (
-    "mini-cluster",
     "hbase",
-    "spark",
-    SPARK_DEMO,
+    "mini-cluster",
+    "servers-on-hbase",
     "browser",
+    "spark",
     "tests/sim/test_simulation.py",
+    SPARK_DEMO,
     "tests/guides/test_guides.py",
-    "tests/system/test_kill_loop.py",
+    "tests/control/console/test_pages_hostile.py",
     "tests/system/test_consumers.py",
-    "tests/system/test_schemathesis.py",
+    "tests/system/test_kill_loop.py",
+    "tests/system/test_tls.py",
     "tests/system/test_lost_answers.py",
-    "tests/system/test_group_kills.py",
     "tests/system/test_cli.py",
-    "tests/engine/test_spans.py",
-    "tests/pipeline/test_audits.py",
-    "tests/demo/test_demo.py",
-    "tests/system/test_outbox_kills.py",
-    ALONE,
-    "tests/system/test_starting.py",
-    "tests/system/test_bad_input.py",
-    "tests/system/test_signals_at_start.py",
-    "tests/control/groups/test_window.py",
+    "tests/system/test_schemathesis.py",
+    "tests/sim/test_members.py",
     "docs",
+    "tests/system/test_signals_at_start.py",
+    "tests/system/test_group_kills.py",
+    "tests/control/client/consumer/test_processing_end_to_end.py",
+    "tests/system/test_canaries.py",
+    "tests/control/http/test_handshake.py",
+    "tests/system/test_signals.py",
+    "tests/deploy/test_monitoring.py",
+    ALONE,
+    "tests/system/test_outbox_kills.py",
+    "tests/demo/test_demo.py",
+    "tests/engine/stores/test_repair.py",
+    "tests/system/test_access.py",
+    "tests/control/http/test_protocol.py",
+    "tests/system/test_starting.py",
 )
 
 # Fixtures, and marks, that ask for what a group shares, and the groups in which there may be one.
 FIXTURES = {
     "mini_cluster": {"mini-cluster"},
     "java_class_path": {"mini-cluster", "hbase"},
-    "hbase_gateways": {"hbase"},
+    "hbase_gateways": {"hbase", "servers-on-hbase"},
     "secured_hbase": {"hbase"},
     "spark": {"spark", "hbase"},
 }
-MARKS = {"hbase": {"hbase", "mini-cluster", ALONE}, "tephra": {"hbase"}, "spark": {"spark", "hbase", SPARK_DEMO}}
+MARKS = {
+    "hbase": {"hbase", "servers-on-hbase", "mini-cluster", ALONE},
+    "tephra": {"hbase", "servers-on-hbase"},
+    "spark": {"spark", "hbase", SPARK_DEMO},
+}
 
 
 def group(name: str) -> str:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from basalt.commits import commit_stage
+from basalt.commits import owner
 from basalt.messaging import index, markers, ranges, topic_stats
 from basalt.messaging.log import merged_rows, roll_back, stored_log, tails
 from basalt.messaging.log.topic_log import LogLimits
@@ -27,7 +27,7 @@ from basalt_engine.stores import memory
 
 # What is done together, read together, passed together or remembered has room for two or three.
 SMALL: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
-    (commit_stage, {"REMOVED_TOGETHER_MAX": 2}),
+    (owner, {"REMOVED_TOGETHER_MAX": 2}),
     (expired, {"GROUP_TOPICS": 2, "OLD_TOPICS_MAX": 2, "PAYLOAD_LOOKS_MAX": 2, "TOPICS_REMEMBERED_MAX": 2}),
     (first_unstable, {"ROWS_MAX": 2}),
     (garbage, {"GROUP_ROWS": 2, "NOTES_MAX": 2, "ROWS_MAX": 3}),

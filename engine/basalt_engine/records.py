@@ -353,6 +353,10 @@ class RecordBatch:
     def payloads(self, start: int = 0, stop: int | None = None) -> list[memoryview]:
         """The payloads in start <= index < stop, as slices."""
         stop = self.count if stop is None else stop
+        if (
+            start == 0 and stop == self.count == 1
+        ):  # as in most rows of single messages, and then no offsets need be made
+            return [self._data[self._payloads_at : self.payloads_stop]]
         data, ends = self._data, self._ends
         return [data[first:last] for first, last in zip(ends[start:stop], ends[start + 1 : stop + 1], strict=True)]
 

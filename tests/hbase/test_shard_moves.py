@@ -128,6 +128,10 @@ def _of_writers(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
+def _leaders(client: basalt.Client) -> list[str]:
+    return [each.instance for each in client.admin.cluster_members().members if each.role == "leader"]
+
+
 def _move(client: basalt.Client, member: str, topic: str) -> float:
     """Move the shard of a topic; for how long calls waited."""
     for _ in range(CALLED_OFF_MAX):
@@ -145,7 +149,8 @@ def test_moves_under_load_are_seen_by_no_client(pair: Pair, guarded: Installatio
     with basalt.connect(server.url, namespace=NAMESPACE) as client:
         for topic in TOPICS:
             client.topics.create(topic)
-        member = next(each.instance for each in client.admin.cluster_members().members if each.role == "leader")
+        until(lambda: bool(_leaders(client)), server)  # it serves before it is a member
+        (member,) = _leaders(client)
         with Load(server) as load:
             for number in range(SHARD_MOVES):
                 gaps_ms.append(_move(client, member, TOPICS[number % len(TOPICS)]))

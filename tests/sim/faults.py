@@ -12,10 +12,11 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.catalog.topics import Topic, TopicName
-from basalt.commits import recovery
+from basalt.commits import owner, recovery
 from basalt.commits.carrier import Carrier, _tell
-from basalt.commits.commit_stage import CommitStage, TopicParticipant, TopicPlan
+from basalt.commits.commit_stage import CommitAsked, CommitStage
 from basalt.commits.one_shots import Borrowing, OneShots, _PlacedTogether
+from basalt.commits.owner import Owner, TopicPlan
 from basalt.errors import ProducerUnknownError, SequenceGapError
 from basalt.groups.acknowledgements import Acknowledging
 from basalt.messaging.log import staged_payloads, stored_log, topic_log
@@ -26,19 +27,22 @@ from basalt.messaging.log.topic_log import LogMemory, TopicLog, decide_doubts
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
+from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
+from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.log.transaction_log import TransactionLog
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.open_pointers import OpenPointers
+from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining, Prepared
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
 from basalt.transactions.rules.groups import GroupTable
 from basalt.transactions.rules.loans import LoanInUse, LoanTable, OneShotsInFlight
 from basalt.transactions.rules.sessions import SessionState, SessionTable
-from basalt.transactions.rules.transaction import Transaction
+from basalt.transactions.rules.transaction import Join, TableJoin
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.messages import PRODUCERS, MessageRow, MessageTable
@@ -55,6 +59,41 @@ def aborts_search_nothing() -> AbstractContextManager[object]:
     """The abort of a transaction that had become invalid does not search for its rows."""
     knows = LogMemory.knows
     return patch.object(LogMemory, "knows", lambda memory, tx: knows(memory, replace(tx, was_invalid=False)))
+
+
+@contextmanager
+def moves_forget_doubts() -> Iterator[None]:
+    """A shard moves though rows are in doubt, and forgets them."""
+
+    async def nothing(_logs: TopicLogs, _shards: object) -> None: ...
+
+    with (
+        patch.object(TopicLogs, "in_doubt", lambda _logs, _shards: False),
+        patch.object(TopicLogs, "confirm_or_delete", nothing),
+    ):
+        yield
+
+
+def moves_forget_what_is_staged() -> AbstractContextManager[object]:
+    """After a move nothing is taken for staged by transactions of before it."""
+    return patch.object(StagedPayloads, "_unknown_up_to", lambda staged, _log: staged._writers.unknown_up_to)
+
+
+def moves_forget_early_rows() -> AbstractContextManager[object]:
+    """After a move transactions of before it are taken to have no rows but those that were noted since."""
+    return patch.object(TopicLog, "knows", lambda log, transaction: log.memory.knows(transaction))
+
+
+def moves_drain_no_lane() -> AbstractContextManager[object]:
+    """A shard moves while writes of it are under way."""
+
+    async def release(moves: ShardMoves, shards: frozenset[int]) -> None:
+        await moves.gate.left(shards)
+        moves._logs.suspend(shards)
+        moves._tables.forget(shards)
+        moves._forget(shards)
+
+    return patch.object(ShardMoves, "_release", release)
 
 
 def bounds_count_at_once() -> AbstractContextManager[object]:
@@ -290,19 +329,17 @@ def repeated_requests_are_carried_out_again() -> Iterator[None]:
 def rows_come_before_committing() -> Iterator[None]:
     """The rows of a commit are written when the log does not have its intent yet."""
 
-    def commit(stages: CommitStage, transaction_id: int, plan: TopicPlan, *given: Any) -> Callable[[Group], Any]:
-        stage = original(stages, transaction_id, plan, *given)
+    def commit(stages: CommitStage, asked: CommitAsked, started_ms: float, group: Group) -> Any:
+        answer = original(stages, asked, started_ms, group)
+        if isinstance(answer, Intended):  # rows come before the entry of their group
+            stages._owner.commit_prepared(group, asked.prepared.number, answer.transaction)
+        return answer
 
-        def with_rows(group: Group) -> Any:
-            answer = stage(group)
-            if answer is None:  # rows come before the entry of their group
-                stages._topics.place(group, plan, stages._manager.state.get(transaction_id))
-            return answer
+    async def placed(*_: object) -> None:
+        return
 
-        return with_rows
-
-    original = CommitStage.commit
-    with patch.multiple(CommitStage, commit=commit, place=lambda *_, **__: None):
+    original = CommitStage._commit
+    with patch.object(CommitStage, "_commit", commit), patch.object(Owner, "place", placed):
         yield
 
 
@@ -310,16 +347,17 @@ def rows_come_before_committing() -> Iterator[None]:
 def committed_comes_before_rows() -> Iterator[None]:
     """The outcome of a commit is logged, and then its rows are written."""
 
-    async def carry(carrier: Carrier, transaction_id: int, plan: TopicPlan, told: Any, started_ms: float) -> None:
-        transaction = carrier._manager.state.get(transaction_id)
-        stages = carrier._stages
+    async def carry(
+        carrier: Carrier, transaction: JoinedTransaction, prepared: Prepared, told: Any, started_ms: float
+    ) -> None:
+        def place(group: Group) -> None:
+            carrier._owner.commit_prepared(group, prepared.number, transaction)
+
         try:
             answer = await carrier._lanes.log.run(
-                partial(stages.decide, transaction_id=transaction_id, started_ms=started_ms), must_run=True
+                partial(carrier._stages.decide, Decide(transaction.id, placed=True), started_ms), must_run=True
             )
-            await carrier._lanes.topics.run(
-                lambda group: stages._topics.commit(group, plan, transaction.write_pointer, transaction), must_run=True
-            )
+            await carrier._lanes.topics.run(place, must_run=True)
         except Exception as error:  # it is raised where the commit was called
             answer = error
         _tell(told, answer)
@@ -331,12 +369,46 @@ def committed_comes_before_rows() -> Iterator[None]:
 def joins_come_after_rows() -> AbstractContextManager[object]:
     """Rows and cells of a transaction are written without waiting until the log has it that it joined."""
 
-    def joined_later(manager: TransactionManager, pointer: int, joined: Any, _: int) -> None:
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def ask_later(pointers: OpenPointers, write_pointer: int, **joins: Any) -> None:
+        manager = pointers._manager
+        told: asyncio.Future[Admitted] = asyncio.get_running_loop().create_future()
         told.add_done_callback(lambda call: call.cancelled() or call.exception())
-        manager.lanes.log.submit(lambda group: manager.join_in_log(group, pointer, joined), told)
+        manager.lanes.log.submit(lambda group: manager.admit(group, Joining(write_pointer, **joins)), told)
 
-    return patch.object(TransactionManager, "_require_join", joined_later)
+    def join(pointers: OpenPointers, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
+        if pointers._atomic:
+            return original(pointers, group, write_pointer, topic, from_ms)
+        pointers._manager._open_writer(write_pointer, group.now_ms)
+        return ask_later(pointers, write_pointer, topic=Join(topic.keys.prefix, topic.generation, from_ms))
+
+    def join_table(pointers: OpenPointers, group: Group, write_pointer: int, table: TableJoin) -> None:
+        if pointers._atomic:
+            return of_tables(pointers, group, write_pointer, table)
+        pointers._manager._open_writer(write_pointer, group.now_ms)
+        return ask_later(pointers, write_pointer, table=table)
+
+    original, of_tables = OpenPointers.join, OpenPointers.join_table
+    return patch.multiple(OpenPointers, join=join, join_table=join_table)
+
+
+def pointers_stay_open() -> AbstractContextManager[object]:
+    """An owner takes writes under a pointer until it is told the outcome."""
+    return patch.object(OpenPointers, "close", lambda *_: None)
+
+
+def rows_are_older_than_the_view() -> AbstractContextManager[object]:
+    """A reader is shown rows that were read before the view that judges them."""
+    before: dict[tuple[int, bytes], RowsAhead] = {}
+
+    def rows_ahead(reader: LogReader, log: TopicLog, reading: Reading) -> RowsAhead:
+        rows = original(reader, log, reading).rows
+        now = RowsAhead(None, None if rows is None else list(rows))
+        key = id(log), reading.start.position
+        older, before[key] = before.get(key, now), now
+        return older
+
+    original = LogReader.rows_ahead
+    return patch.object(LogReader, "rows_ahead", rows_ahead)
 
 
 def one_shots_are_decided_with_their_rows() -> AbstractContextManager[object]:
@@ -354,7 +426,7 @@ def nobody_waits_for_rows_under_way() -> Iterator[None]:
     """A roll back, and whoever reads the log, do not wait for the rows that are being written."""
 
     async def hasty(writer: GroupCommit, stage: Callable[[Group], Any], *given: Any, **more: Any) -> Any:
-        if stage is recovery._nothing:
+        if stage in (recovery._nothing, owner._nothing):
             return None
         return await run(writer, stage, *given, **more)
 
@@ -451,14 +523,12 @@ def replaced_runs_come_back() -> AbstractContextManager[object]:
 
 def every_segment_is_published() -> AbstractContextManager[object]:
     """A commit publishes what every attempt has stored, in the order of the segments."""
-    commit = TopicParticipant.commit
+    commit = Owner.commit
 
-    def all_of_them(
-        participant: TopicParticipant, group: Any, plan: Any, pointer: int, transaction: Transaction | None
-    ) -> None:
-        commit(participant, group, plan._replace(segments=None), pointer, transaction)
+    def all_of_them(owner: Owner, group: Any, plan: Any, transaction: JoinedTransaction) -> None:
+        commit(owner, group, plan._replace(segments=None), transaction)
 
-    return patch.object(TopicParticipant, "commit", all_of_them)
+    return patch.object(Owner, "commit", all_of_them)
 
 
 def losers_stay() -> AbstractContextManager[object]:

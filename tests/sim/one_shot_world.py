@@ -53,9 +53,10 @@ class LateStore(FaultyStore):
     def __init__(self, inner: MemoryStore, chances: random.Random, fault_rate: float) -> None:
         super().__init__(inner, chances, fault_rate)
         self._late: list[tuple[str, Put | Insert]] = []
+        self.arrives = 0.3  # with which chance what is late arrives at the next write
 
     def write(self, writes: Sequence[TableWrite]) -> None:
-        if self._late and not self.dead and not self.log_away and self._chances.random() < 0.3:
+        if self._late and not self.dead and not self.log_away and self._chances.random() < self.arrives:
             self._arrive()
         for name, mutations in writes:
             self.overtaken(name, mutations)

@@ -35,7 +35,9 @@ from basalt_engine.table import TableWrite
 from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.job_world import JobWorld
+from tests.sim.late_writers_world import LateWritersWorld
 from tests.sim.marked_world import MarkedWorld
+from tests.sim.moving_world import MovingWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.shared_world import SharedWorld
@@ -46,7 +48,7 @@ T = TypeVar("T")
 
 HANGS = 0.02  # how many of the writes that are made on a thread take longer than the log may
 HURRY = 0.01  # so that some dozens of turns lie between two steps of the clock
-WORLDS = (World, OneShotWorld, MarkedWorld, JobWorld, ConsumerWorld, SharedWorld, ProducerWorld)
+WORLDS = (World, OneShotWorld, MovingWorld, MarkedWorld, JobWorld, ConsumerWorld, SharedWorld, ProducerWorld)
 
 
 def first_failure(seeds: Iterable[int]) -> str | None:
@@ -67,6 +69,16 @@ def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
 def first_failure_of_late_deletes(seeds: Iterable[int]) -> str | None:
     """The same of rows in doubt whose deletes come late."""
     return _first_failure(seeds, LateDeletesWorld)
+
+
+def first_failure_of_late_writers(seeds: Iterable[int]) -> str | None:
+    """The same of clients that write while their transaction is being ended, and after."""
+    return _first_failure(seeds, LateWritersWorld)
+
+
+def first_failure_of_moves(seeds: Iterable[int]) -> str | None:
+    """The same while shards move."""
+    return _first_failure(seeds, MovingWorld)
 
 
 def first_failure_of_markers(seeds: Iterable[int]) -> str | None:

@@ -24,7 +24,9 @@ from tests.sim import faults
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.faulty_store import ProcessDied
 from tests.sim.job_world import JobWorld
+from tests.sim.late_writers_world import LateWritersWorld
 from tests.sim.marked_world import MarkedWorld
+from tests.sim.moving_world import MovingWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
 from tests.sim.producer_world import ProducerWorld, SharedProducerWorld
 from tests.sim.seeds import (
@@ -34,7 +36,9 @@ from tests.sim.seeds import (
     first_failure_of_consumers,
     first_failure_of_jobs,
     first_failure_of_late_deletes,
+    first_failure_of_late_writers,
     first_failure_of_markers,
+    first_failure_of_moves,
     first_failure_of_one_shots,
     first_failure_of_producers,
     first_failure_of_producers_of_several_servers,
@@ -68,17 +72,23 @@ PLANTED = (
     Planted(faults.references_in_doubt_count_as_absent, LateDeletesWorld, ()),
     Planted(faults.what_is_being_written_is_forgotten, partial(forgetful, World), (6,)),
     Planted(faults.writers_that_left_memory_pass_for_new_ones, partial(forgetful, World), (35, 55)),
+    Planted(faults.moves_forget_doubts, MovingWorld, (272, 424, 546)),
+    Planted(faults.moves_forget_what_is_staged, MovingWorld, (20, 28)),
+    Planted(faults.moves_forget_early_rows, MovingWorld, (8, 16)),
+    Planted(faults.moves_drain_no_lane, MovingWorld, (14, 26)),
     Planted(faults.loans_of_the_dead_stay, OneShotWorld, ()),
     Planted(faults.loans_of_the_dead_are_forgotten, OneShotWorld, ()),
     Planted(faults.unknown_writes_count_as_never_made, OneShotWorld, ()),
-    Planted(faults.snapshots_have_no_runs, OneShotWorld, (374, 716, 814)),
+    Planted(faults.snapshots_have_no_runs, OneShotWorld, (2467, 4136)),
     Planted(faults.pointers_are_used_before_the_log_has_their_loan, OneShotWorld, ()),
     Planted(faults.repeated_requests_are_carried_out_again, OneShotWorld, ()),
     Planted(faults.rows_come_before_committing, World, (74, 105)),
     Planted(faults.committed_comes_before_rows, World, ()),
     Planted(faults.joins_come_after_rows, World, ()),
+    Planted(faults.pointers_stay_open, LateWritersWorld, (2, 4, 6)),
+    Planted(faults.rows_are_older_than_the_view, LateWritersWorld, (33,)),
     Planted(faults.one_shots_are_decided_with_their_rows, OneShotWorld, ()),
-    Planted(faults.nobody_waits_for_rows_under_way, World, (419,)),
+    Planted(faults.nobody_waits_for_rows_under_way, LateWritersWorld, (52, 62, 101)),
     Planted(faults.a_lost_state_goes_on, World, (46, 48, 56)),
     Planted(faults.roll_backs_are_not_told, MarkedWorld, (16, 93)),
     Planted(faults.gaps_are_accepted, ProducerWorld, ()),
@@ -86,7 +96,7 @@ PLANTED = (
     Planted(faults.numbers_in_doubt_are_read, ProducerWorld, (13, 16)),
     Planted(faults.numbers_come_in_a_put_of_their_own, ProducerWorld, (10,)),
     Planted(faults.rows_of_a_producer_are_written_side_by_side, ProducerWorld, (94, 211)),
-    Planted(faults.entries_come_before_their_rows, ProducerWorld, (18,)),
+    Planted(faults.entries_come_before_their_rows, ProducerWorld, (132, 326)),
     Planted(faults.nothing_announces_numbers, ProducerWorld, ()),
     Planted(faults.repetitions_are_answered_at_once, ProducerWorld, ()),
     Planted(faults.aborted_cells_show, World, (7, 9)),
@@ -109,7 +119,9 @@ KEPT_OF_JOBS = tuple(seed for planted in PLANTED for seed in planted.seeds if pl
 KEPT_OF_PRODUCERS = (89, *(seed for planted in PLANTED for seed in planted.seeds if planted.world is ProducerWorld))
 KEPT = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is World)
 KEPT_OF_ONE_SHOTS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is OneShotWorld)
+KEPT_OF_MOVES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is MovingWorld)
 KEPT_OF_LATE_DELETES = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateDeletesWorld)
+KEPT_OF_LATE_WRITERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is LateWritersWorld)
 KEPT_OF_CONSUMERS = tuple(seed for planted in PLANTED for seed in planted.seeds if planted.world is ConsumerWorld)
 KEPT_ACROSS_LIMITS = (
     20002,
@@ -141,6 +153,16 @@ def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of
 
 def test_no_seed_breaks_a_promise_of_rows_in_doubt_whose_deletes_come_late(pool: ProcessPoolExecutor) -> None:
     run(pool, first_failure_of_late_deletes, [KEPT_OF_LATE_DELETES, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_to_clients_that_write_while_their_transaction_is_ended(
+    pool: ProcessPoolExecutor,
+) -> None:
+    run(pool, first_failure_of_late_writers, [KEPT_OF_LATE_WRITERS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_while_shards_move(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_moves, [KEPT_OF_MOVES, *slices(SEEDS // 4, SLICE)])
 
 
 def test_no_seed_breaks_a_promise_of_markers(pool: ProcessPoolExecutor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.errors import CoordinatorUnavailableError
+from basalt.errors import CoordinatorUnavailableError, ShardMovingError
 from basalt.messaging.log.topic_log import LOG_LIMITS
 from basalt.settings import Settings
 from basalt.settings.tree import MessagingSettings, TransactionSettings
@@ -163,6 +163,7 @@ class World:
 
     async def tell(self, messages: list[Sent], call: Awaitable[object]) -> Told:
         """Make the call, and note of the messages what its answer says."""
+        again = any(message.told_at for message in messages)
         for message in messages:
             message.told, message.told_at, message.told_generation = Told.NOTHING, 0, 1 << 30
         try:
@@ -170,6 +171,8 @@ class World:
             told = Told.DONE
         except InputError:
             told = Told.REFUSED
+        except ShardMovingError:  # nothing was done, by this call
+            told = Told.NOTHING if again else Told.REFUSED
         except BasaltError:
             told = Told.NOTHING
         for message in messages:

@@ -51,7 +51,7 @@ def test_it_says_https_and_both_clients_and_the_command_line_reach_it(server: Tl
     assert commands.run("publish", "orders", "one", "--url", server.url, **trusted).code == 0
     with basalt.connect(server.url, tls=server.authority.trusting()) as client:
         assert [message.text for message in client.topic("orders").poll()] == ["one"]
-    assert commands.run("topic", "list", "--url", server.url).code == 6  # who does not know the CA
+    assert commands.run("topic", "list", "--timeout", "2s", "--url", server.url).code == 6  # who does not know the CA
     assert server.process.stop() == 0
 
 

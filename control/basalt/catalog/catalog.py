@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -19,6 +19,7 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import StoreError
 from basalt_engine.keys import GENERATION_MAX, NAME_CHARS_MAX, NAME_PATTERN
 from basalt_engine.metadata import MetadataTable, TopicMetadata
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Store
 
 PAGE_ENTRIES = 200  # read and decoded without a pause: some milliseconds
@@ -85,6 +86,11 @@ class Catalog(ABC, Generic[NameT, EntryT]):
         if lock is None:
             lock = self._locks[title] = asyncio.Lock()
         return lock
+
+    def forget_doubts(self, shards: Collection[int]) -> None:
+        """These shards get another epoch: no region takes what is under way for their entries any more, so what is stored stays."""
+        for title in [title for title in self._in_doubt if shard_of(self._prefix(title)) in shards]:
+            del self._in_doubt[title]
 
     @abstractmethod
     def at(self, title: NameT, metadata: TopicMetadata) -> EntryT:

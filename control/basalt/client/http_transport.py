@@ -28,6 +28,8 @@ IDLE_CONNECTIONS_MAX = 64  # kept for as many threads; a server with more client
 IDLE_MS_MAX = 4_000  # below the 5 s after which many servers close: no request may meet a connection that just goes
 CONNECT_MS_MAX = 5_000  # a host that is gone says nothing; nothing was sent, so another attempt is safe
 READ_BUFFER_BYTES = 16_384  # an answer's head and a small body in one read; larger reads pass it by
+# A body up to this size goes out with its head, in one piece: a server that gets a small request as a whole does half of the work for it.
+JOINED_BYTES_MAX = 65_536
 PIECE_BYTES = 262_144  # an answer is read in pieces of this size, through memory that stays in the cache
 
 _monotonic_ms = SystemClock().monotonic_ms
@@ -168,9 +170,11 @@ class _Connection:
         self._socket.deadline_ms = deadline_ms
         try:
             try:
+                self._socket.gathers = len(request.body) <= JOINED_BYTES_MAX
                 self._http.request(
                     request.method, prefix + request.target, request.body or None, {**headers, **request.headers}
                 )
+                self._socket.send_gathered()
             except (BrokenPipeError, ConnectionResetError):
                 pass  # a server may refuse a body before its end; then the reason is there to be read
             # Closed here, for what an interrupt raises while a finalizer closes it Python drops without a word.
@@ -213,11 +217,23 @@ class _TimedSocket:
         self._closing = False
         self.certificate = inner.getpeercert(binary_form=True) if isinstance(inner, ssl.SSLSocket) else None
         self.deadline_ms = 0.0
+        self.gathers = False  # what is to be sent, until `send_gathered`: `http.client` sends head and body apart
+        self._gathered: list[bytes] = []
 
     def sendall(self, data: bytes) -> None:
         """Send all of it, or raise TimeoutError at the deadline."""
+        if self.gathers:
+            self._gathered.append(data)
+            return
         self._arm()
         self._inner.sendall(data)
+
+    def send_gathered(self) -> None:
+        """Send what was gathered, in one piece."""
+        self.gathers = False
+        if self._gathered:
+            whole, self._gathered = b"".join(self._gathered), []
+            self.sendall(whole)
 
     def recv_into(self, buffer: memoryview) -> int:
         """Receive some bytes, or raise TimeoutError at the deadline."""

@@ -15,15 +15,22 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from basalt.commits.commit_stage import CommitStage, TopicPlan
+from basalt.commits.commit_stage import CommitAsked, CommitStage
+from basalt.commits.owner import Owner
 from basalt.commits.recovery import Recovery
-from basalt.errors import StoreError, UnknownOutcomeError
-from basalt.runtime.group_commit import Group, Waiter
+from basalt.errors import (
+    StoreError,
+    TransactionEndedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from basalt.runtime.group_commit import Waiter
 from basalt.transactions.manager import TransactionManager
+from basalt.transactions.protocol import Decide, Intended, JoinedTransaction, Place, Prepared
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import State
 from basalt_engine.clock import STAGES, Clock, Stages
-from basalt_engine.errors import BasaltError
+from basalt_engine.errors import BasaltError, RetryError
 
 log = logging.getLogger("basalt.transactions")
 
@@ -33,22 +40,25 @@ Answer = Outcome | BasaltError  # a refusal that is durable
 class Carrier:
     """The commits that are under way in one server."""
 
-    def __init__(self, manager: TransactionManager, stages: CommitStage, recovery: Recovery, clock: Clock) -> None:
+    def __init__(
+        self, manager: TransactionManager, stages: CommitStage, owner: Owner, recovery: Recovery, clock: Clock,
+        place_ms: int,
+    ) -> None:  # fmt: skip
         self._manager = manager
         self._lanes = manager.lanes
         self._stages = stages
+        self._owner = owner
+        self._place_ms = place_ms  # the longest that the rows of a commit may take
         self._recovery = recovery
         self._clock = clock
         self._commits: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
 
-    def commit(
-        self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer]
-    ) -> None:
-        """Submit the stage of `CommitStage.commit`, and carry through what it decides to place."""
-        began = self._clock.monotonic_ms(), STAGES.get()
-        carry = partial(self._begin_carrying, stage, transaction_id, plan, told, *began)
-        self._lanes.log.submit(stage, _Step(told, carry), plan.payload_bytes)
+    def commit(self, asked: CommitAsked, told: Waiter[Answer]) -> None:
+        """Submit the stage that decides the commit, or logs its intent; then have its rows placed, and decide."""
+        carry = partial(self._begin_carrying, asked, told, self._clock.monotonic_ms(), STAGES.get())
+        step = _Step(told, carry, partial(self._owner.drop, asked.prepared))
+        self._lanes.log.submit(self._stages.commit(asked), step, asked.prepared.payload_bytes)
 
     def is_carrying(self, transaction_id: int) -> bool:
         """True between the intent of a commit and its outcome."""
@@ -65,71 +75,95 @@ class Carrier:
             await asyncio.wait(tasks)
 
     def _begin_carrying(
-        self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer],
-        started_ms: float, stages: Stages | None, answer: Answer | None,
+        self, asked: CommitAsked, told: Waiter[Answer], started_ms: float, stages: Stages | None, answer: Answer | Intended
     ) -> None:  # fmt: skip
-        if self.is_carrying(transaction_id) and isinstance(answer, Outcome) and answer.state is State.COMMITTING:
-            self._keep(self._ask_again(stage, transaction_id, plan, told))
-            return
-        if answer is not None:
-            if not told.done():
-                told.set_result(answer)
-            return
-        token = STAGES.set(stages)  # the task's waits are those of the call, in whose turn this is not
-        task = asyncio.get_running_loop().create_task(self._carry(transaction_id, plan, told, started_ms))
-        STAGES.reset(token)
-        self._commits[transaction_id] = task
-        task.add_done_callback(lambda _: self._commits.pop(transaction_id, None))
+        transaction_id = asked.intend.transaction_id
+        if isinstance(answer, Intended):
+            token = STAGES.set(stages)  # the task's waits are those of the call, in whose turn this is not
+            carrying = self._carry(answer.transaction, asked.prepared, told, started_ms)
+            task = asyncio.get_running_loop().create_task(carrying)
+            STAGES.reset(token)
+            self._commits[transaction_id] = task
+            task.add_done_callback(lambda _: self._commits.pop(transaction_id, None))
+        elif self.is_carrying(transaction_id) and isinstance(answer, Outcome) and answer.state is State.COMMITTING:
+            self._keep(self._ask_again(asked, told))
+        else:
+            self._owner.drop(asked.prepared)
+            _tell(told, answer)
 
-    async def _ask_again(
-        self, stage: Callable[[Group], Answer | None], transaction_id: int, plan: TopicPlan, told: Waiter[Answer]
-    ) -> None:
+    async def _ask_again(self, asked: CommitAsked, told: Waiter[Answer]) -> None:
         """The same commit was under way already: it has an outcome when that one is through."""
-        await self.carried(transaction_id)
+        await self.carried(asked.intend.transaction_id)
         try:
-            self.commit(stage, transaction_id, plan, told)
+            self.commit(asked, told)
         except BasaltError as refusal:
             _tell(told, refusal)
 
-    async def _carry(self, transaction_id: int, plan: TopicPlan, told: Waiter[Answer], started_ms: float) -> None:
+    async def _carry(
+        self, transaction: JoinedTransaction, prepared: Prepared, told: Waiter[Answer], started_ms: float
+    ) -> None:
         answer: Outcome | Exception
+        transaction_id = transaction.id
         try:
-            place = partial(self._stages.place, transaction_id=transaction_id, plan=plan)
-            await self._lanes.topics.run(place, plan.payload_bytes, must_run=True)
+            await self._placed_in_time(Place(transaction, prepared.number))
         except Exception as error:  # noqa: BLE001  # it is raised where the commit was called
-            answer = _half_way(error) if isinstance(error, StoreError) else error
-            await self._give_up(transaction_id)
+            answer = await self._give_up(transaction_id, error)
         else:
             try:
-                decide = partial(self._stages.decide, transaction_id=transaction_id, started_ms=started_ms)
+                decide = partial(self._stages.decide, Decide(transaction_id, placed=True), started_ms)
                 answer = await self._lanes.log.run(decide, must_run=True)
             except Exception as error:  # noqa: BLE001  # likewise
                 answer = error
+        self._owner.drop(prepared)
         _tell(told, answer)
 
-    async def _give_up(self, transaction_id: int) -> None:
+    async def _placed_in_time(self, place: Place) -> None:
+        """Have the owner place the rows. One that is late goes on, and what it places is rolled back."""
+        placing = asyncio.ensure_future(self._owner.place(place))
+        done, _ = await asyncio.wait((placing,), timeout=self._place_ms / 1_000)
+        if not done:
+            self._keep(placing)
+            raise UnavailableError(f"its rows were not durable within {self._place_ms} ms")
+        placing.result()
+
+    async def _give_up(self, transaction_id: int, why: Exception) -> Exception:
+        """Decide that the commit did not happen. Its answer is final: by then its owner takes nothing under its pointers any more."""
         try:
-            stage = partial(self._stages.give_up, transaction_id=transaction_id)
-            unfinished = await self._lanes.log.run(stage, must_run=True)
+            decide = partial(self._stages.decide, Decide(transaction_id, placed=False), 0.0)
+            outcome = await self._lanes.log.run(decide, must_run=True)
         except BasaltError as error:  # recovery gives it up
             log.warning("transaction %s is given up when the log is read: %s", transaction_id, error)
-            return
-        if unfinished is not None:
-            self._keep(self._recovery.drive([unfinished]))
+            return _half_way(why) if isinstance(why, StoreError) else why
+        log.warning("the commit of transaction %s is given up, and rolled back: %s", transaction_id, why)
+        self._keep(self._recovery.drive_one(transaction_id))
+        if outcome.state is State.COMMITTED or not isinstance(why, RetryError):
+            return why
+        return _not_placed(transaction_id, why)
 
     def _keep(self, work: Awaitable[object]) -> None:
         """Do something that nobody waits for."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._was_done)
+
+    def _was_done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("what a commit that was given up left behind: %s", error)
 
 
 class _Step:
     """Waits for a step behind which another one comes, whatever became of the client."""
 
-    def __init__(self, told: Waiter[Answer], then: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        told: Waiter[Outcome] | Waiter[Answer],
+        then: Callable[..., None],
+        refused: Callable[[], None] | None = None,
+    ) -> None:
         self._told = told
         self._then = then
+        self._refused = refused  # called when there is no next step
 
     def cancelled(self) -> bool:
         """The client has gone before the step was taken."""
@@ -143,7 +177,19 @@ class _Step:
         self._then(result)
 
     def set_exception(self, exception: BaseException, /) -> None:
+        if self._refused is not None and not isinstance(
+            exception, UnknownOutcomeError
+        ):  # of a write that is late a result may come
+            self._refused()
         _tell(self._told, exception)
+
+
+def _not_placed(transaction_id: int, why: BasaltError) -> TransactionEndedError:
+    """The error of a commit that was given up, which the log has."""
+    return TransactionEndedError(
+        f"transaction {transaction_id} is rolled back, for its commit could not place its messages: {why.message}",
+        hint="Nothing of it shows, now or later. Run it again.",
+    )
 
 
 def _half_way(error: StoreError) -> UnknownOutcomeError:
@@ -154,7 +200,7 @@ def _half_way(error: StoreError) -> UnknownOutcomeError:
     )
 
 
-def _tell(told: Waiter[Answer], answer: Answer | BaseException) -> None:
+def _tell(told: Waiter[Answer] | Waiter[Outcome], answer: Answer | BaseException) -> None:
     if told.done():
         return
     if isinstance(answer, BaseException):

@@ -15,14 +15,17 @@ from typing import NamedTuple, TypeVar
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import Topic
 from basalt.commits.carrier import Carrier
-from basalt.commits.commit_stage import Asking, Beginning, CommitStage, Guard, TopicParticipant, TopicPlan
+from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard
 from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.one_shots import OneShots
+from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError
+from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
 from basalt.transactions.manager import ManagerSnapshot, TransactionManager
+from basalt.transactions.protocol import Intend, JoinedTransaction, Joining, Prepare, Prepared
 from basalt.transactions.rules.edits import Invalidated, Proposal, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
@@ -33,25 +36,26 @@ from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import NO_RUNS, PointerRuns
 
 T = TypeVar("T")
-_NOTHING = TopicPlan([])  # of a commit that brings no work
 log = logging.getLogger("basalt.transactions")
 
 
 class Coordinator:
     """All transactions of one store. Everything runs on the event loop of its group commit."""
 
-    def __init__(self, manager: TransactionManager, topics: TopicParticipant, groups: Groups, clock: Clock) -> None:
+    def __init__(
+        self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int
+    ) -> None:
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
-        self._topics = topics
+        self._owner = owner
         self._clock = clock
         self._groups = groups
         self._dead_letters = DeadLetters(clock, manager, groups)
-        self._stages = CommitStage(manager, topics, groups, clock)
-        self._recovery = Recovery(manager, self._stages, topics)
-        self._carrier = Carrier(manager, self._stages, self._recovery, clock)
-        self._one_shots = OneShots(manager, self._stages, topics, groups, clock)
+        self._stages = CommitStage(manager, owner, groups, clock)
+        self._recovery = Recovery(manager, self._stages, owner)
+        self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
+        self._one_shots = OneShots(manager, self._stages, owner, groups, clock)
         self._run = manager.run
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
@@ -102,24 +106,19 @@ class Coordinator:
         """
         await self._carrier.carried(transaction_id)  # a retry is answered as the first call is
         await self.manager.ensure_known()
+        found = self.state.find(transaction_id)
         try:
-            plan = await self._plan(work, self.state.find(transaction_id))
+            prepared, acknowledgements = await self._prepared(work, found)
         except InputError:
             before = await self.outcome(transaction_id)
             if before.state is State.COMMITTED:  # a retry is answered whatever became of the topics since
                 return before
             raise
         await self.manager.ensure_known()
+        intend = Intend(transaction_id, prepared.topics, request_id, deferred_changes)
         told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
-        self._submit_commit(told, transaction_id, plan, request_id, deferred_changes, guard)
+        self._carrier.commit(CommitAsked(intend, prepared, acknowledgements, guard), told)
         return _answer_or_raise(await told)
-
-    def _submit_commit(
-        self, told: Waiter[Outcome | BasaltError], transaction_id: int, plan: TopicPlan, request_id: str | None,
-        deferred_changes: frozenset[bytes] | None, guard: Guard | None,
-    ) -> None:  # fmt: skip
-        stage = self._stages.commit(transaction_id, plan, request_id, deferred_changes, guard)
-        self._carrier.commit(stage, transaction_id, plan, told)
 
     async def one_shot(
         self,
@@ -132,7 +131,7 @@ class Coordinator:
         """Begin, publish the work and commit, in one call: all of it or nothing. `staged` is called while it is to be written."""
         asked = Asking(owner, request_id, principal)
         try:
-            plan = self._topics.plan_in_memory(work) or await self._plan(work, None)
+            plan = self._owner.plan_in_memory(work) or await self._plan(work)
         except InputError:
             before = await self._run(lambda group: self._stages.answered_one_shot(group, asked))
             if before is not None:
@@ -221,8 +220,8 @@ class Coordinator:
         """The topic takes part in the transaction, before anything was written to it."""
 
         def stage(group: Group) -> Transaction:
-            joined = Join(topic.keys.prefix, topic.generation, self._topics.newest_ms(topic))
-            self.manager.join_in_log(group, transaction_id, joined)
+            join = Join(topic.keys.prefix, topic.generation, self._owner.newest_ms(topic))
+            self.manager.admit(group, Joining(transaction_id, join))
             return self.state.get(transaction_id)
 
         return await self._run(stage)
@@ -255,7 +254,8 @@ class Coordinator:
         """As `commit`, of what the transaction stored, without more."""
         if not self.manager.is_known or self._carrier.is_carrying(transaction_id):
             return False
-        self._submit_commit(waiter, transaction_id, _NOTHING, None, deferred_changes, guard)
+        intend = Intend(transaction_id, deferred_changes=deferred_changes)
+        self._carrier.commit(CommitAsked(intend, guard=guard), waiter)
         return True
 
     def submit_one_shot(
@@ -263,7 +263,7 @@ class Coordinator:
     ) -> bool:
         """As `one_shot`, where nothing speaks against the work and its topics are in memory."""
         try:
-            plan = self._topics.plan_in_memory(work)
+            plan = self._owner.plan_in_memory(work)
         except InputError:
             return False  # it may be a retry, which is answered whatever became of the topics since
         if plan is None or not self.manager.is_known:
@@ -339,13 +339,30 @@ class Coordinator:
 
     # How.
 
-    async def _plan(self, work: Work | None, transaction: Transaction | None) -> TopicPlan:
+    async def _prepared(
+        self, work: Work | None, found: Transaction | None
+    ) -> tuple[Prepared, Sequence[PlannedAcknowledgement]]:
+        """Have the owner keep what a commit brings, and look at what it acknowledges."""
         if work is not None and work.acknowledge:
             work = await self._dead_letters.with_rejected(work)
-        plan = await self._topics.plan(work, transaction)
+        joined = JoinedTransaction.of(found) if found is not None and found.state is State.OPEN else None
+        prepared = await self._owner.prepare(Prepare(work, joined))
         if work is None or not work.acknowledge:
+            return prepared, ()
+        try:
+            return prepared, await self._groups.plan(work.acknowledge, found)
+        except BasaltError:
+            self._owner.drop(prepared)
+            raise
+
+    async def _plan(self, work: Work) -> TopicPlan:
+        """The plan of a one-shot transaction."""
+        if work.acknowledge:
+            work = await self._dead_letters.with_rejected(work)
+        plan = await self._owner.plan(work, None)
+        if not work.acknowledge:
             return plan
-        return plan._replace(acknowledgements=await self._groups.plan(work.acknowledge, transaction))
+        return plan._replace(acknowledgements=await self._groups.plan(work.acknowledge, None))
 
     async def _move(self, transaction_id: int, propose: Callable[[Group], Proposal]) -> Transaction:
         def stage(group: Group) -> Transaction | BasaltError:

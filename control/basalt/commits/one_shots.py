@@ -17,7 +17,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from basalt.commits.commit_stage import Asking, CommitStage, TopicParticipant, TopicPlan
+from basalt.commits.commit_stage import Asking, CommitStage
+from basalt.commits.owner import Owner, TopicPlan
 from basalt.errors import BusyError, CoordinatorUnavailableError
 from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_log import TopicLog
@@ -40,11 +41,11 @@ class OneShots:
     """The one-shot transactions that are under way in one server."""
 
     def __init__(
-        self, manager: TransactionManager, stages: CommitStage, topics: TopicParticipant, groups: Groups, clock: Clock
+        self, manager: TransactionManager, stages: CommitStage, owner: Owner, groups: Groups, clock: Clock
     ) -> None:
         self.manager = manager
         self.stages = stages
-        self.topics = topics
+        self.owner = owner
         self.groups = groups
         self._lanes = manager.lanes
         self._clock = clock
@@ -176,10 +177,10 @@ class _OneShot:
         if first is not None:
             return first
         loan = one_shots.loans.in_use(state)
-        one_shots.topics.check(plan, None)
+        one_shots.owner.check(plan, None)
         if plan.acknowledgements:
             one_shots.groups.check(plan.acknowledgements, None, group.now_ms, loan.next)
-        one_shots.topics.place_one_shot(group, plan, loan.next)
+        one_shots.owner.place_one_shot(group, plan, loan.next)
         self.state, self.placed = state, OneShotInFlight(loan.take(), owner, principal, request_id)
         state.in_flight.add(self.placed)
         together: _PlacedTogether = group.part(one_shots, partial(_PlacedTogether, one_shots))

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from basalt.commits.commit_stage import CommitStage, TopicParticipant
+from basalt.commits.commit_stage import CommitStage
+from basalt.commits.owner import Owner
 from basalt.errors import CoordinatorUnavailableError
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
+from basalt.transactions.protocol import JoinedTransaction, RollBack
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.errors import BasaltError, FencedError, RetryError, RowExistsError
@@ -24,11 +26,11 @@ log = logging.getLogger("basalt.transactions")
 class Recovery:
     """Reads the manager's state from the log, and drives decided roll backs to their end."""
 
-    def __init__(self, manager: TransactionManager, stages: CommitStage, topics: TopicParticipant) -> None:
+    def __init__(self, manager: TransactionManager, stages: CommitStage, owner: Owner) -> None:
         self._manager = manager
         self._lanes = manager.lanes
         self._stages = stages
-        self._topics = topics
+        self._owner = owner
         self._reading: asyncio.Task[None] | None = None  # the attempt that everybody waits for
         manager.recovered_by(self.ensure_known)
         self._driven: dict[int, asyncio.Event] = {}  # roll backs that a call drives right now, set when it is through
@@ -66,9 +68,9 @@ class Recovery:
         await self._lanes.topics.run(_nothing, must_run=True)
         for tries_left in reversed(range(TAKE_OVER_TRIES)):
             state = await self._manager.read_log()
-            self._topics.recovered(state.last_pointer, state.loans.in_progress)
-            await self._topics.decide_doubts()
-            held = await self._topics.hold(state.transactions(State.COMMITTING))
+            self._owner.recovered(state.last_pointer, state.loans.in_progress)
+            await self._owner.decide_doubts()
+            held = await self._owner.hold([JoinedTransaction.of(each) for each in state.transactions(State.COMMITTING)])
             try:
                 await self._lanes.log.run(partial(self._take_over, state))
                 return
@@ -107,6 +109,13 @@ class Recovery:
                 first = first or error
         return first
 
+    async def drive_one(self, transaction_id: int) -> BasaltError | None:
+        """Finish the roll back of this transaction, if there is one to finish."""
+        if not self._manager.is_known:
+            return None
+        found = self._manager.state.find(transaction_id)
+        return await self.drive([] if found is None else [found])
+
     async def roll_back(self, transaction: Transaction) -> None:
         """Roll back what an ABORTING transaction did, then log that it is done."""
         assert transaction.state is State.ABORTING, "only an abort that is decided is rolled back"
@@ -117,9 +126,7 @@ class Recovery:
                 return  # the other call has done it; else it failed, or was cancelled
         driven = self._driven[transaction.id] = asyncio.Event()
         try:
-            if transaction.topics and not self._manager.atomic:
-                await self._lanes.topics.run(_nothing)  # rows that were added before the end was decided are there
-            await self._topics.roll_back(transaction)
+            await self._owner.roll_back(RollBack(JoinedTransaction.of(transaction)))
             await self._manager.run(partial(self._finish, transaction.id))
         finally:
             del self._driven[transaction.id]

@@ -54,7 +54,7 @@ TERMS = {
         "somebody else)."
     ),
     "in-progress list": "The transactions that are open at a moment; their writes are not visible.",
-    "invalid list": "Writers that failed without a clean roll back; their writes stay hidden until pruned.",
+    "invalid list": "Writers that failed without a clean roll back; their writes stay hidden until pruned. Single write pointers, and runs of them.",
     "isolation": (
         "Which messages a fetch sees: those of no transaction or of a committed one (committed, the default "
         "everywhere), or all of them (uncommitted)."
@@ -142,7 +142,7 @@ TERMS = {
     "watermark": (
         "A marker: its task gives no message with an older event time after it. Of a topic: the lowest of its tasks'."
     ),
-    "write pointer": "The number that a transaction writes under. It only rises, over restarts too.",
+    "write pointer": "The number that a transaction writes under. It only rises, over restarts too; that of a one-shot transaction is of a loan, and may be some seconds older.",
 }
 
 # The states of a transaction, and what each means for who reads.

@@ -25,6 +25,7 @@ from basalt.messaging.read.answer_reader import AnswerReader, AnswerReading, Enc
 from basalt.messaging.read.log_reader import Fetch, LogReader, ReadBudget, Reading, SliceLimits, Start, start_from
 from basalt.runtime.group_commit import Group, GroupCommit, Waiter
 from basalt.transactions.manager import Transactions
+from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position
 from basalt_engine.records import Buffer, Extras
@@ -38,7 +39,7 @@ class Messages:
 
     def __init__(
         self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions,
-        markers: TopicMarkers, producers: Producers, *, limits: SliceLimits, lifetime_ms_max: int,
+        pointers: OpenPointers, markers: TopicMarkers, producers: Producers, *, limits: SliceLimits, lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
@@ -47,6 +48,7 @@ class Messages:
         self._roll_backs = roll_backs
         self._writer = writer
         self._writers = writers
+        self._pointers = pointers
         self._markers = markers
         self._producers = producers
         self.limits = limits  # of one fetch, which reads them when it begins; they may change while the server runs
@@ -173,7 +175,7 @@ class Messages:
         log = await self._logs.open(title)
         assert published.write_pointer is not None
         check_age(published.write_pointer, self._clock.now_ms(), self._lifetime_ms_max)
-        self._writers.check_open(published.write_pointer)
+        await self._writer.run(partial(self._pointers.check_open, write_pointer=published.write_pointer))
         start = position(published.start_ms, published.start_sequence)
         # A row lies at its last sequence, so the range's own rows end within it.
         stop = position(published.end_ms, published.end_sequence) + b"\0"
@@ -287,7 +289,7 @@ class Messages:
         log = self._open_log(log)
         if not messages:
             self._logs.staged.require({log: [writer]})
-        self._writers.join(group, writer, log.topic, log.newest_ms)
+        self._pointers.join(group, writer, log.topic, log.newest_ms)
         before = log.newest
         placed = self._place_under(group, log, messages, extras, writer)
         log.note_uncommitted(writer, before, log.newest)
@@ -315,12 +317,12 @@ class Messages:
         staged = self._logs.staged
         staged.require({log: [writer]})
         if before is not None:
-            self._writers.check_open(writer)
+            self._pointers.check_open(group, writer)
             passed = staged.already(group, log, writer, before, len(messages))
             if passed >= stop:
                 return False
             messages, extras = messages[passed:stop], None if extras is None else extras[passed:stop]
-        self._writers.join(group, writer, log.topic, log.newest_ms)
+        self._pointers.join(group, writer, log.topic, log.newest_ms)
         staged.store(group, log, writer, messages, extras)
         return True
 

@@ -80,8 +80,10 @@ class Peek:
         return await self._page(await self._logs.open(title), start, inclusive, limits)
 
     async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: SliceLimits) -> PeekPage:
+        snapshot = (
+            self._known_transactions.snapshot()
+        )  # before the rows: one rolled back in between would pass for committed
         found = await self._reader.read(log, start_from(start, inclusive), limits, None, markers=True)
-        snapshot = self._known_transactions.snapshot()
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
 
 

@@ -195,6 +195,8 @@ class ShardMoves:
             raise ConflictError("rows of these shards are in doubt: the store has not said what became of them")
         for topic_log in self._logs.of_shards(shards):
             topic_log.forget()
+        for catalog in (self._logs.catalog, self._tables):
+            catalog.forget_doubts(shards)
         self._groups.leave(shards)
         self._activity.forget(shards)
         self.gate.forgot(shards, self._last_pointer())

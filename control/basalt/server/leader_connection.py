@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import cast
@@ -49,18 +49,25 @@ class LeaderConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._parts: list[Buffer] = []
         self._held_bytes = 0
+        self._body_bytes = 0  # of the answer so far
+        self._unparsed_bytes = (
+            0  # of a body whose length is known, the rest: it goes round the parser, which would copy it
+        )
         self.idle_since = 0.0
         self.is_sent = True  # all of the call, so that the leader may have done it
         self.answered: asyncio.Future[None] = self._loop.create_future()
+        self._tell: Callable[[], None] | None = None
         self.is_whole = True  # the answer
         self.status = 0
         self.headers: Headers = []
 
-    def ask(self, head: bytes, *, is_head: bool) -> None:
-        """Begin a call: all of it, or its head."""
+    def ask(self, head: bytes, *, is_head: bool, tell: Callable[[], None] | None = None) -> None:
+        """Begin a call: all of it, or its head. `tell` is called as soon as `answered` is done, without a turn of the loop between."""
         self.answered = self._loop.create_future()
+        self._tell = tell
         self.is_sent = self.is_whole = False
         self.status, self.headers, self._parts, self._held_bytes, self._head_bytes = 0, [], [], 0, 0
+        self._body_bytes = self._unparsed_bytes = 0
         self._is_head = is_head
         self._transport.write(head)
 
@@ -117,6 +124,8 @@ class LeaderConnection(asyncio.Protocol):
         if not self.answered.done():
             self.answered.set_exception(self._lost)
             self.answered.exception()  # it may be that nobody waits any more
+            if self._tell is not None:  # later, for whoever ends it may be in the middle of something
+                self._loop.call_soon(self._tell)
         self._wake()
 
     def _wake(self) -> None:
@@ -137,6 +146,9 @@ class LeaderConnection(asyncio.Protocol):
         if self.is_whole:  # nobody has asked
             self.end(LeaderLostError("the leader says something unasked"))
             return
+        if self._unparsed_bytes:
+            self._take_unparsed(data)
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -146,8 +158,34 @@ class LeaderConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.end(LeaderLostError("the leader's answer has a head without end"))
-        elif not self.answered.done():
+            return
+        if not self.is_whole:
+            self._unparsed_bytes = self._rest_of_body()
+        if not self.answered.done():
             self.answered.set_result(None)
+            if self._tell is not None:
+                self._tell()
+        elif self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    def _rest_of_body(self) -> int:
+        """The bytes of the body that are yet to come; 0 where that is not known."""
+        for name, value in self.headers:
+            if name == b"content-length":  # a number, and the only one, or the parser would have refused it
+                return int(value) - self._body_bytes
+        return 0
+
+    def _take_unparsed(self, data: bytes) -> None:
+        left = self._unparsed_bytes - len(data)
+        if left < 0:
+            data = data[:left]
+        self._unparsed_bytes = max(left, 0)
+        self.on_body(data)
+        if left <= 0:
+            self.on_message_complete()
+            self._parser = httptools.HttpResponseParser(self)  # the former one waits for that body
+        if left < 0:
+            self.end(LeaderLostError("the leader says something unasked"))
         elif self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
 
@@ -181,6 +219,7 @@ class LeaderConnection(asyncio.Protocol):
         if self.is_whole:
             return
         self._parts.append(body)
+        self._body_bytes += len(body)
         self._held_bytes += len(body)
         if self._held_bytes > READ_AHEAD_BYTES_MAX and not self._read_paused:
             self._read_paused = True

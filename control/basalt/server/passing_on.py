@@ -129,7 +129,8 @@ class PassingOn:
         leader = self._leader
         if leader is None or leader.is_former or self.under_way >= self._under_way_max:
             return False
-        if _lines_of(request, leader) is None:
+        lines = _lines_of(request, leader)
+        if lines is None:
             return False
         lease = self._leadership.leader
         if (
@@ -141,11 +142,10 @@ class PassingOn:
         connection = leader.kept()
         if connection is None:
             return False
-        call = _PassedCall(request, leader, body, False)
+        call = _PassedCall(request, leader, body, False, lines)
         began_ms = self._begin()
-        call.send(connection)
 
-        def answered(_: asyncio.Future[None]) -> None:
+        def answered() -> None:
             try:
                 is_given = call.give_back_now(connection, exchange)
             except Exception:  # an answer that cannot be written, such as one with the end of a line in a header
@@ -164,7 +164,7 @@ class PassingOn:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-        connection.answered.add_done_callback(answered)
+        call.send(connection, answered)
         return True
 
     async def _go_on(
@@ -362,8 +362,11 @@ def _make_lines(request: RequestHead, leader: LeaderConnections) -> bytes:
 class _PassedCall:
     """One call on its way."""
 
-    def __init__(self, request: RequestHead, leader: LeaderConnections, part: bytes, more: bool) -> None:
+    def __init__(
+        self, request: RequestHead, leader: LeaderConnections, part: bytes, more: bool, lines: bytes | None = None
+    ) -> None:
         self.request = request
+        self._lines = lines  # its first ones, where they are known
         self._exchange = request.exchange
         self._leader = leader
         self._part = part
@@ -419,25 +422,25 @@ class _PassedCall:
             hint="Look whether it did; or send it again under the same Basalt-Request-Id or producer number, where the call takes one.",
         )
 
-    def send(self, connection: LeaderConnection) -> None:
-        """Send the call, or begin to."""
+    def send(self, connection: LeaderConnection, tell: Callable[[], None] | None = None) -> None:
+        """Send the call, or begin to. `tell` is called when it is answered, or will not be."""
         request = self.request
         if not self._more:
             connection.ask(
-                self._head(b"content-length: %d\r\n" % len(self._part)) + self._part, is_head=request.is_head
+                self._head(b"content-length: %d\r\n" % len(self._part)) + self._part, is_head=request.is_head, tell=tell
             )
             connection.is_sent = True
             self._watch = self._loop.call_later(HANG_UP_SECONDS, self._begin_to_watch, connection)
             return
         length = request.headers.get(b"content-length")
         framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %s\r\n" % length
-        connection.ask(self._head(framing), is_head=request.is_head)
+        connection.ask(self._head(framing), is_head=request.is_head, tell=tell)
         self._in_background(connection, self._upload(connection, None if length is None else int(length)))
 
     def _head(self, framing: bytes) -> bytes:
         """The call's line and headers as the leader gets them: those of the caller, but for what is between two servers."""
         request = self.request
-        text = _lines_of(request, self._leader) or _make_lines(request, self._leader)
+        text = self._lines or _lines_of(request, self._leader) or _make_lines(request, self._leader)
         text += b"basalt-request-id: %s\r\n" % request.id.encode("ascii")
         sequence = self._exchange.sequence or request.headers.get(b"basalt-sequence")
         if sequence is not None:

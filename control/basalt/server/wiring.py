@@ -14,8 +14,8 @@ from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.cluster.led_store import LedStore
 from basalt.cluster.shard_gate import ShardGate
-from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.coordinator import Coordinator
+from basalt.commits.owner import Owner
 from basalt.errors import BasaltError, InvalidSettingError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
@@ -67,7 +67,8 @@ from basalt.tables.tables import Tables
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
-from basalt.transactions.manager import ExternalTransactions, TransactionManager
+from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.transaction import TransactionIds, TransactionLimits
 from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import FencedError, RowExistsError
@@ -286,7 +287,7 @@ async def _wire(
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, ShardGate(clock, epoch))
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
-    manager = transaction_manager if settings.transactions.manager == "builtin" else ExternalTransactions()
+    manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
@@ -294,7 +295,7 @@ async def _wire(
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager, markers, producers,
+        clock, topics, reader, roll_backs, writer, manager, pointers, markers, producers,
         limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
@@ -302,8 +303,8 @@ async def _wire(
     groups = Groups(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
-    participant = TopicParticipant(topics, roll_backs, writer, markers, store_drops=store.applies_retention)
-    transactions = await _recovered(Coordinator(transaction_manager, participant, groups, clock), log, clock)
+    owner = Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
+    transactions = await _coordinator(settings, transaction_manager, owner, groups, clock, log)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days = await _series_days(system, store, clock)
     table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
@@ -319,13 +320,19 @@ async def _wire(
     directory, refusals, authentication = await open_access(settings, store, clock)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
-        markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, activity),
+        markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, pointers, activity),
         table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
         back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
         series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
+
+
+def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:
+    """The transactions that messages know, and the write pointers that they may be written under."""
+    builtin = settings.transactions.manager == "builtin"
+    return manager if builtin else ExternalTransactions(), OpenPointers(manager, external=not builtin)
 
 
 async def _series_days(system: SystemTable, store: Store, clock: Clock) -> SeriesDays:
@@ -358,8 +365,11 @@ def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
     )
 
 
-async def _recovered(transactions: Coordinator, transaction_log: TransactionLog, clock: Clock) -> Coordinator:
+async def _coordinator(
+    settings: Settings, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, transaction_log: TransactionLog
+) -> Coordinator:  # fmt: skip
     """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it."""
+    transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     began_ms = clock.monotonic_ms()
     try:
         await transactions.recover()

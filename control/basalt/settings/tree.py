@@ -313,6 +313,9 @@ class ClusterSettings:
             "most calls that are passed on at a time, waiting polls among them; others are told who leads", 1, 1_000_000
         ),
     ] = 400
+    place_ms: Annotated[
+        int, Duration("how long a commit's messages may take to be written; then it is rolled back", 100, MINUTE_MS)
+    ] = 2 * SECOND_MS
     ca: Annotated[
         str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
     ] = None

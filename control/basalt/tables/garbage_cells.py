@@ -15,7 +15,7 @@ import msgspec
 
 from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.runtime.group_commit import Group, Phase
-from basalt.transactions.rules.transaction import Transaction
+from basalt.transactions.protocol import JoinedTransaction
 from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 
@@ -40,7 +40,7 @@ class GarbageCells(msgspec.Struct, frozen=True):
 GARBAGE = SystemRecord("hidden-cells", "", GarbageCells)
 
 
-def note(group: Group, noted: NotedWriters, transaction: Transaction) -> None:
+def note(group: Group, noted: NotedWriters, transaction: JoinedTransaction) -> None:
     """In a stage that puts the transaction on the invalid list."""
     for table, generation in transaction.tables:
         garbage = GarbageCells(table.decode("ascii"), generation, list(transaction.pointers))

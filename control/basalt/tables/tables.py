@@ -18,6 +18,7 @@ from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import Keys, StoreCalls
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.manager import TransactionManager
+from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.transaction import TableJoin, Transaction, VisibilityLevel
 from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
 from basalt_engine.cells.table import (
@@ -64,11 +65,12 @@ class Tables:
     """The cells of all tables of one store."""
 
     def __init__(
-        self, store: Store, catalog: TableCatalog, manager: TransactionManager, activity: CellActivity
-    ) -> None:
+        self, store: Store, catalog: TableCatalog, manager: TransactionManager, pointers: OpenPointers, activity: CellActivity
+    ) -> None:  # fmt: skip
         self._cell_reads = CellReads(store)
         self.catalog = catalog
         self._manager = manager
+        self._pointers = pointers
         self.activity = activity
 
     async def write(
@@ -87,7 +89,7 @@ class Tables:
         def stage(group: Group) -> None:
             _check_generation(self.catalog.loaded(title), table.generation)
             pointer = self._manager.state.get(transaction_id).write_pointer
-            self._manager.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
+            self._pointers.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
             for call in (group.when_durable, group.when_failed):  # not before: a pass in between finds nothing yet
                 call(lambda: self.activity.wrote(table.keys.prefix, table.generation))
             group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))

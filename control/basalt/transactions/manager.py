@@ -22,7 +22,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from basalt.catalog.topics import Topic
 from basalt.errors import (
     CoordinatorUnavailableError,
     InputError,
@@ -34,13 +33,13 @@ from basalt.runtime.group_commit import (
     INLINE_BYTES_MAX,
     Group,
     NextGroupError,
-    NotLoadedError,
     Phase,
     Waiter,
     WriteLanes,
 )
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
+from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
@@ -57,7 +56,6 @@ _ABOUT_GROUPS = frozenset((
     edits.Acknowledged, edits.GroupSought, edits.GroupsForgotten, edits.Returned, edits.Reset,
 ))  # fmt: skip
 
-_JOINS = frozenset((edits.Joined, edits.TableJoined))
 _WITH_SPANS = (edits.Acknowledged, edits.AcknowledgedIn, edits.Returned)
 _SPAN_BYTES = 40  # before it is encoded
 
@@ -230,9 +228,6 @@ class TransactionManager:
         self._current = TransactionSnapshot(0)
         self._has_view = False  # the log was read once
         self.unread_because = ""  # why the last attempt to read the log failed
-        self._joining: set[int] = (
-            set()
-        )  # who joins a topic or table by the entry under way, so that the log does not have it yet
         self.known_since = 0  # transactions with later pointers began while this working state was known
         self._readers = ActiveSnapshots()
         self.reading = self._readers.reading
@@ -339,8 +334,6 @@ class TransactionManager:
                 continue
             if kind in ENDS:
                 ended += self._ended_by(edit, group)
-            if kind in _JOINS and not self.atomic:
-                self._joining.add(edit.id)  # type: ignore[attr-defined]
             state.apply(edit)
             entry.edits.append(entry.logged(edit))
         return ended
@@ -375,7 +368,6 @@ class TransactionManager:
 
     def written(self, entry: list[Edit], now_ms: int) -> None:
         """The edits are in the log: readers may see what they made."""
-        self._joining.clear()
         if self._state is not None:
             self._current = self._state.view()
         if entry:
@@ -384,7 +376,6 @@ class TransactionManager:
 
     def lost(self) -> None:
         """Drop the working state: the log may hold something else, and must be read again before the next call."""
-        self._joining.clear()
         self._state = None
 
     # For recovery, which `basalt.commits` drives.
@@ -403,41 +394,21 @@ class TransactionManager:
 
     # Writers of messages and cells.
 
-    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        """In a stage that adds rows of the writer, before: the topic takes part in the transaction of this pointer.
+    def admit(self, group: Group, joining: Joining) -> Admitted:
+        """In a stage of the log: something of an owner takes part in the transaction of this pointer.
 
-        Where rows and log have lanes of their own, the log has it first: until then `NotLoadedError`. `TransactionEndedError` when
-        the pointer is not in progress.
+        `TransactionEndedError` when the pointer is not in progress.
         """
-        joined = Join(topic.keys.prefix, topic.generation, from_ms)
-        if self.atomic:
-            self.join_in_log(group, write_pointer, joined)
-        else:
-            self._require_join(write_pointer, joined, group.now_ms)
-
-    def join_table(self, group: Group, write_pointer: int, table: TableJoin) -> None:
-        """The same for a stage that adds cells of the table under this pointer."""
-        if self.atomic:
-            self.join_in_log(group, write_pointer, table)
-        else:
-            self._require_join(write_pointer, table, group.now_ms)
+        transaction = self._open_writer(joining.write_pointer, group.now_ms)
+        for joined in (joining.topic, joining.table):
+            if joined is not None:
+                self._apply_or_refuse(group, self._proposed_join(transaction.id, joined, group.now_ms))
+        return Admitted(transaction.id, transaction.deadline_ms)
 
     def join_in_log(self, group: Group, write_pointer: int, joined: Join | TableJoin) -> None:
-        """In a stage of the log: the topic or table takes part."""
+        """In a stage that adds rows and log: the topic or table takes part."""
         transaction_id = self._open_writer(write_pointer, group.now_ms).id
         self._apply_or_refuse(group, self._proposed_join(transaction_id, joined, group.now_ms))
-
-    def _require_join(self, write_pointer: int, joined: Join | TableJoin, now_ms: int) -> None:
-        transaction_id = self._open_writer(write_pointer, now_ms).id
-        proposal = self._proposed_join(transaction_id, joined, now_ms)
-        if proposal.refusal is not None:
-            raise proposal.refusal
-        if proposal.edits or transaction_id in self._joining:
-
-            def stage(group: Group) -> None:
-                self.join_in_log(group, write_pointer, joined)
-
-            raise NotLoadedError(partial(self._logged, stage))
 
     def _proposed_join(self, transaction_id: int, joined: Join | TableJoin, now_ms: int) -> Proposal:
         if isinstance(joined, Join):
@@ -454,10 +425,6 @@ class TransactionManager:
         await self.lanes.topics.run(_nothing)
         await self.lanes.log.run(_nothing)
         return _nothing_to_release
-
-    def check_open(self, write_pointer: int) -> None:
-        """`TransactionEndedError` unless the pointer is in progress."""
-        self._open_writer(write_pointer, self._clock.now_ms())
 
     def id_of(self, write_pointer: int) -> int:
         """The id of the transaction in progress that has this write pointer; else the pointer itself."""
@@ -535,12 +502,6 @@ class ExternalTransactions:
         return
 
     def check_view(self) -> None:
-        return
-
-    def join(self, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
-        return
-
-    def check_open(self, write_pointer: int) -> None:
         return
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from basalt.cli.commands.operations import _explained
+from basalt.cluster.owners import take_all
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
 from basalt_engine import __version__
@@ -61,6 +62,9 @@ def test_members_are_listed(cli, members_url: str):
         "SINCE",
         "RENEWED",
         "AGO",
+        "LINKED",
+        "RTT",
+        "US",
     ]
     rows = {line.split()[0]: line.split() for line in listed.out.splitlines()[1:]}
     assert rows["leader:1"][1:3] == [URL, "leader"]
@@ -77,6 +81,7 @@ def test_the_status_counts_members_and_says_that_versions_differ(cli, members_ur
     told = json.loads(cli("cluster", "status", "--url", members_url, "-o", "json").out)
     assert (told["leader"], told["url"], told["epoch"], told["dead"]) == ("leader:1", URL, 1, 1)
     assert told["live"] + told["silent"] == 2
+    assert told["linked"] == 0
     assert told["versions"] == ["1.0", "2.0"]
 
 
@@ -171,3 +176,33 @@ def test_where_a_topic_is_is_told_with_its_regions_and_the_time_since_when():
         "Its lease is over.", "Region r1 of table basalt.message, on no region server, can hold messages of it.",
         "Nothing is known that would make calls wait, or refuse them.",
     ]  # fmt: skip
+
+
+async def services_that_deal() -> RunningServices:
+    store = MemoryStore(atomic=False)
+    store.lead(1)
+    services = await open_services(Settings(), None, store=store)
+    services.shard_moves.lead(take_all(store, "m1", 1), "m1", 1)
+    return services
+
+
+def test_a_move_tells_the_epochs_and_a_dry_run_what_they_would_be(cli):
+    with served(services_that_deal) as url:
+        shard = [f"--shard={ORDERS_SHARD}", "--to", "m1", "--url", url]
+        planned = cli("cluster", "move", *shard, "--dry-run")
+        assert (planned.code, planned.out.strip()) == (0, f"would move shard {ORDERS_SHARD} (epoch 1 to 2) to m1")
+        moved = cli("cluster", "move", *shard)
+        assert (moved.code, moved.out.startswith(f"moved shard {ORDERS_SHARD} (epoch 1 to 2) to m1, within ")) == (
+            0,
+            True,
+        )
+        again = json.loads(cli("cluster", "move", *shard, "-o", "json").out)
+        assert [(each["epoch_before"], each["epoch"]) for each in again["shards"]] == [(2, 3)]
+        elsewhere = cli("cluster", "move", "--shard", "3", "--to", "m2", "--url", url)
+        assert (elsewhere.code, "the leader has them all" in elsewhere.err) == (4, True)
+
+
+def test_a_move_is_of_a_topic_or_of_shards(cli):
+    for given in ([], ["orders", "--shard", "3"]):
+        ran = cli("cluster", "move", *given, "--to", "m1")
+        assert (ran.code, "a move is of the shard of a topic, or of shards" in ran.err) == (2, True)

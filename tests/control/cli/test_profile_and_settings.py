@@ -56,6 +56,17 @@ def test_config_check_tells_of_an_address_that_would_be_open_to_others_by_accide
     assert run("config", "check", str(file), "--set", "server.host=nobody.invalid").code == 0
 
 
+def test_config_check_tells_of_links_beyond_this_machine_without_a_secret(run, tmp_path):
+    file = tmp_path / "basalt.toml"
+    file.write_text(
+        '[server]\nhost = "10.0.0.7"\n[auth]\nkinds = ["none"]\n[store]\nkind = "hbase"\n[store.hbase]\nthrift = "h:9090"\nthrift2 = "h:9091"\n'
+    )
+    ran = run("config", "check", str(file))
+    assert ran.code == 2
+    assert "setting cluster.secret_file is not given" in ran.err
+    assert run("config", "check", str(file), "--set", "cluster.listen=127.0.0.1:4790").code == 0
+
+
 def test_init_writes_a_file_that_check_accepts_and_does_not_replace_it_without_yes(run, tmp_path):
     file = tmp_path / "basalt.toml"
     assert run("init", str(file), "--dry-run").code == 0

@@ -17,6 +17,7 @@ import pytest
 from basalt.api.codecs import batches
 from basalt.api.codecs.avro import decode_consume_request, decode_publish_request
 from basalt.client import connect
+from basalt.client.http_transport import JOINED_BYTES_MAX
 from basalt.client.plans import BATCHES
 from basalt.errors import (
     ForbiddenError,
@@ -52,6 +53,34 @@ def test_a_call_without_a_body_says_nothing_of_its_kind(side, server):
         side.do(side.connect(server.url).topic("orders").group("billing").pause())
     (seen,) = server.seen
     assert (seen.method, seen.body, seen.headers.get("content-type")) == ("POST", b"", None)
+
+
+class Watched:
+    """A socket, and the sizes of what is sent over it at once."""
+
+    def __init__(self, inner: socket.socket, sizes: list[int]) -> None:
+        self._inner = inner
+        self._sizes = sizes
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def sendall(self, data: bytes) -> None:
+        self._sizes.append(len(data))
+        self._inner.sendall(data)
+
+
+@pytest.mark.parametrize(("body_bytes", "pieces"), [(100, 1), (JOINED_BYTES_MAX, 2)])
+def test_a_small_body_goes_out_with_its_head(server, monkeypatch, body_bytes: int, pieces: int):
+    """A server that gets all of a request at once does half of the work for it; a large body is not copied for that."""
+    sizes: list[int] = []
+    connecting = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda *given: Watched(connecting(*given), sizes))
+    with connect(server.url, namespace="shop") as client:
+        client.topic("orders").publish(b"x" * body_bytes)
+        client.topic("orders").publish(b"x" * body_bytes)
+    assert len(server.seen) == 2
+    assert len(sizes) == 2 * pieces
 
 
 def test_requests_share_one_connection(side, server):

@@ -274,7 +274,7 @@ async def test_rows_that_cannot_be_written_are_given_up_and_the_state_stays(shop
     other = await shop.transactions.begin()
     tx = await shop.transactions.begin()
     store.away.add("message")
-    with pytest.raises(UnknownOutcomeError, match="half-way"):  # not that nothing was done: it is open no more
+    with pytest.raises(TransactionEndedError, match="is rolled back, for its commit could not place its messages"):
         await shop.commit(tx, orders=["lost"])
     with pytest.raises(StoreError):
         await shop.transactions.one_shot(shop_work(orders=["lost, too"]), request_id="r")
@@ -477,3 +477,52 @@ async def test_a_stop_does_not_wait_for_a_log_that_is_late(shop: Wired, threads:
     await asyncio.wait_for(shop.services._stop_writing(), 60)
     threads.let_go(log)
     await until(lambda: not log.is_late)
+
+
+async def test_a_commit_whose_rows_take_too_long_is_given_up_and_shows_nothing_when_they_come(
+    shop: Wired, threads: Threads
+):
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "stored", tx=tx)
+    shop.transactions._carrier._place_ms = 1
+    threads.hold(lanes(shop).topics)
+    with pytest.raises(TransactionEndedError, match="not durable within 1 ms"):
+        await shop.commit(tx, invoices=["late"])
+    late = asyncio.ensure_future(shop.store_aside(A, "after the answer", tx=tx))
+    threads.let_go(lanes(shop).topics)
+    with pytest.raises(TransactionEndedError):
+        await late
+    await shop.transactions.carry_through()
+    assert await shop.read(A, committed=True) == await shop.read(B, committed=True) == []
+    assert (await shop.transactions.outcome(tx.id)).state is State.ABORTED
+
+
+async def test_a_place_that_waits_behind_others_when_its_commit_is_given_up_leaves_no_row(
+    shop: Wired, threads: Threads
+):
+    tx = await shop.transactions.begin()
+    shop.transactions._carrier._place_ms = 1
+    threads.hold(lanes(shop).topics)
+    before = asyncio.ensure_future(shop.publish(A, "before"))
+    await threads.held(lanes(shop).topics)
+    with pytest.raises(TransactionEndedError, match="not durable within 1 ms"):
+        await shop.commit(tx, orders=["late"])
+    threads.let_go(lanes(shop).topics)
+    await before
+    await shop.transactions.carry_through()
+    assert await shop.read(A) == ["before"]
+
+
+async def test_rows_that_were_given_up_are_closed_before_the_answer(shop: Wired, store: ByRow, threads: Threads):
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "stored", tx=tx)
+    store.away.add("message")
+    with pytest.raises(TransactionEndedError, match="is rolled back"):
+        await shop.commit(tx, orders=["lost"])
+    with pytest.raises(TransactionEndedError):
+        await shop.store_aside(B, "after the answer", tx=tx)
+    store.away.clear()
+    with pytest.raises(TransactionEndedError):
+        await shop.store_aside(A, "after the answer", tx=tx)
+    await shop.transactions.expire()
+    assert (await shop.transactions.outcome(tx.id)).state is State.ABORTED

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from basalt.commits.commit_stage import Beginning, TopicParticipant
+from basalt.commits.commit_stage import Beginning
+from basalt.commits.owner import Owner
 from basalt.errors import RequestReusedError, TopicNotFoundError, TransactionEndedError
+from basalt.transactions.protocol import RollBack
 from basalt.transactions.rules.transaction import SessionBinding, State, Transaction
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
@@ -48,15 +50,15 @@ class RollBacks:
         self.damaged: set[int] = set()
         self.gate = asyncio.Event()
         self.gate.set()
-        real = TopicParticipant.roll_back
+        real = Owner.roll_back
 
-        async def roll_back(participant: TopicParticipant, transaction: Transaction) -> None:
+        async def roll_back(owner: Owner, asked: RollBack) -> None:
             await self.gate.wait()
-            if transaction.id in self.damaged:
+            if asked.transaction.id in self.damaged:
                 raise CorruptionError("a row is damaged")
-            await real(participant, transaction)
+            await real(owner, asked)
 
-        monkeypatch.setattr(TopicParticipant, "roll_back", roll_back)
+        monkeypatch.setattr(Owner, "roll_back", roll_back)
 
 
 @pytest.fixture

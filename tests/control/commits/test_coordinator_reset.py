@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.commits.commit_stage import TopicParticipant
+from basalt.commits.owner import Owner
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings
@@ -74,7 +74,7 @@ async def test_a_server_goes_on_after_it(atomic):
 @pytest.mark.anyio
 async def test_topics_are_told_of_everything_that_was_open(monkeypatch: pytest.MonkeyPatch):
     told: list[int] = []
-    monkeypatch.setattr(TopicParticipant, "ended", lambda _, transaction: told.append(transaction.id))
+    monkeypatch.setattr(Owner, "end", lambda _, end: told.append(end.transaction.id))
     settings = Settings(transactions=TransactionSettings(allow_reset=True))
     wired = await Wired.start(MemoryStore(atomic=True), settings=settings)
     await wired.topics.create(A, {})

@@ -12,14 +12,14 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName
 from basalt.commits import dead_letters as dead_letters_module
-from basalt.commits.commit_stage import TopicParticipant
 from basalt.commits.dead_letters import TRY_AGAIN_MS, DeadLetters
+from basalt.commits.owner import Owner
 from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError, TooLargeError
 from basalt.groups import acknowledgements
 from basalt.groups.live_group import LiveGroup
 from basalt.messaging.read.log_reader import Slice
 from basalt.operations.jobs import end_late
-from basalt.transactions.rules.transaction import Transaction
+from basalt.transactions.protocol import RollBack
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.table import Store
 from tests.control.groups.conftest import Billing, ids_of
@@ -338,10 +338,10 @@ async def test_a_transaction_that_cannot_be_rolled_back_keeps_no_dead_letter_whe
     await shop.publish(B, "never", tx=tx)
     shop.clock.advance(2_000)
 
-    async def fails(_: TopicParticipant, __: Transaction) -> None:
+    async def fails(_: Owner, __: RollBack) -> None:
         raise StoreError("a region is away")
 
-    monkeypatch.setattr(TopicParticipant, "roll_back", fails)
+    monkeypatch.setattr(Owner, "roll_back", fails)
     with pytest.raises(StoreError):
         await end_late(shop.transactions, shop.clock)
     assert await read(shop, dead) == ["a"]

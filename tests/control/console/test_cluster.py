@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from basalt.api.bodies.operations import ProcessGateway
+from basalt.cluster.links.beats import Beat
 from basalt.console.app import PAGES
 from basalt.console.pages.cluster import CERTIFICATE_WARN_MS, proposed_name
 from basalt.http.app import build_app
@@ -135,6 +136,21 @@ def test_a_store_without_a_directory_refuses_a_backup_before_it_is_made(browser)
 def test_who_may_only_look_sees_the_backup_disabled(signed_in):
     page = signed_in("ada", ("observe", "cluster")).page(PATH)
     assert "basalt grant add token:ada operate cluster" in page.text
+
+
+def test_the_servers_say_who_is_linked_and_how_far_away(client, browser):
+    shared = SharedMembers(client.services)
+    shared.add("other:2")
+    shared.add("third:3")
+    page = browser.page(f"{PATH}?panel=cluster_members")
+    assert page.text.count("no link") == 2
+    now_ms = client.clock.monotonic_ms()
+    beats = shared.membership.beats
+    beats.begin(1, now_ms)
+    beats.opened("m1", now_ms)
+    beats.hear("m1", Beat(1, rtt_us=480), now_ms)
+    page = browser.page(f"{PATH}?panel=cluster_members")
+    assert (page.text.count("no link"), "linked 0.5 ms" in " ".join(page.text.split())) == (1, True)
 
 
 def test_shards_are_counted_by_owner_and_those_that_nobody_serves_are_told(client, browser):

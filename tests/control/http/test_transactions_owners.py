@@ -392,7 +392,7 @@ def test_what_another_call_adds_while_a_commit_is_on_its_way_is_judged_too(shop:
     ])  # fmt: skip
     pointer = shop.begin(ETL)["writePointer"]
     services, theirs = shop.services, build_app(shop.services, Caller(MALLORY, shop.policy))
-    plan = services.transactions._topics.plan
+    plan = services.transactions._owner.plan
 
     async def meanwhile(work: Any, transaction: Any) -> Any:
         planned = await plan(work, transaction)
@@ -402,7 +402,7 @@ def test_what_another_call_adds_while_a_commit_is_on_its_way_is_judged_too(shop:
         assert (await asking.ask("POST", f"{OTHER}/store", body)).status == 200
         return planned
 
-    services.transactions._topics.plan = meanwhile
+    services.transactions._owner.plan = meanwhile
     refused = tried(shop, ETL, ATTACKS["commit"], pointer)
     assert (refused.status, refused.json()["detail"]) == (403, "token:etl may not write topic:shop:other")
     assert shop.done(ETL, "GET", f"{TRANSACTIONS}/{pointer}")["state"] == "OPEN"

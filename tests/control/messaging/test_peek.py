@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from basalt.api.bodies.messages import RecordIn
@@ -9,6 +11,7 @@ from basalt.catalog.topics import topic_name
 from basalt.errors import InputError, MessageNotFoundError, TopicNotFoundError
 from basalt.messaging.peek import Peek
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
+from basalt.messaging.read.log_reader import LogReader
 from basalt.transactions.manager import ExternalTransactions
 from tests.control.retention.readers import lose_log
 from tests.wiring import A, Wired
@@ -43,6 +46,24 @@ async def test_each_message_is_shown_with_what_became_of_it(shop: Wired):
 async def test_a_restart_changes_no_state(shop: Wired):
     states = await of_every_state(shop)
     assert await peeked(await shop.restarted()) == states
+
+
+async def test_a_message_that_is_rolled_back_while_it_is_looked_at_does_not_pass_for_committed(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+):
+    tx = await shop.transactions.begin()
+    await shop.publish(A, "undone", tx=tx)
+    read = LogReader.read
+
+    async def slow(*given: Any, **more: Any) -> Any:
+        found = await read(*given, **more)
+        await shop.transactions.abort(tx.id)
+        return found
+
+    monkeypatch.setattr(LogReader, "read", slow)
+    assert await peeked(shop) == [("undone", "open")]
+    monkeypatch.undo()
+    assert await peeked(shop) == [("undone", "rolled back")]
 
 
 async def test_each_message_is_found_by_its_id(shop: Wired):

@@ -33,6 +33,7 @@ from tests.led_servers import HANG_S, LeaseTime
 TOPIC = "/v1/namespaces/shop/topics/orders"
 SHARD = shard_of(topic_prefix("shop", "orders"))
 ME = "first-1"
+BOTH = pytest.mark.parametrize("atomic", [False, True], ids=["row by row", "atomic"])
 
 
 class Alone(Server):
@@ -66,8 +67,8 @@ class Alone(Server):
 
 
 @asynccontextmanager
-async def alone() -> AsyncIterator[Alone]:
-    server = Alone(LeaseTime(), MemoryStore(atomic=False), "first")
+async def alone(atomic: bool = False) -> AsyncIterator[Alone]:
+    server = Alone(LeaseTime(), MemoryStore(atomic), "first")
     server.held = []
     await server.until_it_serves()
     try:
@@ -79,9 +80,9 @@ async def alone() -> AsyncIterator[Alone]:
         await server.stop()
 
 
-def run(story: Callable[[Alone], Awaitable[None]]) -> None:
+def run(story: Callable[[Alone], Awaitable[None]], *, atomic: bool = False) -> None:
     async def all_of_it() -> None:
-        async with asyncio.timeout(HANG_S), alone() as server:
+        async with asyncio.timeout(HANG_S), alone(atomic) as server:
             await story(server)
 
     asyncio.run(all_of_it())
@@ -195,7 +196,8 @@ async def _committed(server: Alone) -> list[str]:
     return [message["payload"] for message in found]
 
 
-def test_messages_keep_their_order_over_many_moves():
+@BOTH
+def test_messages_keep_their_order_over_many_moves(atomic: bool):
     async def story(server: Alone) -> None:
         texts = [str(number) for number in range(20)]
         for text in texts:
@@ -203,7 +205,7 @@ def test_messages_keep_their_order_over_many_moves():
             assert (await server.move()).status == 200
         assert await server.read() == texts
 
-    run(story)
+    run(story, atomic=atomic)
 
 
 def test_a_publish_that_comes_in_the_middle_of_a_move_waits_and_is_carried_out_once():
@@ -263,7 +265,8 @@ def test_what_waits_too_long_is_told_that_the_shard_moves(monkeypatch: pytest.Mo
     run(story)
 
 
-def test_an_open_transaction_survives_with_what_it_stored_and_what_it_published_early():
+@BOTH
+def test_an_open_transaction_survives_with_what_it_stored_and_what_it_published_early(atomic: bool):
     async def story(server: Alone) -> None:
         kept, dropped = await transact(server, "a"), await transact(server, "x")
         for transaction, text in ((kept, "early"), (dropped, "y")):
@@ -275,7 +278,7 @@ def test_an_open_transaction_survives_with_what_it_stored_and_what_it_published_
         await server.said("POST", f"/v1/transactions/{kept.id}/commit")
         assert await _committed(server) == ["early", "a", "b"]
 
-    run(story)
+    run(story, atomic=atomic)
 
 
 def test_a_transaction_of_before_the_move_holds_readers_back_after_it():
@@ -318,7 +321,8 @@ def test_a_producer_goes_on_with_its_numbers_and_a_repetition_is_known():
     run(story)
 
 
-def test_cells_are_written_and_read_through_moves_of_their_table():
+@BOTH
+def test_cells_are_written_and_read_through_moves_of_their_table(atomic: bool):
     async def story(server: Alone) -> None:
         prices, shard = "/v1/namespaces/shop/tables/prices", shard_of(table_prefix("shop", "prices"))
         await server.said("PUT", prices)
@@ -335,7 +339,7 @@ def test_cells_are_written_and_read_through_moves_of_their_table():
         found = await server.said("POST", f"{prices}/read", {"rows": [base64.b64encode(b"r").decode()]})
         assert len(found["cells"] if isinstance(found, dict) else found) == 3
 
-    run(story)
+    run(story, atomic=atomic)
 
 
 # What fails between the steps.
@@ -366,6 +370,27 @@ def test_rows_in_doubt_call_a_move_off_and_the_shard_is_served_on(monkeypatch: p
         assert (await server.move()).status == 200  # which decides about them first
         await server.publish("after")
         assert await server.read() == ["before", "after"]
+
+    run(story)
+
+
+def test_a_change_in_doubt_ends_with_the_reign_for_no_region_takes_it_any_more(monkeypatch: pytest.MonkeyPatch):
+    async def story(server: Alone) -> None:
+        await server.publish("before")
+        serving = server.member._serving
+        assert serving is not None
+        catalog = serving.services.topics.catalog
+
+        def lost(*_: object) -> bool:
+            raise UnknownOutcomeError("the answer was lost")
+
+        monkeypatch.setattr(catalog._table, "replace", lost)
+        assert (await server.ask("PATCH", f"{TOPIC}/properties", {"ttl": 60})).status >= 500
+        assert len(catalog._in_doubt) == 1
+        assert (await server.move(namespace=None, topic=None, shards=[SHARD])).status == 200
+        assert not catalog._in_doubt
+        monkeypatch.undo()
+        assert (await server.ask("PATCH", f"{TOPIC}/properties", {"ttl": 3600})).status == 200
 
     run(story)
 

@@ -104,6 +104,65 @@ def test_no_more_is_read_than_is_taken():
     run(story)
 
 
+@pytest.mark.parametrize("rest", [[b"cdefgh"], [b"c", b"defg", b"h"]])
+def test_the_rest_of_a_long_answer_comes_as_it_was_sent_and_another_call_follows(rest: list[bytes]):
+    async def story(connection: LeaderConnection, line: Line) -> None:
+        for _ in range(2):
+            connection.ask(b"GET / HTTP/1.1\r\n\r\n", is_head=False)
+            connection.is_sent = True
+            connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nab")
+            for part in rest:
+                assert not connection.is_whole
+                connection.data_received(part)
+            await connection.answered
+            assert [bytes(part) async for part in connection.parts()] == [b"ab", *rest]
+            assert connection.is_free
+
+    run(story)
+
+
+def test_of_more_than_the_length_of_an_answer_nothing_is_given_and_no_other_call_follows():
+    async def story(connection: LeaderConnection, line: Line) -> None:
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", is_head=False)
+        connection.is_sent = True
+        connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab")
+        connection.data_received(b"cdHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await connection.answered
+        assert await body(connection) == b"abcd"
+        assert not connection.is_free
+        assert not line.is_open
+
+    run(story)
+
+
+def test_a_long_answer_after_which_the_leader_closes_is_followed_by_no_other_call():
+    async def story(connection: LeaderConnection, line: Line) -> None:
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", is_head=False)
+        connection.is_sent = True
+        connection.data_received(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\nab")
+        connection.data_received(b"cd")
+        assert await body(connection) == b"abcd"
+        assert not connection.is_free
+
+    run(story)
+
+
+def test_who_is_to_be_told_is_told_of_an_answer_at_once_and_of_its_absence_later():
+    async def story(connection: LeaderConnection, line: Line) -> None:
+        told: list[int] = []
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", is_head=False, tell=lambda: told.append(connection.status))
+        connection.is_sent = True
+        connection.data_received(OK)
+        assert told == [200]
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", is_head=False, tell=lambda: told.append(connection.status))
+        connection.end(LeaderLostError("it is over"))
+        assert told == [200]
+        await asyncio.sleep(0)
+        assert told == [200, 0]
+
+    run(story)
+
+
 @pytest.mark.parametrize(
     "data",
     [

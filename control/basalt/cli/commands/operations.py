@@ -169,7 +169,6 @@ _MEMBERS = columns(
     "name url role state version since_ms renewed_ago_ms linked rtt_us",
     since_ms="member since",
     renewed_ago_ms="renewed ago",
-    rtt_us="rtt µs",
 )
 _STANDING = columns(
     "leader url epoch shared live silent dead standbys linked versions looked_ago_ms", looked_ago_ms="looked ago"

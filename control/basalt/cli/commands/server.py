@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,10 +118,18 @@ def _run(loaded: Settings, signals: StopSignals, processes: int, port_file: Path
         from basalt.server.processes.supervisor import Supervisor
 
         return Supervisor(loaded, processes, signals, port_file=port_file, tell=tell).run()
+    _what_serves()(loaded, signals, port_file=port_file, tell=tell)
+    return EXIT_OK
+
+
+def _what_serves() -> Callable[..., None]:
+    """Load the server. Modules leave nothing to collect, and looking for it, now or later, takes a seventh of a start."""
+    gc.disable()
     from basalt.server.process import serve as run
 
-    run(loaded, signals, port_file=port_file, tell=tell)
-    return EXIT_OK
+    gc.freeze()
+    gc.enable()
+    return run
 
 
 def _serve_supervised(signals: StopSignals) -> int:
@@ -128,9 +138,7 @@ def _serve_supervised(signals: StopSignals) -> int:
 
     supervised = Supervised.read()
     signals.stage = "it loaded its parts"
-    from basalt.server.process import serve as run
-
-    run(supervised.settings, signals, tell=supervised.answers, supervised=supervised)
+    _what_serves()(supervised.settings, signals, tell=supervised.answers, supervised=supervised)
     return EXIT_OK
 
 
@@ -256,11 +264,13 @@ def check_settings(invocation: Invocation, file: Path | None, config: Path | Non
 def _open_by_accident(settings: Settings) -> list[InvalidSettingError]:
     """Say what a start would of the address; nothing where its name means nothing on this machine, which need not be the server's."""
     from basalt.server.authentication import check_authentication
-    from basalt.server.listening import listen_address
+    from basalt.server.listening import link_address, listen_address
 
     try:
         check_authentication(settings)
         listen_address(settings)
+        if settings.store.kind == "hbase":
+            link_address(settings)
     except InvalidSettingError as problem:
         return [problem]
     except UnavailableError:

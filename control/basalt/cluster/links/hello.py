@@ -176,8 +176,8 @@ def _part(body: bytes) -> bytes:
 
 
 def _read(frame: Frame, kind: type[T]) -> T:
-    if frame.number:  # no proof is over it
-        raise ProtocolError(f"a frame of a hello has number {frame.number}, and none of them is an answer")
+    if frame.number:  # no proof covers it, so it must be what the format says
+        raise ProtocolError(f"a frame of kind {frame.kind} in a hello has the number {frame.number}")
     try:
         return msgspec.msgpack.decode(frame.body, type=kind)
     except UNREADABLE as error:

@@ -279,7 +279,7 @@ class _Gathered:
         self._slices: list[Slice] = []
 
     def add(self, piece: Slice) -> None:
-        self.ids += piece.ids()
+        self.ids += [piece.first_id()] if piece.count == 1 else piece.ids()
         self.payloads += piece.payloads()
         self.size_bytes += piece.payload_bytes + piece.count * _MESSAGE_OVERHEAD_BYTES
         if self.flags:

@@ -34,7 +34,7 @@ from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
 from basalt.messaging.log.tails import Tail, TailOwner, Tails
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.transaction import Transaction
+from basalt.transactions.protocol import JoinedTransaction
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import MessageRow, MessageTable, Reference
@@ -410,11 +410,11 @@ class TopicLog(TailOwner):
         known = self.uncommitted.get(write_pointer)
         self.uncommitted[write_pointer] = (start if known is None else known[0], stop)
 
-    def knows(self, transaction: Transaction) -> bool:
+    def knows(self, transaction: JoinedTransaction) -> bool:
         """True when all rows that the transaction published here were noted, and are not forgotten."""
         return transaction.id > self.unknown_up_to and self.memory.knows(transaction)
 
-    def uncommitted_range(self, transaction: Transaction, from_position: bytes) -> Range | None:
+    def uncommitted_range(self, transaction: JoinedTransaction, from_position: bytes) -> Range | None:
         """The range in which the transaction's rows may lie, open-ended if not all were noted; None: it has none."""
         if not self.knows(transaction):
             return from_position, None
@@ -602,7 +602,7 @@ class LogMemory:
         self.detailed: OrderedDict[TopicLog, int] = OrderedDict()  # with the entries of their blocks, in the same order
         self.block_entries = 0
 
-    def knows(self, transaction: Transaction) -> bool:
+    def knows(self, transaction: JoinedTransaction) -> bool:
         """True when this process noted all rows that the transaction published, and has not forgotten them."""
         return transaction.id > self.uncommitted_unknown_up_to and not transaction.was_invalid
 

@@ -22,7 +22,8 @@ from basalt.messaging.log.tails import Tails
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.rules.transaction import Join, Transaction
+from basalt.transactions.protocol import JoinedTransaction
+from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields, topic_prefix
 from basalt_engine.messages import MessageTable
@@ -125,7 +126,7 @@ class TopicLogs:
             return None
         return log if log.topic.generation == join.generation else None
 
-    def knows(self, transaction: Transaction, join: Join) -> bool:
+    def knows(self, transaction: JoinedTransaction, join: Join) -> bool:
         """True when all rows that the transaction published in this topic were noted, where its log is not in memory, too."""
         unknown_up_to = self.gate.reigns[shard_of(join.topic)].unknown_up_to
         return transaction.id > unknown_up_to and self.memory.knows(transaction)

@@ -14,6 +14,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
+from basalt.transactions.protocol import JoinedTransaction
 from basalt.transactions.rules.loans import OneShotInFlight
 from basalt.transactions.rules.transaction import Join, Transaction
 from basalt_engine.clock import Clock
@@ -122,7 +123,9 @@ class FirstUnstable:
     async def of_transaction(self, transaction: Transaction, join: Join, budget: ReadBudget) -> FirstRow | None:
         """The transaction's first row in one topic; None when it holds nobody up there. The search uses up the budget."""
         log = await self._logs.joined(join)
-        stretch = None if log is None else log.uncommitted_range(transaction, position(join.from_ms, 0))
+        stretch = (
+            None if log is None else log.uncommitted_range(JoinedTransaction.of(transaction), position(join.from_ms, 0))
+        )
         if log is None or stretch is None:
             return None
         alone = TransactionSnapshot(POINTER_MAX, in_progress=tuple(sorted(transaction.pointers)))
@@ -153,7 +156,7 @@ class FirstUnstable:
             is_unknown = one_shot.id <= log.unknown_up_to  # it may have placed rows before this reign
             ranges.append(noted.get(one_shot.id, (b"", None) if is_unknown else None))
         ranges += [
-            log.uncommitted_range(transaction, position(join.from_ms, 0))
+            log.uncommitted_range(JoinedTransaction.of(transaction), position(join.from_ms, 0))
             for transaction in self.known_transactions.in_progress()
             for join in transaction.topics
             if join.topic == log.topic.keys.prefix and join.generation == log.topic.generation

@@ -132,7 +132,10 @@ class LoanTable:
 
     def _find(self, pointer: int) -> Loan | None:
         # A member has few loans that are not settled, and there are some hundred members at most.
-        return next((loan for loan in self if loan.undecided <= pointer <= loan.last), None)
+        for loan in self._by_last.values():
+            if loan.undecided <= pointer <= loan.last:
+                return loan
+        return None
 
     def _settle(self, loan: Loan, first: int, last: int) -> None:
         if first != loan.undecided or last > loan.last:

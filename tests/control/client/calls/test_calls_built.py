@@ -60,6 +60,14 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
     (admin.job, ["retention"], {}, "GET /v1/admin/jobs/retention", {}, None, NONE),
     (admin.cluster, [], {}, "GET /v1/admin/cluster", {}, None, NONE),
     (admin.cluster_members, [], {}, "GET /v1/cluster", {}, None, NONE),
+    (
+        admin.move_shards, ["m1"], {"topic": "orders", "dry_run": True}, "POST /v1/admin/cluster/moves", {"dryRun": "true"},
+        {"to": "m1", "namespace": "shop", "topic": "orders", "shards": []}, REPEATABLE,
+    ),
+    (
+        admin.move_shards, ["m1"], {"shards": [3, 5], "reason": "load"}, "POST /v1/admin/cluster/moves", {"reason": "load"},
+        {"to": "m1", "namespace": None, "topic": None, "shards": [3, 5]}, REPEATABLE,
+    ),
     (admin.cluster_shards, [], {}, "GET /v1/admin/cluster/shards", {}, None, NONE),
     (admin.topic_owner, ["a b"], {}, "GET /v1/cluster/owners/shop/a%20b", {}, None, NONE),
     (admin.table_owner, ["orders"], {"namespace": "n"}, "GET /v1/cluster/owners/n/tables/orders", {}, None, NONE),

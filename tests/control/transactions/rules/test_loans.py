@@ -95,6 +95,7 @@ def test_a_loan_lies_behind_all_that_was_given_out():
     (lent,) = LoanTable().lend("a", W + 5, NOW_MS).edits
     assert lent == edits.Lent("a", W + 6, W + 5 + LOAN_POINTERS)
     (lent,) = LoanTable().lend("a", 7, NOW_MS).edits
+    assert isinstance(lent, edits.Lent)
     assert lent.first == W
     with pytest.raises(CorruptionError, match="was given out"):
         LoanTable().lent(lent, W)
@@ -104,6 +105,7 @@ def test_a_member_has_so_many_loans_that_are_not_settled():
     table, last_pointer = LoanTable(), W
     for _ in range(OPEN_LOANS_MAX):
         (lent,) = table.lend("a", last_pointer, NOW_MS).edits
+        assert isinstance(lent, edits.Lent)
         table.lent(lent, last_pointer)
         last_pointer = lent.last
     assert table.lend("a", last_pointer, NOW_MS).edits == ()

@@ -1,0 +1,472 @@
+"""The owner of topics: gives a commit's messages their places, and hides what was rolled back.
+
+What it knows of transactions is what the coordinator and the carrier of a commit tell it (`basalt.transactions.protocol`): which are joined
+here, which commit it may place, which write no more. It never looks at the coordinator's state.
+
+Commit gives a transaction's messages their places: those of its work, and one reference per topic and write pointer to
+what was stored. So an open transaction holds nobody back but readers of rows that its client published early by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
+from basalt.api.markers import Marker
+from basalt.catalog.topics import Topic, title_of
+from basalt.errors import InputError, TooLargeError, TopicNotFoundError, TransactionEndedError, UnavailableError
+from basalt.groups.acknowledgements import PlannedAcknowledgement
+from basalt.messaging.log.append import RecordColumns
+from basalt.messaging.log.roll_back import RollBacks
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_logs import TopicLogs
+from basalt.messaging.markers import TopicMarkers, check_shape
+from basalt.runtime.group_commit import STAGE_LOADS_MAX, Group, GroupCommit, NotLoadedError
+from basalt.tables import garbage_cells
+from basalt.transactions.open_pointers import OpenPointers
+from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Prepared, RollBack
+from basalt.transactions.rules.transaction import Join
+from basalt_engine.clock import Clock
+from basalt_engine.keys import position
+from basalt_engine.messages import Reference
+from basalt_engine.records import Buffer, Extras
+from basalt_engine.snapshot import PointerRuns
+
+PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
+FOREVER = position((1 << 64) - 1, 0xFFFF)
+REMOVED_TOGETHER_MAX = 100  # writers whose stored payloads one group removes: others wait for it
+MARKER_BYTES = 512  # what a marker counts in the queue
+
+
+class Publication(NamedTuple):
+    """Messages that a commit publishes to one topic."""
+
+    log: TopicLog
+    messages: Sequence[Buffer]
+    extras: Sequence[Extras] | None
+
+
+class TopicPlan(NamedTuple):
+    """The messages and markers that a commit will publish, checked before its stage. Markers come after their messages.
+    What it acknowledges in groups is decided with it.
+
+    It holds the logs, so that its stage finds them in memory.
+    """
+
+    publications: list[Publication]
+    markers: Sequence[tuple[TopicLog, Marker]] = ()
+    segments: Sequence[int] | None = None  # the write pointers whose stored payloads it publishes; None: all
+    acknowledgements: Sequence[PlannedAcknowledgement] = ()
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [log.topic for log in self.logs]
+
+    @property
+    def logs(self) -> list[TopicLog]:
+        logs = [publication.log for publication in self.publications]
+        if self.markers:
+            logs += [log for log, _ in self.markers]
+        return logs
+
+    @property
+    def is_empty(self) -> bool:
+        """True when it says no more than that all that was stored is published."""
+        return not self.publications and not self.markers and self.segments is None
+
+    @property
+    def payload_bytes(self) -> int:
+        total = len(self.markers) * MARKER_BYTES
+        for publication in self.publications:
+            total += sum(map(len, publication.messages))
+        return total
+
+
+class _Kept(NamedTuple):
+    """The work of a commit, and since when it is kept."""
+
+    plan: TopicPlan
+    since_ms: float
+
+
+NOTHING = TopicPlan([])  # of a commit that brings no work
+
+
+def _add_publication(publications: list[Publication], number: int, part: WorkPublish, log: TopicLog) -> None:
+    messages, extras = RecordColumns.of(part.records) if part.records else (part.messages, None)
+    if len(messages) > PUBLISH_MESSAGES_MAX:
+        raise TooLargeError(
+            f"publish[{number}] has {len(messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
+            field=f"publish[{number}].messages",
+            hint="give the same topic several times",
+        )
+    if messages:
+        publications.append(Publication(log, messages, extras))
+
+
+class Owner:
+    """Commits and rolls back what transactions did to the topics of one server, as it is told."""
+
+    def __init__(
+        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, pointers: OpenPointers,
+        clock: Clock, *, store_drops: bool,
+    ) -> None:  # fmt: skip
+        """`store_drops`: the store drops rows of failed writers itself, so the ends of their logs must be noted before.
+        A store that does not gets notes of failed writers of transactional tables, because nothing else finds their
+        cells.
+        """
+        self._logs = logs
+        self._roll_backs = roll_backs
+        self._staged = logs.staged
+        self._writer = writer
+        self._markers = markers
+        self._pointers = pointers
+        self._store_drops = store_drops
+        self._clock = clock
+        self._prepared: dict[int, _Kept] = {}  # of commits that are being carried, by number, the oldest first
+        self._prepared_before = 0
+        self._expected: set[int] = set()  # transactions whose commit may place its rows, once
+
+    def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
+        """The log is read anew. Forget where rows of transactions up to this pointer lie: their roll backs search for them. Those of
+        loans have none."""
+        self._logs.recovered(last_pointer, lent)
+        self._pointers.forget()
+        self._expected.clear()  # what has no outcome in the log is given up
+
+    async def decide_doubts(self) -> None:
+        """Decide about rows of writes that were given up: a commit goes by which references of its transaction there are."""
+        await self._logs.confirm_or_delete_all()
+
+    def plan_in_memory(self, work: Work) -> TopicPlan | None:
+        """The plan of a one-shot transaction; None where only `plan` can tell: topics are to be opened, or there are markers.
+
+        Raises what `plan` raises.
+        """
+        if work.markers or work.acknowledge:
+            return None
+        publications: list[Publication] = []
+        for number, part in enumerate(work.publish):
+            log = self._logs.find(self._logs.title(part.namespace, part.topic))
+            if log is None:
+                return None
+            _add_publication(publications, number, part, log)
+        return TopicPlan(publications, (), work.segments)
+
+    async def prepare(self, asked: Prepare) -> Prepared:
+        """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
+        plan = await self.plan(asked.work, asked.transaction)
+        atomic = self._logs.memory.atomic  # then the stage that decides has the rows, and looks by itself
+        if not atomic and asked.transaction is not None:
+            await self._checked(plan, asked.transaction)
+        if plan.is_empty:
+            return Prepared()
+        now_ms = self._clock.monotonic_ms()
+        while self._prepared and next(iter(self._prepared.values())).since_ms < now_ms - PREPARED_MS_MAX:
+            del self._prepared[next(iter(self._prepared))]
+        self._prepared_before += 1
+        self._prepared[self._prepared_before] = _Kept(plan, now_ms)
+        return Prepared(self._prepared_before, () if atomic else tuple(self.joins(plan)), plan.payload_bytes)
+
+    def drop(self, prepared: Prepared) -> None:
+        """The commit has an answer: what was kept for it is of no use any more."""
+        self._prepared.pop(prepared.number, None)
+
+    async def _checked(self, plan: TopicPlan, transaction: JoinedTransaction) -> None:
+        """Check as the stage will, and read what it would have to read."""
+        releases: list[Callable[[], None]] = []
+        try:
+            for _ in range(STAGE_LOADS_MAX):
+                try:
+                    self.check(plan, transaction)
+                    return
+                except NotLoadedError as missing:
+                    releases.append(await missing.load())
+        finally:
+            for release in releases:
+                release()
+
+    async def plan(self, work: Work | None, transaction: JoinedTransaction | None) -> TopicPlan:
+        """Check the work, and read where its topics end, and what was stored under the transaction's pointers."""
+        publications: list[Publication] = []
+        for number, part in enumerate(work.publish if work is not None else ()):
+            title = self._logs.title(part.namespace, part.topic)
+            log = self._logs.find(title) or await self._logs.open(title)
+            _add_publication(publications, number, part, log)
+        segments = None if work is None else work.segments
+        if transaction is not None:
+            await self._read_ahead(transaction, early_rows=segments is not None)
+        return TopicPlan(publications, await self._planned_markers(() if work is None else work.markers), segments)
+
+    async def _read_ahead(self, transaction: JoinedTransaction, *, early_rows: bool) -> None:
+        """Know what the stage would have to read otherwise: of a transaction that is older than this process."""
+        for join in transaction.topics:
+            log = await self._logs.joined(join)
+            if log is None:
+                continue
+            await self._staged.ready(log, transaction.pointers)
+            if early_rows and not log.knows(transaction):
+                rows = await self._roll_backs.rows_after(log, position(join.from_ms, 0), transaction.id - 1)
+                for pointer in transaction.pointers:
+                    if pointer in rows:
+                        log.found_uncommitted(pointer, *rows[pointer])
+
+    async def _planned_markers(self, markers: Sequence[WorkMarker]) -> list[tuple[TopicLog, Marker]]:
+        planned = []
+        for number, part in enumerate(markers):
+            log = await self._logs.open(self._logs.title(part.namespace, part.topic))
+            marker = Marker(part.task, part.task_count, part.event_time_ms)
+            check_shape(marker, f"markers[{number}]")
+            await self._markers.ready(log)
+            planned.append((log, marker))
+        return planned
+
+    def check(self, plan: TopicPlan, transaction: JoinedTransaction | None) -> None:
+        """In a stage: every topic is still the one that was planned for, and segments are the transaction's.
+
+        All that `commit` needs is in memory: else `NotLoadedError`, for that must not happen once something was changed.
+        """
+        logs = plan.logs
+        for log in logs:
+            if not log.live and self._logs.present(log) is not log:
+                raise TopicNotFoundError(
+                    f"topic {log.topic.title} was deleted and created again meanwhile",
+                    field="topic",
+                    hint="send it again",
+                )
+        if transaction is not None and transaction.topics:
+            joined = self._logs.loaded_joined(transaction.topics)
+            self._staged.require(dict.fromkeys(joined.values(), transaction.pointers))
+        if plan.markers:
+            self._markers.check(plan.markers, "markers")
+        if (transaction is not None and transaction.topics) or any(log.marked for log in logs):
+            self._markers.admit(self._taking_messages(plan, transaction))
+        if plan.segments is not None:
+            if transaction is None:
+                raise InputError(
+                    "a one-shot transaction has stored nothing, and no segments",
+                    field="segments",
+                    hint="Leave them out.",
+                )
+            self._check_segments(plan.segments, transaction)
+
+    def _taking_messages(self, plan: TopicPlan, transaction: JoinedTransaction | None) -> Iterator[TopicLog]:
+        """The logs with markers to which the commit adds messages: those of its work, and what was stored."""
+        yield from (publication.log for publication in plan.publications)
+        if transaction is None or not any(log.marked for log in self._logs.loaded_joined(transaction.topics).values()):
+            return
+        segments = transaction.pointers if plan.segments is None else plan.segments
+        yield from (log for log, _, _ in self._unpublished(transaction, segments))
+
+    def _check_segments(self, segments: Sequence[int], transaction: JoinedTransaction) -> None:
+        own = frozenset(transaction.pointers)
+        left = set(own)
+        for index, pointer in enumerate(segments):
+            if pointer not in left:
+                again = "is named twice, as a segment" if pointer in own else "is no segment"
+                raise InputError(
+                    f"write pointer {pointer} {again} of transaction {transaction.id}",
+                    field=f"segments[{index}].writePointer",
+                    hint="Name write pointers that its begin or a checkpoint of it answered, each once.",
+                )
+            left.remove(pointer)
+        for join in transaction.topics if left else ():
+            log = self._logs.find_joined(join)
+            if log is not None:
+                for pointer in log.uncommitted_writers(left):
+                    raise InputError(
+                        f"segment {pointer} of transaction {transaction.id} is left out, and has published messages in topic"
+                        f" {title_of(join.topic)} ahead of the commit, which would show them",
+                        field="segments",
+                        hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
+                    )
+
+    def joins(self, plan: TopicPlan) -> list[Join]:
+        """The plan's topics, each once, as they are before its rows."""
+        topics = {topic.keys.generation_key: topic for topic in plan.topics}
+        return [Join(*key, self.newest_ms(topic)) for key, topic in topics.items()]
+
+    def newest_ms(self, topic: Topic) -> int:
+        """No row that is appended to the topic from now on has an earlier publish time."""
+        return self._logs.loaded(topic.title).newest_ms
+
+    def expect(self, told: Expect) -> None:
+        """The log has the intent of this commit."""
+        self._expected.add(told.transaction_id)
+
+    async def place(self, asked: Place) -> None:
+        """Take no more writes under the transaction's pointers, wait for those under way, and make its messages rows.
+
+        Only a commit that is expected does so, and once. Returns once the rows are durable.
+        """
+        plan = self._plan_of(asked.number)
+        await self._writer.run(partial(self._place, asked), plan.payload_bytes, must_run=True)
+
+    def _place(self, asked: Place, group: Group) -> None:
+        """In a stage: the same as `commit`, of which the outcome follows. Where the rows lie is noted until then."""
+        transaction = asked.transaction
+        if transaction.id not in self._expected:
+            raise _not_expected(transaction.id)
+        self._pointers.close(transaction.id)  # before anything is read: what was stored until now is all
+        plan = self._plan_of(asked.number)
+        self.check(plan, transaction)
+        newest = {log: log.newest for log in self._logs.loaded_joined(transaction.topics).values()}
+        self.commit(group, plan, transaction)
+        self._note_undecided(newest, transaction.write_pointer)
+        self._expected.discard(transaction.id)
+
+    def _plan_of(self, number: int) -> TopicPlan:
+        if not number:
+            return NOTHING
+        kept = self._prepared.get(number)
+        if kept is None:
+            raise UnavailableError("what the commit brings was not kept until now", hint="send it again")
+        return kept.plan
+
+    def check_prepared(self, number: int, transaction: JoinedTransaction) -> None:
+        """In a stage that decides and has the rows: as `check`."""
+        self.check(self._plan_of(number), transaction)
+
+    def commit_prepared(self, group: Group, number: int, transaction: JoinedTransaction) -> None:
+        """In a stage that decides and has the rows: what was stored and prepared becomes rows."""
+        self.commit(group, self._plan_of(number), transaction)
+
+    def place_one_shot(self, group: Group, plan: TopicPlan, write_pointer: int) -> None:
+        """In a stage: the same of a one-shot transaction."""
+        newest = {log: log.newest for log in plan.logs}
+        self.commit_one_shot(group, plan, write_pointer)
+        self._note_undecided(newest, write_pointer)
+
+    @staticmethod
+    def _note_undecided(before: Mapping[TopicLog, bytes], write_pointer: int) -> None:
+        for log, newest in before.items():
+            if log.newest != newest:
+                log.note_uncommitted(write_pointer, newest, log.newest)
+
+    def commit_one_shot(self, group: Group, plan: TopicPlan, write_pointer: int) -> None:
+        """In a stage: the rows of a one-shot transaction."""
+        for log, messages, extras in plan.publications:
+            log.append(group, messages, extras, write_pointer)
+        for log, marker in plan.markers:
+            self._markers.emit(group, log, marker, write_pointer)
+
+    def commit(self, group: Group, plan: TopicPlan, transaction: JoinedTransaction) -> None:
+        """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows.
+
+        With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
+        are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
+        """
+        unpublished: list[tuple[TopicLog, int, Reference]] = []
+        lost = unpublished
+        if transaction.topics:
+            segments = transaction.pointers if plan.segments is None else plan.segments
+            unpublished = self._unpublished(transaction, segments)
+            lost = self._unpublished(transaction, sorted(frozenset(transaction.pointers).difference(segments)))
+        for log, pointer, reference in unpublished:
+            # No note is left that these are published: the writer ends here, or is rolled back.
+            log.refer(group, reference, pointer, *self._staged.unpublished_counts(log, pointer))
+        self.commit_one_shot(group, plan, transaction.write_pointer)
+        for log, pointer, _ in lost:
+            self._staged.remove_unpublished(group, log, pointer)
+
+    def _unpublished(
+        self, transaction: JoinedTransaction, pointers: Sequence[int]
+    ) -> list[tuple[TopicLog, int, Reference]]:
+        """The payloads staged under the pointers that no reference publishes yet, by topic and pointer."""
+        unpublished = []
+        places = {pointer: place for place, pointer in enumerate(pointers)}
+        # A topic that was deleted took along all that was stored in it.
+        for log in self._logs.loaded_joined(transaction.topics).values() if pointers else ():
+            for pointer in self._staged.writers_in(log, places):  # not every pointer: of hundreds, few have staged here
+                reference = self._staged.unpublished(log, pointer)
+                if reference is not None:
+                    unpublished.append((log, pointer, reference))
+        return unpublished
+
+    def close(self, told: Close) -> None:
+        """The transaction writes no more, and its commit places nothing."""
+        self._expected.discard(told.transaction_id)
+        self._pointers.close(told.transaction_id)
+
+    async def roll_back(self, asked: RollBack) -> None:
+        """Hide the transaction's rows and delete what it stored; repeating it changes nothing."""
+        transaction = asked.transaction
+        self.close(Close(transaction.id))
+        if transaction.topics and not self._logs.memory.atomic:
+            await self._writer.run(_nothing)  # rows that were added before it was closed are there
+        for join in transaction.topics:
+            log = await self._logs.joined(join)
+            if log is None:
+                continue
+            rows = log.uncommitted_range(transaction, position(join.from_ms, 0))
+            if rows is not None:
+                await self._roll_backs.roll_back(log, list(transaction.pointers), *rows)
+            for start in range(0, len(transaction.pointers), REMOVED_TOGETHER_MAX):
+                pointers = transaction.pointers[start : start + REMOVED_TOGETHER_MAX]
+                await self._staged.ready(log, pointers)
+                await self._writer.run(partial(self._remove_unpublished, log, pointers))
+
+    def _remove_unpublished(self, log: TopicLog, pointers: Sequence[int], group: Group) -> None:
+        if log.ended:
+            return
+        self._staged.require({log: pointers})
+        for pointer in pointers:
+            self._staged.remove_unpublished(group, log, pointer)
+
+    async def hold(self, transactions: Sequence[JoinedTransaction]) -> object:
+        """Open the topics of transactions that are about to go to the invalid list; they stay open while what is returned is held."""
+        return await self._logs.hold(
+            {title_of(join.topic) for transaction in transactions for join in transaction.topics}
+        )
+
+    def require(self, transactions: Sequence[JoinedTransaction]) -> None:
+        """In a stage, before anything is changed: what `invalidate` needs of these transactions is in memory, and no shard of
+        theirs moves."""
+        for transaction in transactions:
+            self._logs.gate.require([join.topic for join in transaction.topics])
+            self._logs.gate.require([table.table for table in transaction.tables])
+        if self._store_drops:
+            self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
+
+    def invalidate(self, group: Group, transaction: JoinedTransaction) -> None:
+        """In a stage: take no more, and leave notes, so that retention finds the rows of a writer that went to the invalid list."""
+        self.close(Close(transaction.id))
+        if not self._store_drops:
+            garbage_cells.note(group, self._roll_backs.noted, transaction)
+        for join in transaction.topics:
+            # Also where it has no rows: its stored payloads are found by the note, too.
+            from_position = position(join.from_ms, 0)
+            log = self._logs.find_joined(join)
+            if log is not None:
+                rows = log.uncommitted_range(transaction, from_position)
+            else:  # what is not in memory has no rows that this process noted
+                rows = None if self._logs.knows(transaction, join) else (from_position, None)
+            start, stop = (from_position, from_position) if rows is None else rows
+            self._roll_backs.note_garbage(
+                group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=True
+            )
+
+    def end(self, told: End) -> None:
+        """The outcome is durable: wake the readers that it held back, forget what it stored."""
+        transaction = told.transaction
+        self._pointers.end(transaction.id)
+        self._expected.discard(transaction.id)
+        pointers = frozenset(transaction.pointers)
+        for join in transaction.topics:
+            log = self._logs.find_joined(join)
+            if log is not None:
+                log.end_writers(pointers)
+                log.notify()
+
+
+def _not_expected(transaction_id: int) -> TransactionEndedError:
+    return TransactionEndedError(
+        f"the commit of transaction {transaction_id} is not expected here: it was given up, or its rows are placed already",
+        hint="Ask for its outcome; one that was aborted is to be run again.",
+    )
+
+
+def _nothing(group: Group) -> None:
+    """A stage that waits for those before it."""

@@ -1,0 +1,134 @@
+"""An owner's memory of open pointers: who is asked, who goes by memory, and who is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from basalt.errors import TransactionEndedError
+from basalt.runtime.group_commit import Group
+from basalt.transactions.open_pointers import OpenPointers
+from basalt_engine.stores.memory import MemoryStore
+from tests.wiring import A, B, Wired
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def shop() -> Wired:
+    shop = await Wired.start(MemoryStore(atomic=False))
+    for title in (A, B):
+        await shop.topics.create(title, {})
+    return shop
+
+
+def pointers(shop: Wired) -> OpenPointers:
+    """Those of the shop's one owner."""
+    return shop.transactions._owner._pointers
+
+
+def asked(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pointers that the coordinator is asked about from now on."""
+    manager, seen = shop.transactions.manager, list[int]()
+    admit = manager.admit
+
+    def noted(group: Group, joining):
+        seen.append(joining.write_pointer)
+        return admit(group, joining)
+
+    monkeypatch.setattr(manager, "admit", noted)
+    return seen
+
+
+async def test_the_coordinator_is_asked_once_for_each_topic_and_pointer(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = await shop.transactions.begin()
+    seen = asked(shop, monkeypatch)
+    for _ in range(3):
+        await shop.store_aside(A, "stored", tx=tx)
+        await shop.publish(A, "early", tx=tx)
+    assert seen == [tx.id]
+    await shop.store_aside(B, "stored", tx=tx)
+    assert seen == [tx.id] * 2
+    tx = await shop.transactions.checkpoint(tx.id)
+    await shop.store_aside(A, "stored", tx=tx)
+    assert seen[2:] == [tx.write_pointer]
+
+
+async def test_later_writes_need_no_coordinator(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "first", tx=tx)
+    shop.transactions.manager.lost()  # whoever asks it waits until the log is read
+    await shop.store_aside(A, "second", tx=tx)
+    assert not shop.transactions.manager.is_known
+    await shop.commit(tx)
+    assert await shop.read(A, committed=True) == ["first", "second"]
+
+
+async def test_what_comes_behind_the_deadline_is_refused(shop: Wired) -> None:
+    tx = await shop.transactions.begin(timeout_ms=1_000)
+    await shop.store_aside(A, "in time", tx=tx)
+    shop.clock.advance(1_000)
+    with pytest.raises(TransactionEndedError, match="time"):
+        await shop.store_aside(A, "late", tx=tx)
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "invalidate"])
+async def test_what_comes_behind_the_end_is_refused_and_nothing_is_remembered(shop: Wired, end: str) -> None:
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "in time", tx=tx)
+    assert len(pointers(shop)) == 1
+    await getattr(shop.transactions, end)(tx.id)
+    with pytest.raises(TransactionEndedError):
+        await shop.store_aside(A, "late", tx=tx)
+    assert len(pointers(shop)) == 0
+
+
+async def test_who_only_asked_whether_a_pointer_is_open_leaves_nothing_behind(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.transactions.manager.lanes.topics.run(partial(pointers(shop).check_open, write_pointer=tx.id))
+    assert len(pointers(shop)) == 1
+    await shop.transactions.abort(tx.id)
+    assert len(pointers(shop)) == 0
+
+
+async def test_a_closed_pointer_takes_nothing_though_its_join_is_answered_later(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "in time", tx=tx)
+    pointers(shop).close(tx.id)
+    shop.transactions.state.get(tx.id)  # the coordinator has it open, and would admit it
+    with pytest.raises(Exception, match="leaves memory faster than it is read"):
+        await shop.store_aside(B, "late", tx=tx)
+    assert await shop.read(B) == []
+
+
+async def test_a_log_that_is_read_anew_ends_what_was_told(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "first", tx=tx)
+    shop.transactions.manager.lost()
+    await shop.transactions.get(tx.id)
+    assert len(pointers(shop)) == 0
+    await shop.store_aside(A, "second", tx=tx)
+    await shop.commit(tx)
+    assert await shop.read(A, committed=True) == ["first", "second"]
+
+
+async def test_where_the_store_is_atomic_nothing_is_remembered() -> None:
+    shop = await Wired.start(MemoryStore(atomic=True))
+    await shop.topics.create(A, {})
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "stored", tx=tx)
+    assert len(pointers(shop)) == 0
+    await shop.commit(tx)
+    with pytest.raises(TransactionEndedError):
+        await shop.store_aside(A, "late", tx=tx)
+
+
+async def test_where_transactions_are_managed_elsewhere_pointers_are_taken_as_given(shop: Wired) -> None:
+    elsewhere = OpenPointers(shop.transactions.manager, external=True)
+    topic = (await shop.topics.open(A)).topic
+    elsewhere.check_open(Group(0), 17)
+    elsewhere.join(Group(0), 17, topic, 0)
+    assert len(elsewhere) == 0
