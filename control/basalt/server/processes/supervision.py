@@ -99,6 +99,14 @@ def check(settings: Settings, count: int) -> None:
         )
 
 
+def how(code: int) -> str:
+    """Say how a process ended, by its exit code; a signal's is negative."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
+
+
 def settings_of(settings: Settings, number: int) -> Settings:
     """The settings of one of the servers, from 1 on: its port is so many behind the shared one, and its other addresses accordingly."""
     server, cluster, leader = settings.server, settings.cluster, settings.leader

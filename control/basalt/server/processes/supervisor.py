@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -52,8 +53,13 @@ class _Run:
             self.process = subprocess.Popen(  # noqa: S603  # this program itself
                 COMMAND, stdin=subprocess.PIPE, pass_fds=(shared.fileno(), tells), start_new_session=True, env=given
             )
+        except OSError:
+            os.close(self.tells)
+            raise
         finally:
             os.close(tells)
+        self._lock = threading.Lock()  # a number that was closed may be another file's in the next moment
+        self._closed = False
         assert self.process.stdin is not None
         self._told = self.process.stdin.fileno()
         with suppress(BrokenPipeError):  # it died at once, which is noticed as every death is
@@ -62,12 +68,14 @@ class _Run:
 
     def look(self) -> None:
         """Have it look at lease and members. One that is paused for long reads no more, and need not."""
-        with suppress(BrokenPipeError, BlockingIOError, ValueError):
-            os.write(self._told, LOOK)
+        with self._lock, suppress(BrokenPipeError, BlockingIOError):
+            if not self._closed:
+                os.write(self._told, LOOK)
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
+        with self._lock, suppress(BrokenPipeError):
+            self._closed = True
             self.process.stdin.close()
         os.close(self.tells)
 
@@ -157,9 +165,14 @@ class Supervisor:
 
     def _start(self, number: int) -> None:
         log_file = None if self._tell is None else self._settings.log.file
-        run = _Run(number, self._of[number], self._shared, log_file)
+        child = self._children[number] = self._children[number].started(self._now_ms())
+        try:
+            run = _Run(number, self._of[number], self._shared, log_file)
+        except OSError as error:  # no memory, no more processes: as if it had died
+            log.error("server %d cannot be started now: %s", number, error.strerror)
+            self._children[number] = child.died(self._now_ms())
+            return
         self._runs[number] = run
-        self._children[number] = self._children[number].started(self._now_ms())
         self._selector.register(run.tells, selectors.EVENT_READ, run)
         log.info("server %d is process %d, run %s", number, run.process.pid, run.name)
 
@@ -199,13 +212,17 @@ class Supervisor:
             self._codes[number] = code
             return
         if child.is_hopeless(code):
-            log.error("server %d cannot start: %s; see its last words above", number, _how(code))
+            log.error("server %d cannot start: %s; see its last words above", number, rules.how(code))
             self._gave_up = code if code > 0 else 1
             self._stop(signal.SIGTERM)
             return
         pause_ms = child.due_ms - self._now_ms()
         log.warning(
-            "server %d, process %d, %s; it is started again in %d ms", number, run.process.pid, _how(code), pause_ms
+            "server %d, process %d, %s; it is started again in %d ms",
+            number,
+            run.process.pid,
+            rules.how(code),
+            pause_ms,
         )
         self._say_state()
 
@@ -230,7 +247,3 @@ class Supervisor:
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
-
-
-def _how(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -20,6 +20,7 @@ from basalt.server.processes.supervision import (
     Stage,
     check,
     exit_code,
+    how,
     next_start_ms,
     pause_ms,
     settings_of,
@@ -96,6 +97,10 @@ def test_the_next_start_is_that_of_the_first_that_rests():
 )
 def test_the_whole_stops_well_when_all_did(codes: list[int], expected: int):
     assert exit_code(codes) == expected
+
+
+def test_an_end_is_told_in_words_also_by_a_signal_without_a_name():
+    assert [how(2), how(-9), how(-40)] == ["ended with exit code 2", "was ended by SIGKILL", "was ended by signal 40"]
 
 
 def test_a_server_has_more_time_to_stop_than_it_leaves_to_open_requests():
