@@ -6,6 +6,7 @@ from __future__ import annotations
 # Modules whose tests need more than the module: a store of any kind, a region server, a Spark, a whole process.
 TESTED_ELSEWHERE = {
     "control/basalt/server/process.py": "tests/system/test_starting.py",
+    "control/basalt/server/processes/supervisor.py": "tests/hbase/test_processes.py",
     "engine/basalt_engine/cells/table.py": "tests/contract/test_cells.py",
     "engine/basalt_engine/stores/hbase/thrift2.py": "tests/hbase/test_store.py",
     "engine/basalt_engine/stores/memory.py": "tests/contract/test_rows.py",

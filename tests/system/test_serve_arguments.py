@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from basalt.cli.commands.server import PROCESSES_MAX
 from tests.system.command_line import CommandLine
 
 pytestmark = pytest.mark.system
@@ -56,6 +57,14 @@ BAD: list[tuple[list[str], bytes | None, dict[str, str], str]] = [
     ),
     ([], b"[server]\nhost = '0.0.0.0'\n[auth]\nkinds = []\n", {}, "setting auth.kinds is not given"),
     (["--host", "0.0.0.0", *ON_HBASE], None, {}, "setting auth.kinds is not given"),
+    (
+        ["--processes", "2"],
+        None,
+        {},
+        "--processes 2 needs store.kind hbase, and it is rocks: such a store has one writer",
+    ),
+    (["--processes", "2", "--set", "store.kind=memory"], None, {}, "such a store has one writer"),
+    (["--processes", str(PROCESSES_MAX + 1), *ON_HBASE], None, {}, "is not in the range 1<=x<=64"),
     ([], None, {"BASALT__STORE__KIND": ""}, "BASALT__STORE__KIND"),
     ([], None, {"BASALT__STORE__KNID": "rocks"}, "did you mean BASALT__STORE__KIND?"),
     ([], None, {"BASALT__LOG__LEVEL_FILE": "nowhere"}, "nowhere"),

@@ -37,6 +37,7 @@ class Leadership:
         self._lease = Lease()
         self._term: Term | None = None
         self._seeking = False
+        self._withdrawn = False
         self._stopping = False
         self._asked = False  # to look at the record at once
         self._rests_until_ms = 0.0  # the lease is left to others until then
@@ -85,6 +86,10 @@ class Leadership:
         self._seeking = True
         self._next_ms = 0.0
         self._wake.set()
+
+    def withdraw(self) -> None:
+        """Leave the lease to others from now on, for this server is about to stop. One that it has, it keeps."""
+        self._withdrawn = True
 
     def look(self) -> None:
         """Look at the record at once, and not when it is due: something has happened."""
@@ -169,7 +174,12 @@ class Leadership:
             return self._lease.known
         now_ms = self._clock.monotonic_ms()
         rests = now_ms < self._rests_until_ms
-        return self._seeking and not rests and rules.is_free(self._lease, self.candidate.instance, now_ms)
+        return (
+            self._seeking
+            and not self._withdrawn
+            and not rests
+            and rules.is_free(self._lease, self.candidate.instance, now_ms)
+        )
 
     def _read_lease(self) -> None:
         stored = self._system.get(LEASE.kind, LEASE.name)

@@ -33,7 +33,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
     """A membership, present or over. `began_ms` and `ended_ms` are of some server's clock, for people; no rule asks what they mean.
 
     `count` rises with every renewal, so no two records of a row are the same. `ended_ms` is 0 while the membership lasts. `link` is where
-    the member takes links of others.
+    the member takes links of others; `run` is the run of the server, whose lease would have it as its instance: a run may have several memberships.
     """
 
     holder: str
@@ -44,6 +44,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
     count: int
     ended_ms: int
     link: str = ""
+    run: str = ""
 
     @property
     def is_over(self) -> bool:

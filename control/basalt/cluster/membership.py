@@ -227,7 +227,8 @@ class Membership:
 
     def _first(self) -> MemberRecord:
         by = self.candidate
-        return MemberRecord(by.holder, by.url, self.version, self._clock.now_ms(), by.lease_ms, 1, 0, by.link)
+        now_ms = self._clock.now_ms()
+        return MemberRecord(by.holder, by.url, self.version, now_ms, by.lease_ms, 1, 0, by.link, by.instance)
 
     def _look(self) -> None:
         self._look_at_ms = self._clock.monotonic_ms() + self._part_ms(rules.LOOKS_PER_LEASE)

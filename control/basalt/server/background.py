@@ -67,11 +67,16 @@ def _pass_on(child: int, number: int) -> None:
 
 def _leave(url: str, tells: int, log_file: str) -> None:
     os.setsid()
+    leave_terminal(log_file)
+    os.write(tells, url.encode())
+    os.close(tells)
+
+
+def leave_terminal(log_file: str) -> None:
+    """Read nothing from now on, and write to the file."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     written = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for source, stream in ((nowhere, 0), (written, 1), (written, 2)):
         os.dup2(source, stream)
     os.close(nowhere)
     os.close(written)
-    os.write(tells, url.encode())
-    os.close(tells)

@@ -391,9 +391,15 @@ class FailoverServer:
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, REST_S_MAX)
 
+    def look(self) -> None:
+        """Look at the lease and the members at once: a server beside this one has died. Any thread may call this."""
+        self.leadership.look()
+        self.membership.look()
+
     def stop_waiting(self) -> None:
         """The server is about to stop: requests that wait for a message are answered with what there is."""
         self._stopping = True
+        self.leadership.withdraw()  # else a standby with an open call would lead for the seconds that it has left
         if self._serving is not None:
             self._serving.services.stop_waiting()
 

@@ -30,6 +30,7 @@ from basalt.http.traces import Traces
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import ANY_HOST, ListenAddress, family_of, link_address, listen_address
+from basalt.server.processes.supervised import Supervised
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
 from basalt.server.tls import Tls
@@ -114,9 +115,11 @@ class _Process:
     """One run of a server: what it was told, and the lines of its log that say so."""
 
     def __init__(
-        self, settings: Settings, signals: StopSignals, port_file: Path | None, tell: Callable[[str], None] | None
-    ) -> None:
+        self, settings: Settings, signals: StopSignals, port_file: Path | None, tell: Callable[[str], None] | None,
+        supervised: Supervised | None,
+    ) -> None:  # fmt: skip
         self.settings = settings
+        self.supervised = supervised
         self.signals = signals
         self.clock = SystemClock()
         self.data_directory = None if settings.server.data is None else Path(settings.server.data)
@@ -142,7 +145,7 @@ class _Process:
         """Requests are answered from now on: say where, and to whom that is open."""
         host, port = listener.getsockname()[:2]
         serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
-        url = _url_of(self.settings, listener)
+        url = url_of(self.settings, listener)
         log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
         if is_asked(self.settings):
             log.info("asks callers who they are: auth.kinds is %s", ", ".join(self.settings.auth.kinds))
@@ -157,9 +160,7 @@ class _Process:
             )  # fmt: skip
         tell_service_manager(f"READY=1\nSTATUS={serves} at {url}")
         if self._port_file is not None:
-            partial = self._port_file.with_name(self._port_file.name + ".partial")
-            partial.write_text(f"{port}\n")
-            partial.replace(self._port_file)  # a script that waits for the file never reads half of it
+            write_port(self._port_file, port)
         if self._tell is not None:
             self._tell(url)
 
@@ -176,16 +177,17 @@ def serve(
     *,
     port_file: Path | None = None,
     tell: Callable[[str], None] | None = None,
+    supervised: Supervised | None = None,
 ) -> None:
     """Run a server until a signal stops it; then answer what is open within 10 s and return.
 
-    `tell` is called with its URL once it answers, and `port_file` gets the port.
+    `tell` is called with its URL once it answers, and `port_file` gets the port. `supervised`: it is one of several processes.
     """
-    set_up_logging(settings.log)
+    set_up_logging(settings.log, None if supervised is None else supervised.number)
     keep_large_buffers()
     gc.set_threshold(*GC_THRESHOLDS)  # before the store is read: what is kept of it would be scanned over and over
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    process = _Process(settings, signals, port_file, tell)
+    process = _Process(settings, signals, port_file, tell, supervised)
     try:
         uvloop.run(_serve(process))
     finally:
@@ -194,7 +196,14 @@ def serve(
     process.stopped()
 
 
-def _listen(address: ListenAddress, port: int, field: str = "port") -> socket.socket:
+def write_port(file: Path, port: int) -> None:
+    """Write the port into the file. A script that waits for the file never reads half of it."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(f"{port}\n")
+    partial.replace(file)
+
+
+def listen(address: ListenAddress, port: int, field: str = "port") -> socket.socket:
     """A socket that listens there; `UnavailableError` when another process does, or nobody may."""
     try:
         return socket.create_server((address.literal, port), family=family_of(address.literal), backlog=BACKLOG)
@@ -223,7 +232,7 @@ async def _serve(process: _Process) -> None:
     services = await open_services(settings, process.data_directory, store=store, clock=process.clock)
     try:
         signals.stage = "it opened its ports"
-        listener = _listen(address, settings.server.port)
+        listener = listen(address, settings.server.port)
         signals.stage = "it started its jobs"
         await services.scheduler.start()
         signals.stage = "it opened its ports"
@@ -250,12 +259,12 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
     settings, clock = process.settings, process.clock
     link_at, link_port = link_address(settings)
-    listener = _listen(address, settings.server.port)
-    link_listener = _listen(link_at, link_port, "cluster.listen")
+    listener, supervised = listen(address, settings.server.port), process.supervised
+    link_listener = listen(link_at, link_port, "cluster.listen")
     candidate = Candidate(
         f"{socket.gethostname()}:{os.getpid()}",
-        settings.leader.url or _url_of(settings, listener),
-        secrets.token_hex(8),
+        settings.leader.url or url_of(settings, listener),
+        secrets.token_hex(8) if supervised is None else supervised.run,
         settings.leader.lease_ms,
         secrets.token_hex(32),
         _reached_at(link_at.host, link_listener),
@@ -277,8 +286,10 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     await failover_server.links.start(link_listener)
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    if supervised is not None:
+        supervised.look_by(failover_server.look)
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[listener] if supervised is None else [listener, supervised.listener])
     finally:
         running.cancel()
         try:
@@ -313,7 +324,7 @@ def _heed(signals: StopSignals, server: _Server, tls: Tls | None) -> None:
         signals.reload_by(tls.ask)
 
 
-def _url_of(settings: Settings, listener: socket.socket) -> str:
+def url_of(settings: Settings, listener: socket.socket) -> str:
     """The URL at which clients on other hosts find this server; a wildcard address becomes this machine's name."""
     scheme = "http" if settings.tls.certificate is None else "https"
     return f"{scheme}://{_reached_at(settings.server.host, listener)}"

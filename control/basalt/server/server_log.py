@@ -38,8 +38,8 @@ TEXT_LINE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"  # of the log, f
 class TextLines(logging.Formatter):
     """Writes each record as a line for people, with no password of a URL in it: drivers and libraries quote them."""
 
-    def __init__(self) -> None:
-        super().__init__(TEXT_LINE)
+    def __init__(self, number: int | None = None) -> None:
+        super().__init__(TEXT_LINE if number is None else TEXT_LINE.replace("%(name)s", f"[{number}] %(name)s"))
 
     def format(self, record: logging.LogRecord) -> str:
         return without_passwords(super().format(record))
@@ -48,12 +48,17 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """Writes each record as one JSON object, for machines; `fields` of a record become members of it."""
 
+    def __init__(self, number: int | None = None) -> None:
+        super().__init__()
+        self._of = {} if number is None else {"server": number}
+
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._of,
         }
         fields = getattr(record, "fields", None)
         if isinstance(fields, dict):
@@ -114,12 +119,15 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def set_up_logging(settings: LogSettings) -> None:
-    """Log in the format, from the level and to the place that the settings name; `InvalidSettingError` for no such file."""
+def set_up_logging(settings: LogSettings, number: int | None = None) -> None:
+    """Log in the format, from the level and to the place that the settings name; `InvalidSettingError` for no such file.
+
+    Each line says the number of this server among those of `--processes`, if it has one.
+    """
     handler = logging.StreamHandler(sys.stderr) if settings.file is None else _file_handler(settings.file)
     terminal = settings.file is None and sys.stderr.isatty()
     text = settings.format == "text" or (settings.format == "auto" and terminal)
-    handler.setFormatter(TextLines() if text else JsonLines())
+    handler.setFormatter(TextLines(number) if text else JsonLines(number))
     handler.addFilter(Repetitions())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "uvicorn.error", "apscheduler"):

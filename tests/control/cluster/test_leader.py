@@ -66,6 +66,23 @@ def test_steps_before_their_time_do_not_put_the_next_look_off(seekers: tuple[See
     assert second.is_leader
 
 
+def test_a_server_that_is_about_to_stop_leaves_a_free_lease_to_others_and_keeps_its_own(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock
+):
+    first, second = (seeker.leadership for seeker in seekers)
+    first.step()
+    first.withdraw()
+    second.withdraw()
+    clock.advance(RENEWAL_MS)
+    first.step()
+    second.step()
+    assert first.is_leader
+    first.release()
+    clock.advance(2 * LEASE_MS)
+    second.step()
+    assert not second.is_leader
+
+
 def test_a_look_that_follows_a_refusal_is_not_put_off_either(seekers: tuple[Seeker, Seeker], clock: ManualClock):
     first, second = (seeker.leadership for seeker in seekers)
     first.step()

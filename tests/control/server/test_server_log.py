@@ -44,6 +44,15 @@ def test_text_is_for_people(capsys: pytest.CaptureFixture[str]):
     assert "not this" not in said
 
 
+def test_one_of_several_servers_says_its_number(capsys: pytest.CaptureFixture[str]):
+    set_up_logging(LogSettings(format="text"), 2)
+    logging.getLogger("basalt.try").warning("this")
+    assert capsys.readouterr().err.endswith(" WARNING [2] basalt.try: this\n")
+    set_up_logging(LogSettings(format="json"), 2)
+    logging.getLogger("basalt.try").warning("this")
+    assert json.loads(capsys.readouterr().err)["server"] == 2
+
+
 def test_a_log_file_that_is_moved_away_is_begun_anew(tmp_path: Path):
     file, log = tmp_path / "basalt.log", logging.getLogger("basalt.try")
     set_up_logging(LogSettings(file=str(file)))

@@ -26,7 +26,10 @@ from basalt.cli.output import columns, row
 from basalt.cli.root import group
 from basalt.errors import InvalidSettingError, UnavailableError
 
+PROCESSES_MAX = 64  # half of the members that an installation may have
+
 if TYPE_CHECKING:
+    from basalt.server.stop_signals import StopSignals
     from basalt.settings import Settings
 
 
@@ -42,6 +45,14 @@ if TYPE_CHECKING:
 @click.option(
     "--background", is_flag=True, help="Return once the server answers, and print its address; it goes on by itself."
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, PROCESSES_MAX),
+    default=1,
+    show_default=True,
+    help="On HBase: so many servers, each in a process of its own, at the ports after that of --port, which they share.",
+)
+@click.option("--supervised", is_flag=True, hidden=True, help="The order is on standard input.")
 @settings_options
 def serve(
     data: Path | None,
@@ -49,12 +60,17 @@ def serve(
     port: int | None,
     port_file: Path | None,
     background: bool,
+    processes: int,
+    supervised: bool,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
     """Run a server.
 
     --data, --host and --port are the settings server.data, server.host and server.port.
+
+    With --processes the servers share the port of --port and have the ports after it, one each; --port-file and --background are
+    about the shared one.
 
     It stops within 10 s of SIGTERM, SIGHUP or Ctrl-C, having answered what it had begun; with TLS, SIGHUP has it read certificate,
     key and CAs anew instead. With --background it logs to the file log.file, or else to DIR.log beside its data directory.
@@ -63,6 +79,8 @@ def serve(
 
     signals = StopSignals()
     signals.install()
+    if supervised:
+        return _serve_supervised(signals)
     from basalt.settings import load_settings
 
     given = (("server.data", data), ("server.host", host), ("server.port", port))
@@ -73,6 +91,14 @@ def serve(
             "--data is missing: the rocks store keeps its files there",
             hint="name a directory with --data DIR, or with server.data in the settings file",
         )
+    if processes > 1:
+        from basalt.server.processes.supervision import check
+
+        check(loaded, processes)
+    return _run(loaded, signals, processes, port_file, background=background)
+
+
+def _run(loaded: Settings, signals: StopSignals, processes: int, port_file: Path | None, *, background: bool) -> int:
     tell = None
     if background:
         from basalt.server.background import Started, fork, with_log_file
@@ -88,6 +114,10 @@ def serve(
             return forked.exit_code
         tell = forked
     signals.stage = "it loaded its parts"
+    if processes > 1:
+        from basalt.server.processes.supervisor import Supervisor
+
+        return Supervisor(loaded, processes, signals, port_file=port_file, tell=tell).run()
     _what_serves()(loaded, signals, port_file=port_file, tell=tell)
     return EXIT_OK
 
@@ -100,6 +130,16 @@ def _what_serves() -> Callable[..., None]:
     gc.freeze()
     gc.enable()
     return run
+
+
+def _serve_supervised(signals: StopSignals) -> int:
+    """Be one of the servers of `--processes`."""
+    from basalt.server.processes.supervised import Supervised
+
+    supervised = Supervised.read()
+    signals.stage = "it loaded its parts"
+    _what_serves()(supervised.settings, signals, tell=supervised.answers, supervised=supervised)
+    return EXIT_OK
 
 
 @command("wait")
