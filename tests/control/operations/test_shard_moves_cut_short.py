@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests.control.operations.test_shard_moves import (
     SHARD,
     TOPIC,
     Alone,
+    Begun,
     alone,
     held_take,
     run,
@@ -130,17 +131,40 @@ async def kill_in_mid_move(server: Alone, stop: Stop) -> list[Publisher]:
     return publishers
 
 
-async def next_leader(dead: Alone) -> Alone:
+@asynccontextmanager
+async def next_leader(dead: Alone) -> AsyncIterator[Alone]:
     server = Alone(dead.time, dead._store, "second")
     server.held = dead.held
-    await server.until_it_serves()
-    return server
+    try:
+        await server.until_it_serves()
+        yield server
+    finally:
+        await server.stop()
 
 
 def assert_it_has_every_shard(server: Alone, now: OwnersMap) -> None:
     assert now.counts() == {"second-1": SHARDS}
-    held = [(reign.phase, reign.epoch) for reign in server.moves.gate.reigns]
-    assert held == [(Phase.HELD, epoch) for epoch in now.epochs]
+    reigns = zip(server.moves.gate.reigns, now.epochs, strict=True)
+    assert {(reign.phase, epoch - reign.epoch) for reign, epoch in reigns} == {(Phase.HELD, 0)}
+
+
+async def assert_the_next_leader_goes_on(
+    second: Alone, at_death: OwnersMap, publishers: list[Publisher], kept: Begun
+) -> None:
+    now = second.map()
+    assert {epoch - before for before, epoch in zip(at_death.epochs, now.epochs, strict=True)} == {1}
+    assert_it_has_every_shard(second, now)
+    with pytest.raises(FencedError):  # the dead one's fence, delivered late
+        second._store.another().take({BILLS: at_death.epochs[BILLS]})
+    await second.said("POST", f"/v1/transactions/{kept.id}/commit")
+    for each, topic in zip(publishers, TOPICS, strict=True):
+        assert (await publish(second, topic, "on")).status == 200
+        found = await read(second, topic)
+        each.check(found)
+        assert [text for text in found if " " not in text][-1:] == ["on"]
+    assert sorted(text for text in await read(second, "orders") if " " not in text) == ["early", "on", "stored"]
+    assert (await second.move(to="second-1", namespace=None, topic=None, shards=MOVED)).status == 200
+    assert [second.map().epochs[shard] - now.epochs[shard] for shard in MOVED] == [1, 1]
 
 
 @BOTH
@@ -159,22 +183,8 @@ def test_of_a_server_that_is_killed_in_the_middle_of_a_move_nothing_is_lost_or_d
         at_death = server.map()
         raised = {shard for shard in range(SHARDS) if at_death.epochs[shard] > before.epochs[shard]}
         assert raised == ({*MOVED} if POINTS[point] else set())
-        second = await next_leader(server)
-        now = second.map()
-        assert now.epochs == tuple(epoch + 1 for epoch in at_death.epochs)
-        assert_it_has_every_shard(second, now)
-        with pytest.raises(FencedError):  # the dead one's fence, delivered late
-            server._store.another().take({BILLS: before.epochs[BILLS] + 1 if POINTS[point] else before.epochs[BILLS]})
-        await second.said("POST", f"/v1/transactions/{kept.id}/commit")
-        for each, topic in zip(publishers, TOPICS, strict=True):
-            assert (await publish(second, topic, "on")).status == 200
-            found = await read(second, topic)
-            each.check(found)
-            assert [text for text in found if " " not in text][-1:] == ["on"]
-        assert sorted(text for text in await read(second, "orders") if " " not in text) == ["early", "on", "stored"]
-        assert (await second.move(to="second-1", namespace=None, topic=None, shards=MOVED)).status == 200
-        assert [second.map().epochs[shard] - now.epochs[shard] for shard in MOVED] == [1, 1]
-        await second.stop()
+        async with next_leader(server) as second:
+            await assert_the_next_leader_goes_on(second, at_death, publishers, kept)
 
     async def all_of_it() -> None:
         async with asyncio.timeout(HANG_S), alone(atomic) as server:
