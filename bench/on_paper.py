@@ -56,7 +56,7 @@ def lines() -> list[Line]:
         _line("looks at all members a second", "{:,.0f}", _looks),
         _line("rows that these read a second", "{:,.0f}", lambda members: _looks(members) * members),
         _line("reads of the lease a second", "{:,.0f}", _tries),
-        _line("reads of the map a second", "{:,.0f}", _tries),
+        _line("reads of the map a second", "{:,.0f}", _looks),
         _line("all of these, in cores of HBase and servers", "{:.2f}", rows_cores),
         _line("frames of beats over links a second", "{:,.0f}", _beats),
         _line(f"one-shots a second, {ONE_SHOTS_PER_MEMBER_S} for each server", "{:,}", _one_shots),
@@ -105,7 +105,10 @@ def _beats(members: int) -> float:
 def rows_cores(members: int) -> float:
     """The cores that leases, memberships and the map keep busy, all processes together."""
     scans = _looks(members) * (MEMBER_SCAN_US + (members - 2) * MEMBER_ROW_US)
-    return (_renewals(members) * RENEWAL_US + scans + _tries(members) * (LEASE_READ_US + MAP_READ_US)) / 1e6
+    reads = (
+        _tries(members) * LEASE_READ_US + _looks(members) * MAP_READ_US
+    )  # the map is read with each look at the members
+    return (_renewals(members) * RENEWAL_US + scans + reads) / 1e6
 
 
 def _frames(members: int, one_shots_per_frame: int = ONE_SHOTS_PER_FRAME) -> float:

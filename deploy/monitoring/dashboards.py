@@ -84,8 +84,6 @@ OVERVIEW = Dashboard("basalt-overview", "Basalt: overview", "basalt_event_loop_l
     Panel("Memory of caches", "The tail cache, and messages as they were answered.", [(_now("basalt_tail_cache_bytes"), "tail {{instance}}"), (_now("basalt_answers_bytes"), "answers {{instance}}")], "bytes"),
     Panel("Connections", "Of HTTP clients, long polls that wait, and pages that follow a topic.", [(_now("basalt_connections"), "connections {{instance}}"), (_now("basalt_waiting_fetches"), "waiting {{instance}}"), (_now("basalt_http_open_streams"), "streams {{instance}}")]),
     Panel("Process", "CPU: 1 is one core.", [(f"rate(process_cpu_seconds_total{{{HERE}}}[{RANGE}])", "CPU {{instance}}")]),
-    Panel("Shards", "By the state of their owner, as each server sees it: nobody serves those of one that is dead.", [(_now("basalt_cluster_shards"), "{{state}} {{instance}}")]),
-    Panel("Map of owners", "The version that each server knows: it rises with each grant.", [(_now("basalt_cluster_map_version"), "{{instance}}")]),
     Panel("Memory", "Resident.", [(_now("process_resident_memory_bytes"), "{{instance}}")], "bytes"),
     Panel("Disk", "Of the embedded store.", [(_now("basalt_store_bytes"), "{{kind}} {{instance}}"), (_now("basalt_store_pending_compaction_bytes"), "to compact {{instance}}"), (_now("basalt_store_disk_free_bytes"), "free {{instance}}")], "bytes"),
     Panel("Jobs that fail", "Runs that have failed in a row.", [(_now("basalt_job_failures") + " > 0", "{{name}} {{instance}}")]),
@@ -128,6 +126,8 @@ HBASE = Dashboard("basalt-hbase", "Basalt: HBase", "basalt_hbase_connections_max
     Panel("Age of region reports", "The oldest of each region server.", [(_now("basalt_region_report_age_seconds"), "{{region_server}}")], "s"),
     Panel("Epoch", "It rises with each change of the leader.", [(_now("basalt_leader_epoch"), "{{instance}}")]),
     Panel("Terms", "How often a server has taken the lead.", [(_now("basalt_leader_terms_total"), "{{instance}}")]),
+    Panel("Shards", "By the state of their owner, as each server sees it: nobody serves those of one that is dead.", [(_now("basalt_cluster_shards"), "{{state}} {{instance}}")]),
+    Panel("Map of owners", "The version that each server knows: it rises with each grant.", [(_now("basalt_cluster_map_version"), "{{instance}}")]),
 ))  # fmt: skip
 
 GROUPS = Dashboard("basalt-groups", "Basalt: consumer groups", "basalt_groups", (

@@ -72,7 +72,9 @@ SECTIONS: dict[str, dict[str, Lazy]] = {
         ),
         "job": Lazy("operations", "job", "List, run, pause and resume scheduled jobs."),
         "hbase": Lazy("hbase", "hbase", "Install, check, upgrade and remove Basalt's tables in HBase."),
-        "cluster": Lazy("operations", "cluster", "Show which server leads, under which lease, and who stands by."),
+        "cluster": Lazy(
+            "operations", "cluster", "Show who leads, who stands by and who owns which topics; move shards."
+        ),
         "snapshot": Lazy("operations", "snapshot", "Show and publish the transaction snapshot."),
         "prune": Lazy("operations", "prune", "Forget failed writers once no row of theirs is left."),
         "auth": Lazy("access.auth", "auth", "Show who one is to a server, and what one may do there; log in and out."),

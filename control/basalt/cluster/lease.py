@@ -19,7 +19,9 @@ from basalt_engine.system import SystemRecord
 
 MARGIN_PARTS = 6  # of the lease, one is left unused: two clocks may differ in rate by a fifth before two servers lead
 RENEWALS_PER_LEASE = 4  # two may be lost before the third is too late
-LOOKS_PER_LEASE = 12  # how often a standby looks: a lease that was given up is taken within half a second
+LOOKS_PER_LEASE = (
+    12  # how often a standby looks: without a link, too, a lease that was given up is taken within half a second
+)
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 Where the store is atomic over tables a commit's rows and its edit are one batch, and a commit is one stage. Elsewhere a commit
 with rows is three, each durable before the next: `intend` logs what is intended, the owner places the rows, `decide` logs the
-outcome; recovery rolls back what got none. `commits.carrier` takes these steps, and those of one-shot transactions.
+outcome; recovery rolls back what got none. `commits.carrier` takes these steps, and `commits.one_shots` those of one-shot transactions.
 
 What a transaction acknowledges in consumer groups is decided by its outcome.
 """

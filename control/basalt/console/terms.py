@@ -60,7 +60,7 @@ TERMS = {
         "everywhere), or all of them (uncommitted)."
     ),
     "lag": "Of a group: how far it is behind, the messages that it has not acknowledged, and the age of the oldest. Of the event loop: by how much later than asked for it calls a timer; all that the server does waits as long.",
-    "leader": "The one server that writes a store. The others are standbys.",
+    "leader": "The one server that holds the lease of a store, and writes its topics, tables and log. The others are standbys.",
     "lease": "How long a membership, of a group or a cluster, or a leader's term lasts without a sign of life.",
     "link": "The connection of a member to the leader, over which each asks the other. It makes servers look at the rows sooner, and decides nothing.",
     "login": "A token that was made with another credential, and ends soon, or with that.",
@@ -75,7 +75,8 @@ TERMS = {
     "one-shot transaction": "One request that begins, writes and commits.",
     "owner": (
         "Of a transaction: the principal that began it, and may act on it. The owner in a begin is a label that "
-        "its client gives itself, and proves nothing. Of a topic or table: the server that the map of owners gives its shard to."
+        "its client gives itself, and proves nothing. Of a topic or table: the server that the map of owners gives its shard to. "
+        "Of transactions it knows what the coordinator told it."
     ),
     "parked": (
         "Of a message in a group: it came back too often, and no topic takes it as a dead letter. Kept, shown, "

@@ -213,6 +213,12 @@ class Services:
             readiness = Readiness(False, (*readiness.parts, fault))
         return await self.cluster.explain(title, spread, self.topics.catalog.buckets, readiness, regions)
 
+    def in_map(self, member: str) -> str:
+        """The name by which the map knows a member. This one began its term under that name; its membership may have begun anew since."""
+        own = self.membership
+        is_own = own is not None and member in (own.instance, own.candidate.holder)
+        return own.candidate.instance if own is not None and is_own else member
+
     async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
         """The shards that a move is asked for; a topic that is named has to be there."""
         if (asked.topic is None) == (not asked.shards):

@@ -37,6 +37,7 @@ from basalt.messaging.read.log_reader import (
     end_of,
     start_from,
 )
+from basalt.messaging.read.range_permit import Asked, RangePermit, View
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt.transactions.rules.transaction import Transaction
@@ -251,15 +252,22 @@ class Ranges:
         `ConflictError`: `through` is beyond what is decided.
         """
         snapshot = self._writers.current() if committed else None
-        limits = SliceLimits(MESSAGES_MAX, bytes_max, 1, through)
-        reading = Reading(
-            start_from(after, after is None), limits, snapshot, self._clock.now_ms(), budget=ReadBudget(), whole=True
-        )
-        page = await self._reader.go_on(log, reading)
+        page = await self._reader.go_on(log, reading_of(after, through, bytes_max, snapshot, self._clock.now_ms()))
         if page.held_by is not None:
             raise undecided(through)
-        is_end = page.stopped is Stopped.END or page.next_id == through
-        return Range(page.slices, None if is_end else page.next_id, page.messages, page.payload_bytes)
+        return range_of(page, through)
+
+    def permit(self, log: TopicLog, asked: Asked, coordinator: str, *, committed: bool) -> RangePermit | None:
+        """The permit to read a range that ends at or before the stable end, for a server that reads it from the store.
+
+        None: the view is too long to be sent along.
+        """
+        view = View.of(self._writers.current()) if committed else None
+        if committed and view is None:
+            return None
+        now_ms = self._clock.now_ms()
+        oldest_ms = log.oldest_ms(now_ms)
+        return RangePermit.of(log.topic, asked, view, coordinator=coordinator, now_ms=now_ms, oldest_ms=oldest_ms)
 
     async def advance(
         self, title: TopicName, after: bytes | None, *, through: bytes | None = None, messages_max: int | None = None,
@@ -430,6 +438,20 @@ def _end(after: bytes) -> bytes:
     tail = after[POSITION_BYTES:]
     is_whole = not tail.strip(b"\0") or not tail.strip(b"\xff")
     return after[:POSITION_BYTES] if is_whole else before(after[:POSITION_BYTES])
+
+
+def reading_of(
+    after: bytes | None, through: bytes, bytes_max: int, snapshot: TransactionSnapshot | None, now_ms: int
+) -> Reading:
+    """The reading of a range, or of its beginning."""
+    limits = SliceLimits(MESSAGES_MAX, bytes_max, 1, through)
+    return Reading(start_from(after, after is None), limits, snapshot, now_ms, budget=ReadBudget(), whole=True)
+
+
+def range_of(page: Fetch, through: bytes) -> Range:
+    """The range, or the beginning of it, that was read."""
+    is_end = page.stopped is Stopped.END or page.next_id == through
+    return Range(page.slices, None if is_end else page.next_id, page.messages, page.payload_bytes)
 
 
 def undecided(through: bytes) -> ConflictError:

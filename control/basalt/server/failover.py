@@ -1,6 +1,6 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
-A standby says that it lives, whether it is ready and its metrics, and passes all else on to the server that leads. Where it cannot, it says who leads: to
+A standby says that it lives, whether it is ready and its metrics, reads ranges that the leader permits it, and passes all else on to the server that leads. Where it cannot, it says who leads: to
 a browser on a page; and to a client that took it for a topic's owner, who that is. Nothing is done for a call that gets `not_leader` or `not_owner`, so it may be sent there at once.
 Who else there is, its leader tells.
 
@@ -53,6 +53,7 @@ from basalt.server import passing_on
 from basalt.server.authentication import is_asked
 from basalt.server.leader_connection import LeaderLostError
 from basalt.server.passing_on import PassingMetrics, PassingOn
+from basalt.server.reading_here import ROUTE, ReadingHere, ReadingMetrics
 from basalt.server.wiring import RunningServices, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
@@ -86,7 +87,7 @@ class StandbyFrame:
 
     def __init__(
         self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
-        links: Links,
+        links: Links, open_store: Callable[[], Store],
     ) -> None:  # fmt: skip
         self._leadership = leadership
         self._links = links
@@ -101,6 +102,8 @@ class StandbyFrame:
         self._registry.register(ConnectionMetrics(connections))
         self.passing = PassingOn(leadership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))
+        self.reading = ReadingHere(open_store, clock, settings)
+        self._registry.register(ReadingMetrics(self.reading))
         self._answers: dict[str, Callable[[RequestHead], Awaitable[responses.Response]]] = {
             "/livez": self._alive,
             "/readyz": self._ready,
@@ -124,8 +127,12 @@ class StandbyFrame:
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is passed on without a coroutine."""
         request = self._request(head, exchange, client_id)
-        # Of a page that is not passed on a browser gets another one in its place.
-        if not responses.is_page(request) and self.passing.submit(request, exchange, body, self._note):
+        # Of a page that is not passed on a browser gets another one in its place; and a range may be read here.
+        if (
+            not responses.is_page(request)
+            and not self.reading.may_read(request, body)
+            and self.passing.submit(request, exchange, body, self._note)
+        ):
             request.route = PASSED_ON
             return None
         return self._respond(request, body)
@@ -177,12 +184,29 @@ class StandbyFrame:
                 raise responses.method_not_allowed(request, METHODS)
             return await own(request)
         try:
+            if self.reading.may_read(request, body):
+                return await self._read_or_pass_on(request, body)
             await self._pass_on(request, body)
         except NotLeaderError as error:
             if self._settings.console.enabled and responses.is_page(request) and not request.status:
                 return self._page(request, error)
             raise
         return None
+
+    async def _read_or_pass_on(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
+        """This server's own answer to a call for a range, where the leader permits it; None: that of the leader was given."""
+        lease, why = self._leadership.leader, self.passing.refusal(request, reads=True)
+        if lease is None or why is not None:
+            await self._pass_on(request, body)
+            return None
+        if body is None:
+            await request.exchange.receive()  # it has none, and is watched for its end afterwards
+        request.route = ROUTE
+        permit = await self.passing.ask_for_permit(request, lease, b"")
+        answer = None if permit is None else await self.reading.read(permit)
+        if permit is not None and answer is None:
+            await self._pass_on(request, b"")
+        return answer
 
     async def _pass_on(self, request: RequestHead, body: bytes | None) -> None:
         lease, why = self._leadership.leader, self.passing.refusal(request)
@@ -309,7 +333,9 @@ class FailoverServer:
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
         self.membership = Membership(open_store(), clock, candidate, self.leadership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
-        self._standby = StandbyFrame(self.leadership, self.membership, clock, settings, self.connections, self.links)
+        self._standby = StandbyFrame(
+            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store
+        )
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
@@ -384,6 +410,7 @@ class FailoverServer:
         finally:
             await asyncio.gather(self._leave(), asyncio.to_thread(self.membership.stop))
             await self.links.close()
+            await self._standby.reading.close()
 
     async def _leave(self) -> None:
         await asyncio.to_thread(self.leadership.stop)

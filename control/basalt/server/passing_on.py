@@ -13,6 +13,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from prometheus_client.core import SummaryMetricFamily
@@ -35,6 +36,7 @@ from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
 from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
 from basalt.http.asgi.responses import problem_response, send_response
 from basalt.http.collectors import counters, gauge
+from basalt.http.routes.ranges import PERMIT, PERMIT_ASKED
 from basalt.server.leader_connection import CONNECT_SECONDS_MAX, LeaderConnection, LeaderConnections, LeaderLostError
 from basalt.settings import Settings
 from basalt_engine.clock import Clock
@@ -53,7 +55,7 @@ HOP_BY_HOP = frozenset(
     (
         b"connection", b"content-length", b"expect", b"host", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
         b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"x-upgrade", b"basalt-request-id",
-        b"basalt-sequence", DIRECT, HEADER,
+        b"basalt-sequence", DIRECT, HEADER, PERMIT_ASKED,
     )
 )  # fmt: skip
 # Of an answer: these, and what this server says itself in each of its own.
@@ -103,12 +105,15 @@ class PassingOn:
         self.outcomes: Counter[str] = Counter({"answered": 0, "not_done": 0, "unknown": 0, "broken": 0, "gone": 0})
         self.answered_s = 0.0  # for how long those that were answered took, all together
 
-    def refusal(self, request: RequestHead) -> str | None:
-        """The reason why the call cannot be passed on, as its caller is told; None: it can."""
+    def refusal(self, request: RequestHead, *, reads: bool = False) -> str | None:
+        """The reason why the call cannot be passed on, as its caller is told; None: it can.
+
+        `reads`: this server would answer it itself, by the leader's permit, so `Basalt-Direct` does not count.
+        """
         headers = request.headers
         if HEADER in headers:
             return "another server has passed it on already, and calls are passed on once"
-        if DIRECT in headers or not self._settings.cluster.pass_on:
+        if (DIRECT in headers and not reads) or not self._settings.cluster.pass_on:
             return ""
         if self._settings.tls.client == "required":
             return "who calls proves it by a certificate, which cannot be passed on"
@@ -191,6 +196,24 @@ class PassingOn:
         `NotLeaderError` where nothing was done, `UnknownOutcomeError` where nobody knows; both before anything is answered. When an answer
         breaks off, so does what the caller gets. `ClientGoneError`.
         """
+        leader = self._leader_for(request, lease)
+        part, more = (whole, False) if whole is not None else await _first_part(request)
+        self._check_room(lease)
+        await self._told(_PassedCall(request, leader, part, more).run(), self._begin())
+
+    async def ask_for_permit(self, request: RequestHead, lease: LeaseRecord, whole: bytes) -> bytes | None:
+        """Ask the leader whether this server may read the range that the call is about, and how: its permit.
+
+        None: the leader has answered the call itself, and the caller has that answer. It fails as `pass_on`.
+        """
+        leader = self._leader_for(request, lease)
+        self._check_room(lease)
+        call = _PassedCall(request, leader, whole, False, asks_permit=True)
+        await self._told(call.run(), self._begin())
+        return call.permit
+
+    def _leader_for(self, request: RequestHead, lease: LeaseRecord) -> LeaderConnections:
+        """The way to the leader for this call; `NotLeaderError` where it must not go there."""
         if not lease.secret:
             raise refused(lease.url, "the leader is of a version that takes none from other servers")
         try:
@@ -200,12 +223,13 @@ class PassingOn:
             raise refused(lease.url, "this server cannot tell whether the leader is whom it should be") from error
         if request.exchange.scheme == "https" and not leader.is_secure:
             raise refused(lease.url, "it came over TLS, and the leader's address is one without")
-        part, more = (whole, False) if whole is not None else await _first_part(request)
+        return leader
+
+    def _check_room(self, lease: LeaseRecord) -> None:
         if self.under_way >= self._under_way_max:
             raise refused(
                 lease.url, f"{self.under_way} calls are being passed on, as many as cluster.passed_on_max says"
             )
-        await self._told(_PassedCall(request, leader, part, more).run(), self._begin())
 
     def _begin(self) -> float:
         self.under_way += 1
@@ -363,9 +387,12 @@ class _PassedCall:
     """One call on its way."""
 
     def __init__(
-        self, request: RequestHead, leader: LeaderConnections, part: bytes, more: bool, lines: bytes | None = None
-    ) -> None:
+        self, request: RequestHead, leader: LeaderConnections, part: bytes, more: bool, lines: bytes | None = None, *,
+        asks_permit: bool = False,
+    ) -> None:  # fmt: skip
         self.request = request
+        self.permit: bytes | None = None  # of the leader, in place of an answer
+        self._asks_permit = asks_permit
         self._lines = lines  # its first ones, where they are known
         self._exchange = request.exchange
         self._leader = leader
@@ -442,6 +469,8 @@ class _PassedCall:
         request = self.request
         text = self._lines or _lines_of(request, self._leader) or _make_lines(request, self._leader)
         text += b"basalt-request-id: %s\r\n" % request.id.encode("ascii")
+        if self._asks_permit:
+            text += b"%s: 1\r\n" % PERMIT_ASKED
         sequence = self._exchange.sequence or request.headers.get(b"basalt-sequence")
         if sequence is not None:
             text += b"basalt-sequence: %s\r\n" % sequence
@@ -482,6 +511,12 @@ class _PassedCall:
         return True
 
     async def _give_back(self, connection: LeaderConnection) -> None:
+        if self._asks_permit and connection.status == HTTPStatus.OK and (b"content-type", PERMIT) in connection.headers:
+            try:
+                self.permit = b"".join([bytes(part) async for part in connection.parts()])
+            except LeaderLostError as lost:  # nothing of it was given back, so the caller can be told
+                raise UnavailableError("the leader went away before it answered; nothing was changed") from lost
+            return
         headers, is_listed = self._headers(connection)
         parts = connection.whole() if is_listed and connection.is_whole else connection.parts()
         await self._exchange.send(self.request, connection.status, headers, parts)

@@ -308,11 +308,9 @@ class ClusterSettings:
     ] = True
     # Less than the leader takes from one address (http.connections_per_address_max), for each has a connection of its own there.
     passed_on_max: Annotated[
-        int,
-        Whole(
-            "most calls that are passed on at a time, waiting polls among them; others are told who leads", 1, 1_000_000
-        ),
+        int, Whole("most calls passed on at a time, waiting polls among them; others are told who leads", 1, 1_000_000)
     ] = 400
+    reads: Annotated[bool, Flag("a server that does not lead reads ranges itself, by the leader's permit")] = True
     place_ms: Annotated[
         int, Duration("how long a commit's messages may take to be written; then it is rolled back", 100, MINUTE_MS)
     ] = 2 * SECOND_MS

@@ -2,7 +2,7 @@
 
 Stages of the group commit move a working state; the edits that they apply become one entry of the log. Readers see the
 state only once the entry is durable (`current`). When a write fails, what the log holds is unknown: no call may build on
-the working state until `basalt.commits` has read the log again and looked through the topics.
+the working state until `basalt.commits` has read the log again and given up what has no outcome there.
 
 Where the store is atomic over tables, a commit's rows and its edit are one batch. Elsewhere the log has a lane of its own,
 and only stages of that lane move the state. A stage of the lane of topics reads it: rows of a transaction are added when

@@ -36,7 +36,7 @@ class _OpenTransaction:
 class OpenPointers:
     """The open pointers of one owner. They are as many as the coordinator lets be in progress, and each joined something here.
 
-    All but the answers of the coordinator comes from stages of the lane of topics and tables.
+    Stages of the lane of topics and tables ask; what becomes of a transaction is told by the coordinator and by roll backs.
     """
 
     def __init__(self, manager: TransactionManager, *, external: bool = False) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
-from basalt.cli.commands.operations import _explained
+from basalt.api.bodies.owners import WhyOwner
+from basalt.cli.commands.operations import _WHY, _explained
 from basalt.cluster.owners import take_all
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
@@ -176,6 +178,10 @@ def test_where_a_topic_is_is_told_with_its_regions_and_the_time_since_when():
         "Its lease is over.", "Region r1 of table basalt.message, on no region server, can hold messages of it.",
         "Nothing is known that would make calls wait, or refuse them.",
     ]  # fmt: skip
+
+
+def test_each_reason_for_which_a_server_owns_a_shard_has_words():
+    assert {"alone", *_WHY} == set(get_args(WhyOwner))
 
 
 async def services_that_deal() -> RunningServices:

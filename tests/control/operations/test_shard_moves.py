@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -133,6 +134,17 @@ def test_a_dry_run_tells_the_epochs_and_moves_nothing():
         }
         assert server.map().epochs[SHARD] == epoch
         assert await server.said("GET", "/v1/admin/audit") == []
+
+    run(story)
+
+
+def test_the_leader_is_meant_by_its_name_and_by_its_present_membership_too():
+    async def story(server: Alone) -> None:
+        membership = server.member.membership
+        for name in (membership.candidate.holder, membership.instance):
+            assert json.loads((await server.move(to=name)).body)["to"] == ME
+        membership._own = replace(membership._own, instance="first-1-anew")  # it was ended, and began anew
+        assert json.loads((await server.move(to="first-1-anew")).body)["to"] == ME
 
     run(story)
 

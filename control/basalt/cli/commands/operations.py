@@ -147,7 +147,7 @@ def _time_ms(option: str, given: Position | None) -> int | None:
     return None if given is None else given.time_ms
 
 
-cluster = group("cluster", "Show which server leads, under which lease, and who stands by.")
+cluster = group("cluster", "Show who leads, who stands by and who owns which topics; move shards.")
 
 _CLUSTER = columns(
     "version started_ms shared leads holder url epoch lease_ms lease_age_ms terms certificate_ends_ms",
@@ -188,7 +188,7 @@ def list_members(invocation: Invocation) -> None:
     "--to",
     required=True,
     metavar="MEMBER",
-    help="The instance of the member that gets it, as `cluster members -o json` tells.",
+    help="The member that gets it: its name or its instance, as `cluster members` tells.",
 )
 @author_options
 @dry_run_option
@@ -318,6 +318,7 @@ def _explained(answer: dict[str, Any]) -> list[str]:
 
 _WHY = {
     "lead": "It owns the shard because it leads: who begins to lead is given all shards.",
+    "move": "A planned move has given it the shard since.",
     "grant": "It was given the shard by the leader, after that one's term had begun or in a term before.",
 }
 _LEASES = {"live": "Its lease is on.", "silent": "It has missed renewals of its lease.", "dead": "Its lease is over."}

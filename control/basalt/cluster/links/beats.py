@@ -15,7 +15,9 @@ import msgspec
 
 from basalt.cluster.links.frames import CallKind, Kind
 
-BEAT_MS = 250  # a quarter of what the quickest rule needs; a hundred members make 400 frames a second
+BEAT_MS = (
+    250  # a quarter of what the quickest rule needs; a hundred members make 400 beats a second, and as many answers
+)
 LINKED_MS = 2_000  # a link without a beat for so long is none: eight were missed, and nobody waits for it longer
 UNLINKED_MS = 30_000  # a member that renews its row and has no link for so long is ended: whatever cut it off does not go by itself
 LONELY_MS = 10_000  # a leader that has lost most of its links for so long is on the wrong side of a cut

@@ -79,12 +79,13 @@ async def move_shards(request: Request, asked: ShardMoveRequest) -> ShardMove:
     """
     services = request.services
     shards = await services.shards_asked_for(asked)
-    before = services.shard_moves.plan(shards, asked.to)
+    to = services.in_map(asked.to)
+    before = services.shard_moves.plan(shards, to)
     if request.flag("dryRun"):
         epochs = tuple(MovedShard(shard, epoch, epoch + 1) for shard, epoch in before.items())
-        return ShardMove(asked.to, epochs, 0, True)
+        return ShardMove(to, epochs, 0, True)
     what = f"shard{'s' if len(shards) > 1 else ''} {', '.join(map(str, sorted(shards)))}"
-    do = functools.partial(services.shard_moves.move, shards, asked.to)
-    moved = await services.audit.act("move shards", f"{what} to {asked.to}", *request.act, do)
+    do = functools.partial(services.shard_moves.move, shards, to)
+    moved = await services.audit.act("move shards", f"{what} to {to}", *request.act, do)
     epochs = tuple(MovedShard(shard, moved.before[shard], epoch) for shard, epoch in moved.after.items())
-    return ShardMove(asked.to, epochs, round(moved.took_ms, 3), False)
+    return ShardMove(to, epochs, round(moved.took_ms, 3), False)

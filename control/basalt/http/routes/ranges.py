@@ -7,7 +7,7 @@ of stored bytes: no message is touched by itself, unless it has more than a payl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from basalt.api.codecs import arrow
 from basalt.api.codecs.arrow import ARROW, BATCH_BYTES_MAX, BATCH_ROWS_MAX, END_OF_STREAM, Source, Stretch
 from basalt.api.markers import Marker, MarkerState
 from basalt.errors import ConflictError, GenerationError, InputError, MalformedBodyError, MarkerRefusedError
+from basalt.http.asgi.passed_on import PassedExchange
 from basalt.http.asgi.responses import Response, next_header
 from basalt.http.routes.messages import load_arrow
 from basalt.http.routes.polls import ISOLATION, WAIT_MS_MAX, in_parts, unless_gone
@@ -35,8 +36,9 @@ from basalt.http.routes.route_table import (
     query,
 )
 from basalt.http.routes.schemas import ARROW_STREAM
-from basalt.messaging.ranges import SPLITS_MAX, undecided
+from basalt.messaging.ranges import SPLITS_MAX, Range, undecided
 from basalt.messaging.read.log_reader import Slice
+from basalt.messaging.read.range_permit import Asked
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import BatchSection
@@ -45,6 +47,9 @@ MARKERS_PATH = TOPIC_PATH + "/markers"
 RANGE_BYTES_MAX = 8 << 20  # of one answer, unless the request says otherwise: this much is in memory while it is sent
 RANGE_BYTES_LIMIT = 32 << 20  # what it may be told
 AT_ONCE_ROWS_MAX = 10_000  # an answer of more, or of more than payloads, is made while it is sent: others go in between
+
+PERMIT_ASKED = b"basalt-range-permit"  # a server's word that it can read the range itself
+PERMIT = b"application/vnd.basalt.range-permit"
 
 _CARRIED = BatchSection.KEYS | BatchSection.HEADERS | BatchSection.EVENT_TIMES
 _CARRIED_COLUMNS = {"key", "headers", "event_time"}
@@ -156,14 +161,34 @@ async def read(request: Request) -> Response:
     if end.id is None or through > end.id:
         raise undecided(through)
     bytes_max = request.integer("bytesMax") or RANGE_BYTES_MAX
+    if _may_read_elsewhere(request):
+        asked = Asked(after, through, bytes_max, names)
+        permit = request.services.ranges.permit(log, asked, request.services.ids.coordinator, committed=committed)
+        if permit is not None:
+            return Response(200, _one_part(permit.encode()), PERMIT)
     found = await request.services.ranges.read(log, after, through, bytes_max, committed=committed)
     # If it was deleted meanwhile, rows were missing where nobody would miss them.
     (await topics.get(title)).of_generation(topic.generation)
     request.metrics.topics.fetched(title, found.messages, found.payload_bytes)
-    headers = [(b"basalt-generation", b"%d" % topic.generation), *next_header(found.next_id)]
-    parts = in_parts(_arrow(found.slices, names, Source(topic.name.encode(), topic.generation), request.services.ids))
+    return range_answer(found, names, Source(topic.name.encode(), topic.generation), request.services.ids)
+
+
+def range_answer(found: Range, names: tuple[str, ...], source: Source, ids: TransactionIds) -> Response:
+    """The answer with what was found of a range, whichever server has read it."""
+    headers = [(b"basalt-generation", b"%d" % source.generation), *next_header(found.next_id)]
+    parts = in_parts(_arrow(found.slices, names, source, ids))
     at_once = found.messages <= AT_ONCE_ROWS_MAX and not any(piece.batch.flags for piece in found.slices)
     return Response(200, list(parts) if at_once else parts, ARROW, headers)
+
+
+def _may_read_elsewhere(request: Request) -> bool:
+    """Tell whether the server that has passed the call on may read the range itself. Where a quota counts bytes, they are counted here."""
+    return PERMIT_ASKED in request.headers and isinstance(request.exchange, PassedExchange) and request.account is None
+
+
+async def _one_part(data: bytes) -> AsyncGenerator[Buffer, None]:
+    """A body that goes out as it is, in no content coding: it is for the other server, and not for its caller."""
+    yield data
 
 
 @route("POST", MARKERS_PATH, needs("write", TOPIC), errors=(*EXISTING, MarkerRefusedError), tag="markers")

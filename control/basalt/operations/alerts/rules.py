@@ -136,7 +136,7 @@ _SERVERS = (
     ),
     Alert(
         "BasaltStandbyMissing", "warning", 10 * MINUTE_S,
-        "Servers are missing, {value} by cluster.servers_min: fewer than wanted have the store open, and stand by to take over", "count",
+        "Fewer servers are live than cluster.servers_min says, by {value}", "count",
         Condition(Series("basalt_cluster_servers_missing"), 0),
     ),
     Alert(
