@@ -22,7 +22,7 @@ import uvloop
 from basalt.cluster.lease import LEASE, Candidate, LeaseRecord
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import listen_address
-from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, _listen, keep_large_buffers
+from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, keep_large_buffers, listen
 from basalt.server.wiring import RunningServices, open_services, open_store
 from basalt.settings import Settings
 from basalt.settings.tree import LogSettings
@@ -52,7 +52,7 @@ def main() -> None:
 
 async def _serve(leads: bool, place: str, port_file: Path) -> None:
     clock, leases = SystemClock(), MemoryStore(atomic=False)
-    listener = _listen(listen_address(SETTINGS), 0)
+    listener = listen(listen_address(SETTINGS), 0)
     port = listener.getsockname()[1]
     candidate = Candidate("bench", f"http://127.0.0.1:{port}", f"run-{port}", LEASE_MS, SECRET)
     opened = itertools.count()

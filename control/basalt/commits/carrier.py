@@ -52,6 +52,7 @@ class Carrier:
         self._recovery = recovery
         self._clock = clock
         self._commits: dict[int, asyncio.Task[None]] = {}
+        self._uncarried: set[int] = set()  # of the last look: commits with an intent that nobody carried
         self._tasks: set[asyncio.Task[object]] = set()
 
     def commit(self, asked: CommitAsked, told: Waiter[Answer]) -> None:
@@ -85,16 +86,20 @@ class Carrier:
             STAGES.reset(token)
             self._commits[transaction_id] = task
             task.add_done_callback(lambda _: self._commits.pop(transaction_id, None))
-        elif self.is_carrying(transaction_id) and isinstance(answer, Outcome) and answer.state is State.COMMITTING:
+        elif isinstance(answer, Outcome) and answer.state is State.COMMITTING:
             self._keep(self._ask_again(asked, told))
         else:
             self._owner.drop(asked.prepared)
             _tell(told, answer)
 
     async def _ask_again(self, asked: CommitAsked, told: Waiter[Answer]) -> None:
-        """The same commit was under way already: it has an outcome when that one is through."""
-        await self.carried(asked.intend.transaction_id)
+        """The same commit was under way already: it has an outcome when that one is through, or is given up now."""
+        transaction_id = asked.intend.transaction_id
         try:
+            if self.is_carrying(transaction_id):
+                await self.carried(transaction_id)
+            else:
+                await self.give_up(transaction_id)
             self.commit(asked, told)
         except BasaltError as refusal:
             _tell(told, refusal)
@@ -129,16 +134,32 @@ class Carrier:
     async def _give_up(self, transaction_id: int, why: Exception) -> Exception:
         """Decide that the commit did not happen. Its answer is final: by then its owner takes nothing under its pointers any more."""
         try:
-            decide = partial(self._stages.decide, Decide(transaction_id, placed=False), 0.0)
-            outcome = await self._lanes.log.run(decide, must_run=True)
-        except BasaltError as error:  # recovery gives it up
-            log.warning("transaction %s is given up when the log is read: %s", transaction_id, error)
-            return _half_way(why) if isinstance(why, StoreError) else why
+            outcome = await self.give_up(transaction_id)
+        except BasaltError as error:  # recovery gives it up; or `give_up_uncarried` does, where the log did not fail
+            log.warning("transaction %s is given up later: %s", transaction_id, error)
+            return _half_way(why) if isinstance(why, StoreError | UnavailableError) else why
         log.warning("the commit of transaction %s is given up, and rolled back: %s", transaction_id, why)
-        self._keep(self._recovery.drive_one(transaction_id))
         if outcome.state is State.COMMITTED or not isinstance(why, RetryError):
             return why
         return _not_placed(transaction_id, why)
+
+    async def give_up(self, transaction_id: int) -> Outcome:
+        """Decide that a commit which nobody carries did not happen, and have it rolled back."""
+        decide = partial(self._stages.decide, Decide(transaction_id, placed=False), 0.0)
+        outcome = await self._lanes.log.run(decide, must_run=True)
+        self._keep(self._recovery.drive_one(transaction_id))
+        return outcome
+
+    async def give_up_uncarried(self) -> None:
+        """Give up the commits that had an intent and no carrier at the last call already: nobody else would, until the log is read again.
+
+        Such a one could not be given up when its carrying failed, for example while a shard that it joined moved.
+        """
+        committing = (each.id for each in self._manager.state.unfinished() if each.state is State.COMMITTING)
+        uncarried = set(committing) - self._commits.keys()
+        for transaction_id in sorted(uncarried & self._uncarried):
+            await self.give_up(transaction_id)
+        self._uncarried = uncarried
 
     def _keep(self, work: Awaitable[object]) -> None:
         """Do something that nobody waits for."""
@@ -192,7 +213,7 @@ def _not_placed(transaction_id: int, why: BasaltError) -> TransactionEndedError:
     )
 
 
-def _half_way(error: StoreError) -> UnknownOutcomeError:
+def _half_way(error: BasaltError) -> UnknownOutcomeError:
     """The error of a commit whose rows were refused. It stays open no more, so it is not true that nothing was done."""
     return UnknownOutcomeError(
         f"the store failed half-way: {error}",

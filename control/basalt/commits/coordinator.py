@@ -289,6 +289,8 @@ class Coordinator:
                 break
             expired += proposal
         await self._one_shots.give_back()
+        if not self.manager.atomic:
+            await self._carrier.give_up_uncarried()
         failed = await self._recovery.drive_all()
         if failed is not None:
             raise failed

@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from basalt.commits import recovery
-from basalt.errors import CoordinatorUnavailableError, StoreError, TransactionEndedError, UnknownOutcomeError
+from basalt.errors import (
+    CoordinatorUnavailableError,
+    ShardMovingError,
+    StoreError,
+    TransactionEndedError,
+    UnknownOutcomeError,
+)
 from basalt.http.services import COORDINATOR
 from basalt.runtime import group_commit
 from basalt.runtime.group_commit import GroupCommit
@@ -511,6 +517,42 @@ async def test_a_place_that_waits_behind_others_when_its_commit_is_given_up_leav
     await before
     await shop.transactions.carry_through()
     assert await shop.read(A) == ["before"]
+
+
+@pytest.fixture
+async def uncarried(shop: Wired, store: ByRow, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A transaction whose commit has an intent, no rows, and no carrier: it could not be given up, for a shard moved."""
+    tx = await shop.transactions.begin()
+    stages = shop.transactions._carrier._stages
+    store.away.add("message")
+
+    def moving(*_: object) -> None:
+        raise ShardMovingError("shard 1 moves between servers")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "decide", moving)
+        with pytest.raises(UnknownOutcomeError):
+            await shop.commit(tx, orders=["lost"])
+    store.away.clear()
+    assert shop.transactions.state.get(tx.id).state is State.COMMITTING
+    return tx.id
+
+
+async def test_who_asks_again_for_a_commit_that_nobody_carries_is_told_that_it_is_rolled_back(
+    shop: Wired, uncarried: int
+):
+    with pytest.raises(TransactionEndedError):
+        await shop.transactions.commit(uncarried, shop_work(orders=["lost"]))
+    await shop.transactions.carry_through()
+    assert (await shop.transactions.outcome(uncarried)).state is State.ABORTED
+    assert await shop.read(A, committed=True) == []
+
+
+async def test_a_commit_that_nobody_carries_is_given_up_when_time_passes(shop: Wired, uncarried: int):
+    await shop.transactions.expire()
+    assert shop.transactions.state.get(uncarried).state is State.COMMITTING, "its carrier may be about to begin"
+    await shop.transactions.expire()
+    assert (await shop.transactions.outcome(uncarried)).state is State.ABORTED
 
 
 async def test_rows_that_were_given_up_are_closed_before_the_answer(shop: Wired, store: ByRow, threads: Threads):
