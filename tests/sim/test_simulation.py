@@ -82,7 +82,7 @@ PLANTED = (
     Planted(faults.snapshots_have_no_runs, OneShotWorld, (2467, 4136)),
     Planted(faults.pointers_are_used_before_the_log_has_their_loan, OneShotWorld, (17, 43)),
     Planted(faults.repeated_requests_are_carried_out_again, OneShotWorld, ()),
-    Planted(faults.rows_come_before_committing, World, (0, 74)),
+    Planted(faults.rows_come_before_committing, World, (69, 93, 459)),
     Planted(faults.committed_comes_before_rows, World, (29, 48)),
     Planted(faults.joins_come_after_rows, World, (30, 38)),
     Planted(faults.pointers_stay_open, LateWritersWorld, (2, 6)),
