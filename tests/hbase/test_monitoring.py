@@ -12,6 +12,7 @@ import pytest
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.membership import Membership
+from basalt.cluster.owners import take_all
 from basalt.http.app import build_app
 from basalt.operations.alerts.rules import ALERTS
 from basalt.settings import Settings
@@ -69,7 +70,9 @@ def scraped(hbase_gateways: Gateways, hbase_tables: Tables) -> Iterator[str]:
         services = wired.services
         candidate = Candidate("here:1", "http://here:4780", "0", 6_000)
         services.leadership = Leadership(MemoryStore(), services.clock, candidate, on_term=lambda _: None)
-        services.membership = Membership(MemoryStore(), services.clock, candidate, services.leadership)
+        shared = MemoryStore()
+        take_all(shared, candidate.instance, 1)
+        services.membership = Membership(shared, services.clock, candidate, services.leadership)
         services.membership.step()
         client = Client(services, runner)
         client.app = build_app(services)

@@ -33,7 +33,7 @@ outcome B
 get stock chair
 poll orders as=committed
 ---
-error: outcome_unknown
+error: transaction_ended
 error: transaction_ended
 INVALID
 chair/count 9

@@ -89,7 +89,7 @@ outcome E
 poll orders as=committed
 poll invoices as=committed
 ---
-error: outcome_unknown
+error: transaction_ended
 ABORTING
 0 ended
 ABORTED

@@ -20,7 +20,7 @@ CALLS = {
     "store": ("basalt_engine.stores.rocks.store", "RocksStore.open"),
     "marks": ("basalt_engine.stores.rocks.store", "SyncedFile.verify"),
     "transactions": ("basalt.commits.coordinator", "Coordinator.recover"),
-    "address": ("basalt.server.process", "_listen"),
+    "address": ("basalt.server.process", "listen"),
     "jobs": ("basalt.operations.scheduler", "Scheduler.start"),
     "thrift": ("basalt.thrift.face", "ThriftFace.start"),
 }

@@ -30,6 +30,7 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.runtime.group_commit import Group
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.manager import TransactionManager
+from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.stores.shards import SHARDS, Epochs
 from basalt_engine.table import Store
@@ -72,6 +73,7 @@ class ShardMoves:
     def __init__(
         self, store: Store, clock: Clock, gate: ShardGate, logs: TopicLogs, tables: TableCatalog, activity: CellActivity,
         groups: Groups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: TransactionManager,
+        pointers: OpenPointers,
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
@@ -82,6 +84,7 @@ class ShardMoves:
         self._groups = groups
         self._saving = (statistics, markers, producers)
         self._manager = manager
+        self._pointers = pointers
         self._lead: Lead | None = None
         self._moving: asyncio.Task[Moved] | None = None
         self._stopping = False
@@ -199,6 +202,7 @@ class ShardMoves:
             catalog.forget_doubts(shards)
         self._groups.leave(shards)
         self._activity.forget(shards)
+        self._pointers.leave(shards)
         self.gate.forgot(shards, self._last_pointer())
 
     def _last_pointer(self) -> int:

@@ -129,7 +129,7 @@ class RunningServices(services.Services):
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         self.shard_moves = ShardMoves(
             self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
-            self.topic_stats, self.producers, self.transactions.manager,
+            self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series

@@ -70,7 +70,7 @@ class Tables:
         self._cell_reads = CellReads(store)
         self.catalog = catalog
         self._manager = manager
-        self._pointers = pointers
+        self.pointers = pointers
         self.activity = activity
 
     async def write(
@@ -89,7 +89,7 @@ class Tables:
         def stage(group: Group) -> None:
             _check_generation(self.catalog.loaded(title), table.generation)
             pointer = self._manager.state.get(transaction_id).write_pointer
-            self._pointers.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
+            self.pointers.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
             for call in (group.when_durable, group.when_failed):  # not before: a pass in between finds nothing yet
                 call(lambda: self.activity.wrote(table.keys.prefix, table.generation))
             group.add(CellTable.name, *_mutations(table, pointer, writes, of_rows))

@@ -9,7 +9,7 @@ Where the store is atomic, rows and join are one batch, and nothing is remembere
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from basalt.catalog.topics import Topic
@@ -17,6 +17,7 @@ from basalt.runtime.group_commit import Group, NotLoadedError
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules.transaction import Join, TableJoin
+from basalt_engine.stores.shards import shard_of
 
 JoinKey = tuple[bytes, int]  # prefix and generation of a topic or table
 
@@ -115,6 +116,11 @@ class OpenPointers:
         known = self._transactions.pop(transaction_id, None)
         for pointer in () if known is None else known.pointers:
             del self._by_pointer[pointer]
+
+    def leave(self, shards: Collection[int]) -> None:
+        """These shards are another reign's from now on: whoever writes to their topics and tables asks again."""
+        for known in self._transactions.values():
+            known.joined = {key for key in known.joined if shard_of(key[0]) not in shards}
 
     def forget(self) -> None:
         """The log is read anew: what this owner was told may not be true. Whoever writes asks again."""
