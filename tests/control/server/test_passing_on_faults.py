@@ -264,7 +264,8 @@ def test_a_large_body_goes_up_as_fast_as_the_leader_takes_it_and_little_of_it_is
         while before != sent:  # until nothing more goes out: what is held on the way is held
             before = sent
             await asyncio.sleep(0.2)
-        assert sent < 24 * MIB, "the sockets' own buffers, and a part in each server"
+        # Of three quarters of it the two connections' kernels may hold most: each of their buffers may grow to many megabytes.
+        assert sent < 3 * size // 4, "the sockets' own buffers, and a part in each server"
         go_on.set()
         await sending
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
@@ -295,7 +296,7 @@ def test_a_large_answer_comes_as_fast_as_its_caller_takes_it_and_little_of_it_is
         while before != given:
             before = given
             await asyncio.sleep(0.2)
-        assert given < 24 * MIB, "the sockets' own buffers, and READ_AHEAD_BYTES_MAX"
+        assert given < 3 * size // 4, "the sockets' own buffers, and READ_AHEAD_BYTES_MAX"
         left = size
         while left:
             left -= len(await reader.read(MIB))
