@@ -18,13 +18,8 @@ from functools import partial
 from basalt.commits.commit_stage import CommitAsked, CommitStage
 from basalt.commits.owner import Owner
 from basalt.commits.recovery import Recovery
-from basalt.errors import (
-    StoreError,
-    TransactionEndedError,
-    UnavailableError,
-    UnknownOutcomeError,
-)
-from basalt.runtime.group_commit import Waiter
+from basalt.errors import StoreError, TransactionEndedError, UnavailableError, UnknownOutcomeError
+from basalt.runtime.group_commit import Waiter, tell
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.protocol import Decide, Intended, JoinedTransaction, Place, Prepared
 from basalt.transactions.rules.outcomes import Outcome
@@ -90,7 +85,7 @@ class Carrier:
             self._keep(self._ask_again(asked, told))
         else:
             self._owner.drop(asked.prepared)
-            _tell(told, answer)
+            tell(told, answer)
 
     async def _ask_again(self, asked: CommitAsked, told: Waiter[Answer]) -> None:
         """The same commit was under way already: it has an outcome when that one is through, or is given up now."""
@@ -102,7 +97,8 @@ class Carrier:
                 await self.give_up(transaction_id)
             self.commit(asked, told)
         except BasaltError as refusal:
-            _tell(told, refusal)
+            self._owner.drop(asked.prepared)
+            tell(told, refusal)
 
     async def _carry(
         self, transaction: JoinedTransaction, prepared: Prepared, told: Waiter[Answer], started_ms: float
@@ -120,7 +116,7 @@ class Carrier:
             except Exception as error:  # noqa: BLE001  # likewise
                 answer = error
         self._owner.drop(prepared)
-        _tell(told, answer)
+        tell(told, answer)
 
     async def _placed_in_time(self, place: Place) -> None:
         """Have the owner place the rows. One that is late goes on, and what it places is rolled back."""
@@ -202,7 +198,7 @@ class _Step:
             exception, UnknownOutcomeError
         ):  # of a write that is late a result may come
             self._refused()
-        _tell(self._told, exception)
+        tell(self._told, exception)
 
 
 def _not_placed(transaction_id: int, why: BasaltError) -> TransactionEndedError:
@@ -219,12 +215,3 @@ def _half_way(error: BasaltError) -> UnknownOutcomeError:
         f"the store failed half-way: {error}",
         hint="ask what became of it, or send the same call again; one that was aborted is to be run anew",
     )
-
-
-def _tell(told: Waiter[Answer] | Waiter[Outcome], answer: Answer | BaseException) -> None:
-    if told.done():
-        return
-    if isinstance(answer, BaseException):
-        told.set_exception(answer)
-    else:
-        told.set_result(answer)

@@ -22,7 +22,7 @@ from basalt.commits.owner import Owner, TopicPlan
 from basalt.errors import BusyError, CoordinatorUnavailableError
 from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.runtime.group_commit import Group, NotLoadedError, Waiter
+from basalt.runtime.group_commit import Group, NotLoadedError, Waiter, tell
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.loans import OPEN_LOANS_MAX, LoanInUse, OneShotInFlight
@@ -79,8 +79,8 @@ class OneShots:
 
     def decide(self, one_shots: Sequence[_OneShot]) -> None:
         """Their rows are durable: submit the stage that decides about them."""
-        tell, failed = partial(_tell_all, one_shots), partial(_tell_each, one_shots)
-        self._submit_to_log(partial(self._decide_all, one_shots), _Decided(tell, failed))
+        told, failed = partial(_tell_all, one_shots), partial(_tell_each, one_shots)
+        self._submit_to_log(partial(self._decide_all, one_shots), _Decided(told, failed))
 
     def give_up(self, one_shots: Sequence[_OneShot]) -> None:
         """The write of their rows failed, or may have: submit the stage that gives up their pointers."""
@@ -203,15 +203,7 @@ class _OneShot:
             manager.lanes.log.submit(lambda _: manager.state.outcome(first), self.told, must_run=True)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        self.tell(exception)
-
-    def tell(self, answer: Answer | BaseException) -> None:
-        if self.told.done():
-            return
-        if isinstance(answer, BaseException):
-            self.told.set_exception(answer)
-        else:
-            self.told.set_result(answer)
+        tell(self.told, exception)
 
 
 class _PlacedTogether:
@@ -370,12 +362,12 @@ def _given_up_by_recovery() -> CoordinatorUnavailableError:
 
 def _tell_all(one_shots: Sequence[_OneShot], answers: Sequence[Answer]) -> None:
     for each, answer in zip(one_shots, answers, strict=True):
-        each.tell(answer)
+        tell(each.told, answer)
 
 
 def _tell_each(one_shots: Sequence[_OneShot], error: BaseException) -> None:
     for each in one_shots:
-        each.tell(error)
+        tell(each.told, error)
 
 
 def _heard(_: object) -> None:

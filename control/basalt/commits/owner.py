@@ -395,7 +395,7 @@ class Owner:
         transaction = asked.transaction
         self.close(Close(transaction.id))
         if transaction.topics and not self._logs.memory.atomic:
-            await self._writer.run(_nothing)  # rows that were added before it was closed are there
+            await self._writer.passed()  # rows that were added before it was closed are there
         for join in transaction.topics:
             log = await self._logs.joined(join)
             if log is None:
@@ -466,7 +466,3 @@ def _not_expected(transaction_id: int) -> TransactionEndedError:
         f"the commit of transaction {transaction_id} is not expected here: it was given up, or its rows are placed already",
         hint="Ask for its outcome; one that was aborted is to be run again.",
     )
-
-
-def _nothing(group: Group) -> None:
-    """A stage that waits for those before it."""

@@ -65,7 +65,7 @@ class Recovery:
     async def _read_log(self) -> None:
         """Know the state again, and lead. While a former leader still adds entries, there is more to read."""
         # Rows that were added by the state that is lost are there, or in doubt, when it is decided what they count.
-        await self._lanes.topics.run(_nothing, must_run=True)
+        await self._lanes.topics.passed(must_run=True)
         for tries_left in reversed(range(TAKE_OVER_TRIES)):
             state = await self._manager.read_log()
             self._owner.recovered(state.last_pointer, state.loans.in_progress)
@@ -140,7 +140,3 @@ def _cannot_read(why: str) -> CoordinatorUnavailableError:
     return CoordinatorUnavailableError(
         why, hint="send the same call again after Retry-After; publishing without a transaction goes on"
     )
-
-
-def _nothing(group: Group) -> None:
-    """A stage that waits for those before it."""

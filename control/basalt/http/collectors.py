@@ -180,20 +180,14 @@ class ShardMetrics(Collector):
         """Every series there is."""
         moves, gate = self._moves, self._moves.gate
         text = "Shards that moved, and those whose move was called off, so that they are served as before"
-        moved = CounterMetricFamily("basalt_cluster_moves", text, labels=("why",))
-        for why, count in sorted(moves.moves.items()):
-            moved.add_metric((why,), count)
-        yield moved
+        yield counters("basalt_cluster_moves", text, "why", moves.moves)
         text = "The parts of moves: calls wait from the first to the last of them"
         phases = HistogramMetricFamily("basalt_cluster_move_seconds", text, labels=("phase",))
         for phase, durations in {**moves.phases, "whole": moves.gaps}.items():
             phases.add_metric((phase,), durations.buckets(), durations.sum_s)
         yield phases
-        fences = HistogramMetricFamily(
-            "basalt_cluster_fence_seconds", "Telling all regions the new epochs of shards that move"
-        )
-        fences.add_metric((), moves.phases["fence"].buckets(), moves.phases["fence"].sum_s)
-        yield fences
+        text, fences = "Telling all regions the new epochs of shards that move", moves.phases["fence"]
+        yield HistogramMetricFamily("basalt_cluster_fence_seconds", text, fences.buckets(), fences.sum_s)
         yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
         text = "Calls that were refused with shard_moving, for the shard did not come in time"
         yield counter("basalt_cluster_calls_refused", text, gate.refused_total)

@@ -27,7 +27,6 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.producers import Producers
 from basalt.messaging.topic_stats import TopicStatistics
-from basalt.runtime.group_commit import Group
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
@@ -185,7 +184,7 @@ class ShardMoves:
             logs = self._logs.suspend(shards)
             self._tables.forget(shards)
             for lane in lanes.each:  # what came before is durable then; what comes later looks for its log, and waits
-                await lane.run(_nothing)
+                await lane.passed()
         with self._measured("save"):
             await self._logs.confirm_or_delete(shards)
             await asyncio.gather(*(service.save(everything=True, among=logs) for service in self._saving))
@@ -240,10 +239,6 @@ class ShardMoves:
         began_ms = self._clock.monotonic_ms()
         yield
         self.phases[phase].add((self._clock.monotonic_ms() - began_ms) / 1_000)
-
-
-def _nothing(_: Group) -> None:
-    """A stage behind which all that came before it is done."""
 
 
 def _named(shards: frozenset[int]) -> str:

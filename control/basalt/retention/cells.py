@@ -130,7 +130,7 @@ class CellVersions:
         if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
         # After it, every write to a past generation is done, and no stage adds another one.
-        await self._writer.run(lambda _: None)
+        await self._writer.passed()
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
         await self._write(prefix, lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))

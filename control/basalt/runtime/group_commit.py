@@ -109,6 +109,16 @@ class Waiter(Protocol[T_contra]):
         """Take what the stage raised, or the reason why the group was not written. See `GroupCommit.run`."""
 
 
+def tell(waiter: Waiter[T], answer: T | BaseException) -> None:
+    """Give the waiter an answer, or the reason why there is none, unless nothing is to be told any more."""
+    if waiter.done():
+        return
+    if isinstance(answer, BaseException):
+        waiter.set_exception(answer)
+    else:
+        waiter.set_result(answer)
+
+
 class Group:
     """The mutations, parts and callbacks that the stages of one turn have added."""
 
@@ -255,6 +265,10 @@ class GroupCommit:
         future: asyncio.Future[T] = self._running_loop().create_future()
         self.submit(stage, future, size_bytes, must_run=must_run)
         return await future
+
+    async def passed(self, *, must_run: bool = False) -> None:
+        """Return once all that was taken before is durable, or refused. Fails as `run`."""
+        await self.run(_nothing, must_run=must_run)
 
     def submit(
         self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0, *, must_run: bool = False
@@ -584,3 +598,7 @@ class WriteLanes(NamedTuple):
     def each(self) -> tuple[GroupCommit, ...]:
         """The lanes, each once."""
         return (self.topics,) if self.log is self.topics else (self.topics, self.log)
+
+
+def _nothing(_: Group) -> None:
+    """A stage that waits for those before it."""

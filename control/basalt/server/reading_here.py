@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
+from prometheus_client.core import SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -20,7 +20,7 @@ from basalt.api.codecs.arrow import Source
 from basalt.errors import BasaltError
 from basalt.http.asgi.requests import Head, RequestHead
 from basalt.http.asgi.responses import Response
-from basalt.http.collectors import counters
+from basalt.http.collectors import counter, counters
 from basalt.http.routes.messages import load_arrow
 from basalt.http.routes.ranges import range_answer
 from basalt.http.routes.route_table import TOPIC_PATH
@@ -136,8 +136,8 @@ class ReadingMetrics(Collector):
         text = "Ranges that the leader permitted this server to read, by what became of them"
         yield counters("basalt_cluster_ranges_permitted", text, "outcome", reading.outcomes)
         text = "Messages of ranges that this server has read without leading"
-        yield CounterMetricFamily("basalt_cluster_range_messages", text, value=reading.messages)
+        yield counter("basalt_cluster_range_messages", text, reading.messages)
         text = "Bytes of payloads of these messages"
-        yield CounterMetricFamily("basalt_cluster_range_bytes", text, value=reading.payload_bytes)
+        yield counter("basalt_cluster_range_bytes", text, reading.payload_bytes)
         text = "Time from a permit until the range was read"
         yield SummaryMetricFamily("basalt_cluster_range_seconds", text, reading.outcomes["read"], reading.read_s)

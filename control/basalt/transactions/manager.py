@@ -292,7 +292,7 @@ class TransactionManager:
 
         found = await self.run(stage)
         if not self.atomic:
-            await self.lanes.topics.run(_nothing)  # rows of writers that have ended are there, or never come
+            await self.lanes.topics.passed()  # rows of writers that have ended are there, or never come
         # Counted now: a reader that begins later has a snapshot at least as new as this one.
         return found._replace(visibility_upper_bound=self._readers.bound(found.visibility_upper_bound))
 
@@ -306,7 +306,8 @@ class TransactionManager:
 
     async def flush(self) -> None:
         """Return once all that was decided before is durable."""
-        await self.run(_nothing)
+        await self.ensure_known()
+        await self._writer.passed()
 
     def submit(self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0) -> bool:
         """Run a stage, and tell the waiter, if the state is known."""
@@ -422,8 +423,8 @@ class TransactionManager:
 
     async def until_decided(self) -> Callable[[], None]:
         """Return once the one-shot transactions that are in flight now are decided."""
-        await self.lanes.topics.run(_nothing)
-        await self.lanes.log.run(_nothing)
+        await self.lanes.topics.passed()
+        await self.lanes.log.passed()
         return _nothing_to_release
 
     def id_of(self, write_pointer: int) -> int:
@@ -506,10 +507,6 @@ class ExternalTransactions:
 
 
 Transactions = TransactionManager | ExternalTransactions  # whichever the setting `transactions.manager` names
-
-
-def _nothing(group: Group) -> None:
-    """A stage that waits for those before it."""
 
 
 def _nothing_to_release() -> None:
