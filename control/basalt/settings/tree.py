@@ -303,6 +303,7 @@ class LeaderSettings:
 class ClusterSettings:
     """The servers that share a store; read only when store.kind is hbase."""
 
+    share: Annotated[bool, Flag("servers beside the leader own topics, too; false: the leader owns all")] = False
     pass_on: Annotated[
         bool, Flag("a server that does not lead passes calls on to the one that does; false: it says who leads")
     ] = True
