@@ -29,6 +29,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
+from basalt.cluster.reigns import Phase
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
@@ -135,6 +136,7 @@ class Services:
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
     membership: Membership | None = None  # of the same server
+    is_member: bool = False  # it serves topics of its own while another server leads
     granted: Granted | None = None  # the map that this term began with
     loop_lag: LoopLag = field(init=False)  # of this process, too
     watching: asyncio.Task[None] | None = None  # what the alerts go by
@@ -149,14 +151,20 @@ class Services:
             age_s = self.directory.age_ms / 1_000
             detail = f"tokens and grants were read {age_s:.0f} s ago, version {self.directory.entries.version}"
             parts.append(ServerPart("policy", not self.directory.is_stale, 0.0, detail))
-        if self.leadership is not None:
+        if self.is_member:
+            reigns = self.shard_moves.gate.reigns
+            held = sum(reign.phase is Phase.HELD for reign in reigns)
+            parts.append(ServerPart("shards", True, 0.0, f"{held} of {len(reigns)} shards are served here"))
+        elif self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
             parts.append(ServerPart("leader", leads, 0.0, detail))
         # Without the coordinator all calls but those about transactions are served, so requests may come.
         ready = all(part.ok for part in parts if part.name != COORDINATOR)
-        if self.membership is not None:  # no request needs it: the leader serves without, though nobody is told of it
+        if self.membership is not None:
             parts.append(member_part(self.membership))
+            # The leader serves without, though nobody is told of it.
+            ready = ready and (not self.is_member or self.membership.is_on)
         return Readiness(ready, tuple(parts))
 
     async def store_info(self) -> StoreInfo:
