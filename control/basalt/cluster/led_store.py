@@ -9,8 +9,8 @@ it wakes. The store itself refuses a write that was sent before: see `Store.lead
 Cells are also read only while the term lasts: compactions drop versions that no reader needs, and the next leader knows
 nothing of this one's readers.
 
-A member writes rows of topics and tables alone. All others are the leader's: a member's would have timestamps below all of the leader's,
-and the store would hide them without a word.
+A member writes rows of topics and tables, and lines of the audit under names of its own. All others are the leader's: a member's would have
+timestamps below all of the leader's, and the store would hide them without a word.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from typing import TypeVar
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError, StoreError
 from basalt_engine.stores.shards import row_shard
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Columns, DeleteRange, Mutation, Row, Store, Table, TableWrite
 
 CELLS = "cell"
+AUDIT = b"audit:"  # the rows of lines, each written by one server alone
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class Term:
         if self.member is None:
             return
         for key in keys:
-            if row_shard(table, key) is None:
+            if row_shard(table, key) is None and not (table == SystemTable.name and key.startswith(AUDIT)):
                 raise StoreError(f"row {key.hex()} of table {table} is the leader's, and this server is a member")
 
     def extend(self, until_ms: float) -> None:

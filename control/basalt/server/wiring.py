@@ -314,7 +314,7 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    known_transactions, audit = KnownTransactions(manager), Audit(store, clock)
+    known_transactions, audit = KnownTransactions(manager), Audit(store, clock, is_member=is_member)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
     ends = StableEnds(store, reader, first_unstable, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
