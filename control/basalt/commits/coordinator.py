@@ -227,6 +227,10 @@ class Coordinator:
         return await self._run(stage)
 
     async def get(self, transaction_id: int) -> Transaction:
+        """A transaction in progress, as it durably is; asked of the coordinator where that is another server."""
+        if self.manager.follows:
+            await self.manager.ask()
+            return self.state.get(transaction_id)
         return await self._run(lambda group: self.state.get(transaction_id))
 
     async def outcome(self, transaction_id: int) -> Outcome:

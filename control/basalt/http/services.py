@@ -45,6 +45,7 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
+from basalt.messaging.read.views import Views
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
@@ -103,6 +104,7 @@ class Services:
     back_reader: BackReader
     topic_stats: TopicStatistics
     first_unstable: FirstUnstable
+    views: Views
     ranges: Ranges
     groups: Groups
     truncation: Truncation

@@ -40,6 +40,7 @@ from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
+from basalt.messaging.read.views import Views
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
@@ -316,11 +317,12 @@ async def _wire(
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     known_transactions, audit = KnownTransactions(manager), Audit(store, clock, is_member=is_member)
     first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
-    ends = StableEnds(store, reader, first_unstable, manager)
+    views = Views(manager)
+    ends = StableEnds(store, reader, first_unstable, manager, views)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager, pointers, markers, producers,
+        clock, topics, reader, roll_backs, writer, manager, views, pointers, markers, producers,
         limits=_look(settings.messaging), lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
@@ -346,11 +348,11 @@ async def _wire(
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, pointers, activity),
-        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
+        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions, views), topic_stats=statistics, ids=ids, pruner=pruner,
         back_reader=BackReader(store, clock, topics, reader), transactions=transactions,
         scheduler=Scheduler(store, clock, jobs, is_member=is_member),
         series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
-        first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
+        first_unstable=first_unstable, views=views, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas, is_member=is_member,
     )  # fmt: skip
 

@@ -42,11 +42,12 @@ from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, Tran
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.loans import LOAN_POINTERS
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import BasaltError
-from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.snapshot import NO_RUNS, PointerRuns, TransactionSnapshot
 from basalt_engine.spans import Spans
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Put, Store
@@ -229,6 +230,7 @@ class TransactionManager:
         self._has_view = False  # the log was read once
         self.unread_because = ""  # why the last attempt to read the log failed
         self.known_since = 0  # transactions with later pointers began while this working state was known
+        self._told_of_views: list[Callable[[], None]] = []
         self._readers = ActiveSnapshots()
         self.reading = self._readers.reading
         self.totals = Totals()
@@ -275,6 +277,26 @@ class TransactionManager:
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         """The durable snapshot, and that of the working state: the same object where they do not differ."""
         return self._current, self.state.view()
+
+    # What differs at a server that follows the coordinator: there the view is a prefix of the coordinator's.
+
+    follows = False  # the view may be older than what is durable
+    view_age_ms = 0.0  # the time since when something may have become durable that the view does not have
+
+    async def ask(self) -> None:
+        """Return once the view has all that was durable before this call: it always has."""
+
+    def when_view_moves(self, told: Callable[[], None]) -> None:
+        """Tell whenever a newer view is there; what is called looks only, and is quick."""
+        self._told_of_views.append(told)
+
+    def lent_elsewhere(self) -> PointerRuns:
+        """The undecided pointers of other members' loans: nobody here is told of their ends."""
+        runs = self._current.in_progress_runs
+        if not runs or self._state is None:
+            return runs
+        own = (loan.last for loan in self._state.loans.of(self.member))
+        return runs.without(PointerRuns((last - LOAN_POINTERS + 1, last) for last in own))
 
     @property
     def log_length(self) -> tuple[int, int]:
@@ -371,6 +393,8 @@ class TransactionManager:
         """The edits are in the log: readers may see what they made."""
         if self._state is not None:
             self._current = self._state.view()
+            for told in self._told_of_views:
+                told()
         if entry:
             self.totals.count(entry)
             self.journal.add(now_ms, entry)
@@ -495,6 +519,18 @@ class ExternalTransactions:
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         return None, None
+
+    follows = False
+    view_age_ms = 0.0
+
+    async def ask(self) -> None:
+        return
+
+    def when_view_moves(self, told: Callable[[], None]) -> None:
+        """Nobody is ever told: there is no view."""
+
+    def lent_elsewhere(self) -> PointerRuns:
+        return NO_RUNS
 
     async def ensure_known(self) -> None:
         return
