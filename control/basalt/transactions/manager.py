@@ -42,6 +42,7 @@ from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, Tran
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.transactions.rules.loans import OneShotsInFlight
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
@@ -255,6 +256,11 @@ class TransactionManager:
         return self._state
 
     @property
+    def in_flight(self) -> OneShotsInFlight:
+        """The one-shot transactions of this server whose rows are written, or being written, and which are not decided."""
+        return self.state.in_flight
+
+    @property
     def limits(self) -> TransactionLimits:
         return self._log.limits
 
@@ -421,6 +427,9 @@ class TransactionManager:
         await self.run(stage)
         return _nothing_to_release
 
+    async def ask(self) -> None:
+        """Return at once: the state is the coordinator's own."""
+
     async def until_decided(self) -> Callable[[], None]:
         """Return once the one-shot transactions that are in flight now are decided."""
         await self.lanes.topics.passed()
@@ -485,6 +494,10 @@ class ExternalTransactions:
     @property
     def state(self) -> TransactionProposals:
         raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
+
+    @property
+    def in_flight(self) -> OneShotsInFlight:
+        return self.state.in_flight
 
     def current(self) -> TransactionSnapshot:
         raise InputError(
