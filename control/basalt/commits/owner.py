@@ -29,10 +29,11 @@ from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Prepared, RollBack
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position
+from basalt_engine.keys import position, topic_prefix
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
 from basalt_engine.snapshot import PointerRuns
+from basalt_engine.stores.shards import shard_of
 
 PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -154,6 +155,15 @@ class Owner:
                 return None
             _add_publication(publications, number, part, log)
         return TopicPlan(publications, (), work.segments)
+
+    def has_all_topics(self, work: Work) -> bool:
+        """True when the work brings something, and this server owns all topics to which it does, as of now."""
+        named: list[WorkPublish | WorkMarker] = [*work.publish, *work.markers]
+        try:
+            titles = [self._logs.title(part.namespace, part.topic) for part in named]
+        except InputError:
+            return False
+        return bool(titles) and all(self._logs.gate.is_held(shard_of(topic_prefix(*title))) for title in titles)
 
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""

@@ -42,7 +42,7 @@ from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, Tran
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.loans import LOAN_POINTERS
+from basalt.transactions.rules.loans import LOAN_POINTERS, OneShotsInFlight
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock, Durations
@@ -255,6 +255,11 @@ class TransactionManager:
                 f"the transaction manager is reading its log{why}", hint="send the same call again after Retry-After"
             )
         return self._state
+
+    @property
+    def in_flight(self) -> OneShotsInFlight:
+        """The one-shot transactions of this server whose rows are written, or being written, and which are not decided."""
+        return self.state.in_flight
 
     @property
     def limits(self) -> TransactionLimits:
@@ -509,6 +514,10 @@ class ExternalTransactions:
     @property
     def state(self) -> TransactionProposals:
         raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
+
+    @property
+    def in_flight(self) -> OneShotsInFlight:
+        return self.state.in_flight
 
     def current(self) -> TransactionSnapshot:
         raise InputError(

@@ -13,6 +13,12 @@ all that it says, and knows of topics only who joined which, from when on. A car
     RollBack                 coordinator to owner: hide its rows, delete what it stored
     End                      coordinator to owner: its outcome is durable
 
+A one-shot transaction whose topics all have the same owner needs none of these. Its owner has the pointers before:
+
+    Lend -> LentPointers     owner to coordinator: write pointers for one-shot transactions
+    DecideOneShots -> OneShotsDecided    the rows of these are durable, or will not be
+    GiveBack -> GivenBack    the rest of a loan was never used
+
 None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md.
 """
 
@@ -21,6 +27,9 @@ from __future__ import annotations
 import msgspec
 
 from basalt.api.bodies.messages import Work
+from basalt.cluster.links.frames import ErrorBody
+from basalt.transactions.rules.loans import OneShotInFlight
+from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, TableJoin, Transaction
 
 
@@ -130,3 +139,51 @@ class End(msgspec.Struct, frozen=True, gc=False):
     """The outcome of the transaction is durable, and nothing is left to do."""
 
     transaction: JoinedTransaction
+
+
+class Lend(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An owner wants write pointers. `ends`: its loans of before are over, for it does not know what the coordinator heard of them."""
+
+    ends: bool = False
+
+
+class LentPointers(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log has the loan of these pointers."""
+
+    first: int
+    last: int
+
+
+class DecideOneShots(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One-shot transactions of one group, in the order of their pointers. Not `written`: nobody knows which of their rows are there."""
+
+    placed: tuple[OneShotInFlight, ...]
+    written: bool = True
+
+
+class OtherAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A one-shot transaction that was given up, by its place in the question: its request was carried out before, or why."""
+
+    number: int
+    first: Outcome | None = None
+    error: ErrorBody | None = None
+
+
+class OneShotsDecided(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log has the outcomes. All were committed at this time, but for the others."""
+
+    at_ms: int
+    others: tuple[OtherAnswer, ...] = ()
+
+
+class GiveBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """First and last of what is left of loans. `ends`: as in `Lend`."""
+
+    rests: tuple[tuple[int, int], ...] = ()
+    ends: bool = False
+
+
+class GivenBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first pointers of those before which something is undecided: they are to be given back later."""
+
+    undecided: tuple[int, ...] = ()

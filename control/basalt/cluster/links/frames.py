@@ -50,6 +50,9 @@ class Kind(enum.IntEnum):
     CANCEL = 10
     BYE = 11
     BEAT = 16
+    LEND = 50
+    DECIDE_ONE_SHOTS = 51
+    GIVE_BACK = 52
 
 
 CALLS_FROM = 16
