@@ -52,6 +52,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
 from basalt.operations.series.table import FIGURES
+from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
@@ -74,6 +75,7 @@ from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import FencedError, RowExistsError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.stores.shards import Epochs
 from basalt_engine.system import SystemTable, install
 from basalt_engine.table import Store
 
@@ -127,10 +129,11 @@ class RunningServices(services.Services):
             self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
-        self.shard_moves = ShardMoves(
+        self.shard_holding = ShardHolding(
             self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
+        self.shard_moves = ShardMoves(self.store, self.clock, self.shard_holding)
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -248,18 +251,18 @@ def _open_hbase(settings: HBaseSettings) -> Store:
 
 async def open_services(
     settings: Settings, data_directory: Path | None, *, store: Store | None = None, clock: Clock | None = None,
-    epoch: int = 0, cluster: HBaseCluster | None = None, memory: LogLimits = LOG_LIMITS,
+    epoch: int = 0, cluster: HBaseCluster | None = None, memory: LogLimits = LOG_LIMITS, owned: Epochs | None = None,
 ) -> RunningServices:  # fmt: skip
     """All services over the store that the settings name, recovered and ready. Close them with `RunningServices.close`.
 
     `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
     `cluster` are the region servers that keep the store's tables, where they are not those of the settings. `memory`: how
-    much of topics stays in it.
+    much of topics stays in it. `owned`: the shards that this server has fenced, where others own some; None: it has them all.
     """
     clock = clock or SystemClock()
     store = store or open_store(settings, data_directory)
     try:
-        return await _wire(settings, data_directory, store, clock, epoch, cluster, memory)
+        return await _wire(settings, data_directory, store, clock, epoch, cluster, memory, owned)
     except BaseException:
         store.close()
         raise
@@ -279,13 +282,13 @@ def _topic_logs(
 
 async def _wire(
     settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: HBaseCluster | None,
-    memory: LogLimits,
+    memory: LogLimits, owned: Epochs | None,
 ) -> RunningServices:  # fmt: skip
     system = SystemTable(store.table(SystemTable.name))
     facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, ShardGate(clock, epoch))
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, owned))
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
@@ -327,6 +330,12 @@ async def _wire(
         first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
     )  # fmt: skip
+
+
+def _gate(clock: Clock, epoch: int, owned: Epochs | None) -> ShardGate:
+    gate = ShardGate(clock, epoch, shares=owned is not None)
+    gate.hold(owned or {})
+    return gate
 
 
 def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:

@@ -50,6 +50,9 @@ class Kind(enum.IntEnum):
     CANCEL = 10
     BYE = 11
     BEAT = 16
+    RELEASE = 40
+    MAP = 41
+    LEAVING = 42
 
 
 CALLS_FROM = 16
