@@ -186,7 +186,9 @@ class LedStore:
         _within(self._term, lambda: self._inner.lead(epoch))
 
     def take(self, epochs: Mapping[int, int]) -> None:
-        _within(self._term, lambda: self._inner.take(epochs))
+        """A refusal says that another server has these shards, and nothing about the term."""
+        self._term.check()
+        self._inner.take(epochs)
 
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)

@@ -58,6 +58,9 @@ class Membership:
         self.seen: Mapping[str, Seen] = {}  # as of the last look; replaced as a whole
         self.looked_ms: float | None = None  # when that was answered
         self.owners: OwnersMap | None = None  # as of the last look, too; None: there was none
+        self.when_dealt: Callable[[OwnersMap], None] | None = (
+            None  # called by this thread with each map that it has not seen yet
+        )
         self.beats = Beats()  # what this server has heard over its links while it leads
         self.installation = ""  # by which members know that they share the store; empty until it was read
         self.candidate = candidate
@@ -272,6 +275,8 @@ class Membership:
         if stored != self._map_stored:  # else it need not be taken apart: it is 8 KiB, and changes rarely
             self.owners = None if stored is None else OwnersMap.decode(stored)
             self._map_stored = stored
+            if self.owners is not None and self.when_dealt is not None:
+                self.when_dealt(self.owners)
 
     def _tidy(self) -> None:
         """End the memberships that are over, and remove rows of the dead. Of two leaders each may do it: every write is conditional."""

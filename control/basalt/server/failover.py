@@ -31,7 +31,7 @@ from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
-from basalt.cluster.owners import Granted, OwnersMap, take_all
+from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
 from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
@@ -50,6 +50,7 @@ from basalt.http.collectors import (
     process_collectors,
 )
 from basalt.http.services import member_part
+from basalt.operations.shard_calls import ShardCalls
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server import passing_on
@@ -348,6 +349,7 @@ class FailoverServer:
         self._standby = StandbyFrame(
             self.leadership, self.membership, clock, settings, self.connections, self.links, open_store
         )
+        self._shards = ShardCalls(clock, self.links, self.membership)
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
@@ -496,6 +498,7 @@ class FailoverServer:
             over.cancel()
         log.warning("serves no more %s: %s", what, term.over or "it leads")
         self._serving = None
+        self._shards.end()
         if term.member is None:
             await self._tell_members(term.over or "")
         await serving.close()
@@ -507,12 +510,11 @@ class FailoverServer:
         except BaseException:
             store.close()
             raise
-        services = await self._open_services(
-            store, term.epoch, Shared(self.links, self.membership) if self._shares else None
-        )
+        owned = {} if owners is None else owners.shards_of(self.leadership.candidate.instance)
+        shared = Shared(self.links, self.membership, owned) if self._shares else None
+        services = await self._open_services(store, term.epoch, shared)
         services.leadership, services.membership = self.leadership, self.membership
         if owners is not None:
-            services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)
             services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
@@ -522,6 +524,12 @@ class FailoverServer:
         except BaseException:
             await services.close()
             raise
+        if owners is None:
+            self._shards.serve(services.shard_holding)
+        elif self._shares:
+            self._shards.lead(services.shard_moves, owners, term.epoch)
+        else:
+            services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)
         if self._stopping:
             services.stop_waiting()
         return services, thrift
@@ -530,4 +538,4 @@ class FailoverServer:
         """Fence the former leader, and take the shards."""
         write = StoreCalls(store).write
         await write(store.lead, epoch)
-        return await write(take_all, store, self.leadership.candidate.instance, epoch)
+        return await write(take_up if self._shares else take_all, store, self.leadership.candidate.instance, epoch)

@@ -55,6 +55,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
 from basalt.operations.series.table import FIGURES
+from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
@@ -77,6 +78,7 @@ from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import FencedError, RowExistsError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
+from basalt_engine.stores.shards import Epochs
 from basalt_engine.system import FACTS, InstallationFacts, SystemTable, install
 from basalt_engine.table import Store
 
@@ -130,10 +132,11 @@ class RunningServices(services.Services):
             self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
-        self.shard_moves = ShardMoves(
+        self.shard_holding = ShardHolding(
             self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
+        self.shard_moves = ShardMoves(self.store, self.clock, self.shard_holding)
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -209,10 +212,11 @@ class RunningServices(services.Services):
 
 
 class Shared(NamedTuple):
-    """The ways of a server to the others that serve topics of the same store."""
+    """The ways of a server to the others that serve topics of the same store. `owned`: the shards that it has fenced, before its services open."""
 
     links: Links
     membership: Membership
+    owned: Epochs
 
 
 def check_sharing(settings: Settings) -> None:
@@ -311,7 +315,7 @@ async def _wire(
     facts = await _facts(settings, system, store, clock, is_member=is_member)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, ShardGate(clock, epoch))
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
@@ -367,6 +371,12 @@ async def _facts(
     if facts is None:
         raise UnavailableError("nothing is installed in this store yet: the server that leads is about to do it")
     return facts
+
+
+def _gate(clock: Clock, epoch: int, shared: Shared | None) -> ShardGate:
+    gate = ShardGate(clock, epoch, shares=shared is not None)
+    gate.hold({} if shared is None else shared.owned)
+    return gate
 
 
 def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:

@@ -53,6 +53,9 @@ class Kind(enum.IntEnum):
     LEND = 50
     DECIDE_ONE_SHOTS = 51
     GIVE_BACK = 52
+    RELEASE = 40
+    MAP = 41
+    LEAVING = 42
 
 
 CALLS_FROM = 16

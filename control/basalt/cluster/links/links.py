@@ -12,10 +12,11 @@ import logging
 import secrets
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.members import MEMBERS_MAX
@@ -35,6 +36,7 @@ REDIAL_MS_MAX = 4_000  # well below the 30 s after which a member without a link
 SILENT_MS = 2 * LINKED_MS  # an open link without a beat for so long is closed: the member dials again, if it lives
 RESTS_LEASES = 4  # for which a leader that gave up for loneliness leaves the lead to others
 TOLD_AGAIN_MS = 60_000  # the same kind of refusal fills one line of the log a minute, however often it comes
+HOLDS_NOTHING = Held()
 
 log = logging.getLogger("basalt.links")
 
@@ -51,7 +53,7 @@ class Links:
         self.refusals: Counter[str] = Counter()  # hellos that came to nothing here, by the reason
         self.broken = 0  # links that ended without a word
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
-        self.held: tuple[tuple[int, int], ...] = ()  # ranges of shards that this member holds, told with each beat
+        self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
         self.calls = self.bytes = 0  # done for clients since the last beat; whoever does them adds to it
         self._secret = secret
         self._clock = clock
@@ -226,8 +228,9 @@ class Links:
         """Tell the leader that this member is there. A beat that is not answered in time ends the link."""
         self._beats_sent += 1
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
+        held = self.holds()
         beat, began_ms = (
-            Beat(self._beats_sent, self.held, calls, sent_bytes, 0, self.rtt_us),
+            Beat(self._beats_sent, held.shards, calls, sent_bytes, 0, self.rtt_us, held.map_version),
             self._clock.monotonic_ms(),
         )
         try:
