@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 
+from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Meeting, Phase, Reign
 from basalt.errors import ShardMovingError
 from basalt.runtime.group_commit import NotLoadedError
@@ -26,6 +27,9 @@ class ShardGate:
     def __init__(self, clock: Clock, epoch: int = 0) -> None:
         self._clock = clock
         self.reigns = [Reign(epoch, clock.now_ms())] * SHARDS
+        self.owners: OwnersMap | None = (
+            None  # the newest map that this server knows; None: it knows none, or needs none
+        )
         self._opened = asyncio.Event()  # replaced when it was set: each change of phase wakes who waits, once
         self._visits: Counter[int] = Counter()
         self.waited_total = 0  # calls that waited

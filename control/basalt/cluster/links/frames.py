@@ -50,6 +50,13 @@ class Kind(enum.IntEnum):
     CANCEL = 10
     BYE = 11
     BEAT = 16
+    PREPARE = 30
+    PLACE = 31
+    ROLL_BACK = 32
+    DROP = 33
+    NOTE_ENDS = 34
+    CLOSE = 35
+    JOIN_OF = 36
 
 
 CALLS_FROM = 16
