@@ -13,17 +13,17 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
-from basalt.catalog.topics import Topic
+from basalt.catalog.topics import TopicName
 from basalt.cluster.links.link import Handlers
 from basalt.commits.carrier import Carrier
-from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard
+from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard, OneShotAsked
 from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
-from basalt.commits.owner import Owner, TopicPlan
+from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
 from basalt.commits.recovery import Recovery
-from basalt.errors import InputError, NotHereError
+from basalt.errors import InputError, NotHereError, UnavailableError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
@@ -32,7 +32,7 @@ from basalt.transactions.protocol import Intend, JoinedTransaction, Joining, Pre
 from basalt.transactions.rules.edits import Invalidated, Proposal, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
-from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -56,7 +56,7 @@ class Coordinator:
         self._owner = owner
         self._clock = clock
         self._groups = groups
-        self._dead_letters = DeadLetters(clock, manager, groups)
+        self._dead_letters = DeadLetters(clock, manager, groups, owner)
         self._stages = CommitStage(manager, owner, groups, clock)
         self._recovery = Recovery(manager, self._stages, owner)
         self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
@@ -147,6 +147,10 @@ class Coordinator:
                 return before
             raise
         await self.manager.ensure_known()
+        if isinstance(plan, CommitAsked):
+            carried: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
+            self._carrier.commit(plan._replace(one_shot=OneShotAsked(asked, staged)), carried)
+            return _answer_or_raise(await carried)
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._submit_one_shot(told, plan, asked, staged)
         return await told
@@ -246,11 +250,11 @@ class Coordinator:
             transaction_id, lambda group: self.state.mark_external_writes(transaction_id, group.now_ms)
         )
 
-    async def join_topic(self, transaction_id: int, topic: Topic) -> Transaction:
+    async def join_topic(self, transaction_id: int, title: TopicName) -> Transaction:
         """The topic takes part in the transaction, before anything was written to it."""
+        join = await self._owner.join_of(title)
 
         def stage(group: Group) -> Transaction:
-            join = Join(topic.keys.prefix, topic.generation, self._owner.newest_ms(topic))
             self.manager.admit(group, Joining(transaction_id, join))
             return self.state.get(transaction_id)
 
@@ -315,19 +319,28 @@ class Coordinator:
     async def expire(self) -> int:
         """End the transactions whose time is up, and go on with ends that were interrupted; how many ended.
 
-        Raises, when all that can be done is done, why one of them could not be rolled back.
+        Raises, when all that can be done is done, why one of them could not be ended or rolled back.
         """
         expired = 0
+        failed: BasaltError | None = None
         while True:
-            proposal = await self._run(self._stage_expire)
+            try:
+                proposal = await self._run(partial(self._stage_expire, all_of_them=failed is None))
+            except (
+                UnavailableError
+            ) as error:  # an owner of some that are to be invalid is away; the others can be ended
+                if failed is not None or not self.manager.is_known:
+                    raise
+                failed = error
+                continue
             if not proposal:
                 break
             expired += proposal
         await self._one_shots.give_back()
         await self.end_loans()
         if not self.manager.atomic:
-            await self._carrier.give_up_uncarried()
-        failed = await self._recovery.drive_all()
+            failed = failed or await self._carrier.give_up_uncarried()
+        failed = await self._recovery.drive_all() or failed
         if failed is not None:
             raise failed
         return expired
@@ -393,10 +406,16 @@ class Coordinator:
             self._owner.drop(prepared)
             raise
 
-    async def _plan(self, work: Work) -> TopicPlan:
-        """The plan of a one-shot transaction."""
+    async def _plan(self, work: Work) -> TopicPlan | CommitAsked:
+        """The plan of a one-shot transaction; where other servers have topics of it, the commit that several owners carry out."""
         if work.acknowledge:
             work = await self._dead_letters.with_rejected(work)
+        if not self._owner.has_all(work):
+            check_one_shot(work)
+            prepared, acknowledgements = await self._prepared(work, None)
+            if prepared.topics:
+                return CommitAsked(Intend(0, prepared.topics), prepared, acknowledgements)
+            return NOTHING._replace(acknowledgements=acknowledgements)
         plan = await self._owner.plan(work, None)
         if not work.acknowledge:
             return plan
@@ -410,8 +429,10 @@ class Coordinator:
 
         return _answer_or_raise(await self._run(stage))
 
-    def _stage_expire(self, group: Group) -> int:
+    def _stage_expire(self, group: Group, *, all_of_them: bool) -> int:
         made = self.state.expire(group.now_ms).edits
+        if not all_of_them:
+            made = tuple(edit for edit in made if not isinstance(edit, Invalidated))
         self._stages.apply(group, made)
         return sum(len(edit.ids) if isinstance(edit, Invalidated) else 1 for edit in made)
 

@@ -256,8 +256,7 @@ class Services:
 
     async def join_topic(self, transaction_id: int, title: TopicName) -> None:
         """The topic takes part in the transaction from now on."""
-        log = await self.topics.open(title)  # held, so that the stage finds it
-        await self.transactions.join_topic(transaction_id, log.topic)
+        await self.transactions.join_topic(transaction_id, title)
 
     async def end_of_topic(self, title: TopicName) -> bytes | None:
         """The id behind the newest message of a topic; None where there is none."""

@@ -19,7 +19,8 @@ A one-shot transaction whose topics all have the same owner needs none of these.
     DecideOneShots -> OneShotsDecided    the rows of these are durable, or will not be
     GiveBack -> GivenBack    the rest of a loan was never used
 
-None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md.
+None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md. Those that
+the owner of another server gets are arrays: `basalt.commits.owner_calls`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, TableJoin, Transaction
 
 
-class JoinedTransaction(msgspec.Struct, frozen=True, gc=False):
+class JoinedTransaction(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A transaction, as owners know it: its write pointers, ascending, and the topics and tables that it joined.
 
     `was_invalid`: it is being aborted from the invalid list, so owners have forgotten where its rows lie.
@@ -80,8 +81,11 @@ class Prepare(msgspec.Struct, frozen=True, gc=False):
     transaction: JoinedTransaction | None
 
 
-class Prepared(msgspec.Struct, frozen=True, gc=False):
-    """Something is kept for a commit, under this number: 0 is nothing. With the topics that it writes to, each once."""
+class Prepared(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Something is kept for a commit, under this number: 0 is nothing. With the topics that it writes to, each once.
+
+    Numbers below 0 are of commits of which several owners keep something: each under a number of its own.
+    """
 
     number: int = 0
     topics: tuple[Join, ...] = ()
@@ -109,7 +113,7 @@ class Expect(msgspec.Struct, frozen=True, gc=False):
     transaction_id: int
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class Place(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Make rows of what the transaction has stored, and of what was prepared under this number."""
 
     transaction: JoinedTransaction
@@ -123,13 +127,13 @@ class Decide(msgspec.Struct, frozen=True, gc=False):
     placed: bool
 
 
-class Close(msgspec.Struct, frozen=True, gc=False):
+class Close(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The transaction writes no more: it is being rolled back, or has lost a conflict."""
 
     transaction_id: int
 
 
-class RollBack(msgspec.Struct, frozen=True, gc=False):
+class RollBack(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """It is decided that the transaction did not happen."""
 
     transaction: JoinedTransaction

@@ -104,6 +104,14 @@ class Links:
         """The members that are linked to this server, which leads."""
         return self.beats.linked(self._clock.monotonic_ms())
 
+    def of_run(self, run: str) -> Link | None:
+        """The link of the member that the map of owners knows by this name: of its memberships only the last one is linked."""
+        for instance, link in self.of_members.items():
+            seen = self._membership.seen.get(instance)
+            if seen is not None and seen.record.run == run and link.is_open:
+                return link
+        return None
+
     def tend(self) -> None:
         """Do what is due; called four times a second."""
         if self._leadership.is_leader:
