@@ -32,6 +32,7 @@ from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
+from basalt.commits.owner_calls import OwnerCalls
 from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
@@ -350,6 +351,8 @@ class FailoverServer:
             self.leadership, self.membership, clock, settings, self.connections, self.links, open_store
         )
         self._shards = ShardCalls(clock, self.links, self.membership)
+        self._owner_calls = OwnerCalls(self.links.handlers)
+        self._forget_calls = self.links.handlers.from_now_on()
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
@@ -498,10 +501,22 @@ class FailoverServer:
             over.cancel()
         log.warning("serves no more %s: %s", what, term.over or "it leads")
         self._serving = None
-        self._shards.end()
+        self._end_calls()
         if term.member is None:
             await self._tell_members(term.over or "")
         await serving.close()
+
+    def _end_calls(self) -> None:
+        """The services are about to end: they answer no more calls of other servers."""
+        self._shards.end()
+        self._owner_calls.owner = None
+        self._forget_calls()
+        self._forget_calls = self.links.handlers.from_now_on()
+
+    def _may_borrow(self, instance: str) -> bool:
+        """True while this membership of another server lasts."""
+        seen = self.membership.seen.get(instance)
+        return seen is not None and not seen.record.is_over
 
     async def _start(self, term: Term) -> tuple[RunningServices, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
@@ -525,8 +540,10 @@ class FailoverServer:
             await services.close()
             raise
         if owners is None:
+            self._owner_calls.owner = services.owner
             self._shards.serve(services.shard_holding)
         elif self._shares:
+            services.transactions.decide_for_members(self.links.handlers, self._may_borrow)
             self._shards.lead(services.shard_moves, owners, term.epoch)
         else:
             services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)

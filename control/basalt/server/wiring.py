@@ -18,6 +18,7 @@ from basalt.cluster.membership import Membership
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.owner import Owner
+from basalt.commits.owners import Owners
 from basalt.errors import BasaltError, CoordinatorUnavailableError, InvalidSettingError, UnavailableError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
@@ -96,6 +97,7 @@ class RunningServices(services.Services):
     """The running services of one store."""
 
     system: SystemTable
+    owner: Owner
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
     settings_at_start: Settings = field(init=False)
     _thrift_calls_as: Caller | None = None
@@ -334,7 +336,7 @@ async def _wire(
     groups = Groups(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
-    owner = Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
+    owner = _owner(settings, store, clock, topics, roll_backs, writer, markers, pointers, None if is_member else shared)
     transactions = await _coordinator(settings, transaction_manager, owner, groups, clock, log, is_member=is_member)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days = await _series_days(system, store, clock, is_member=is_member)
@@ -357,7 +359,7 @@ async def _wire(
         scheduler=Scheduler(store, clock, jobs, is_member=is_member),
         series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
         first_unstable=first_unstable, views=views, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
-        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas, is_member=is_member,
+        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas, is_member=is_member, owner=owner,
     )  # fmt: skip
 
 
@@ -377,6 +379,19 @@ def _gate(clock: Clock, epoch: int, shared: Shared | None) -> ShardGate:
     gate = ShardGate(clock, epoch, shares=shared is not None)
     gate.hold({} if shared is None else shared.owned)
     return gate
+
+
+def _owner(
+    settings: Settings, store: Store, clock: Clock, topics: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers,
+    pointers: OpenPointers, leads: Shared | None,
+) -> Owner:  # fmt: skip
+    """The owner of this server's topics; where it leads others, the one of all topics, to whoever carries a commit."""
+    if leads is None:
+        return Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
+    return Owners(
+        topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention,
+        links=leads.links, member=leads.membership.candidate.instance, place_ms=settings.cluster.place_ms,
+    )  # fmt: skip
 
 
 def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:
