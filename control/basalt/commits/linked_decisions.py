@@ -105,7 +105,13 @@ class LinkedDecisions:
         """Borrow pointers. Over a new link the loans of before end."""
         basis = self.basis
         ends, basis.has_ended, self._had_loans = not basis.has_ended, True, True
-        lent = await self._ask(basis, LEND, Lend(ends))
+        try:
+            lent = await self._ask(basis, LEND, Lend(ends))
+        except UnknownOutcomeError as error:
+            raise CoordinatorUnavailableError(
+                f"no write pointers were lent: {error.message}; nothing was done",
+                hint="send the same call again after Retry-After",
+            ) from error
         return Lent(basis, lent.first, lent.last)
 
     def decide(self, one_shots: Sequence[UnderWay], settled: Settled, over: Callable[[], list[LoanInUse]]) -> None:
