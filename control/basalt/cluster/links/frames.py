@@ -50,6 +50,10 @@ class Kind(enum.IntEnum):
     CANCEL = 10
     BYE = 11
     BEAT = 16
+    FOLLOW = 20
+    ENTRIES = 21
+    ASK = 22
+    JOIN = 23
     PREPARE = 30
     PLACE = 31
     ROLL_BACK = 32

@@ -54,6 +54,8 @@ class Links:
         self.broken = 0  # links that ended without a word
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
         self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
+        self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
+        self._when_linked: list[Callable[[], None]] = []
         self.calls = self.bytes = 0  # done for clients since the last beat; whoever does them adds to it
         self._secret = secret
         self._clock = clock
@@ -111,6 +113,24 @@ class Links:
             if seen is not None and seen.record.run == run and link.is_open:
                 return link
         return None
+
+    def when_linked(self, call: Callable[[], None]) -> None:
+        """Call each time that there is a new link to the leader, until `forget`."""
+        self._when_linked.append(call)
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._when_linked.remove(call)
+
+    def oldest_view_of_members(self) -> int | None:
+        """The oldest view that readers of other members may use, as far as this leader knows. None: they use none; 0: it is not known yet."""
+        membership = self._membership
+        if not self._leadership.is_leader or self.beats.epoch != self._leadership.epoch or membership.looked_ms is None:
+            return 0
+        own = membership.instance
+        return self.beats.oldest_view(
+            each for each, seen in membership.seen.items() if each != own and not seen.record.is_over
+        )
 
     def tend(self) -> None:
         """Do what is due; called four times a second."""
@@ -238,7 +258,7 @@ class Links:
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
         held = self.holds()
         beat, began_ms = (
-            Beat(self._beats_sent, held.shards, calls, sent_bytes, 0, self.rtt_us, held.map_version),
+            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, held.map_version),
             self._clock.monotonic_ms(),
         )
         try:
@@ -262,6 +282,8 @@ class Links:
             self.to_leader, self.rtt_us, self._redial_ms = link, 0, float(REDIAL_MS_MIN)
             log.info("is linked to the leader at %s", lease.link)
             self.tend()  # the first beat
+            for call in list(self._when_linked):
+                call()
             try:
                 self._ended(link, f"the leader at {lease.link}", await asyncio.shield(link.closed))
             finally:
@@ -328,3 +350,8 @@ class Links:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _no_view() -> int:
+    """Nobody reads here."""
+    return 0
