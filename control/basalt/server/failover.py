@@ -539,11 +539,12 @@ class FailoverServer:
         except BaseException:
             await services.close()
             raise
+        if self._shares:
+            services.share(self.links, self._may_borrow)
         if owners is None:
             self._owner_calls.owner = services.owner
             self._shards.serve(services.shard_holding)
         elif self._shares:
-            services.transactions.decide_for_members(self.links.handlers, self._may_borrow)
             self._shards.lead(services.shard_moves, owners, term.epoch)
         else:
             services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)

@@ -23,7 +23,7 @@ def run(story: Story, count: int = 2) -> None:
 def test_a_server_that_does_not_lead_opens_services_of_its_own():
     async def story(world: Sharers) -> None:
         (member,) = world.members
-        assert not member.services.transactions.manager.is_known
+        await world.until(lambda: member.services.transactions.manager.is_known, "it follows the log")
         assert member.services.scheduler.figures().keys() == {"retention", "stats"}
 
     run(story)
