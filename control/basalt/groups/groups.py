@@ -57,7 +57,8 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
-from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.log_state import LogState
+from basalt.transactions.manager import ExternalTransactions, Transactions
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import GroupState
@@ -101,7 +102,7 @@ class Groups:
     """All groups of one store. Everything runs on the event loop of its group commit."""
 
     def __init__(
-        self, clock: Clock, manager: TransactionManager, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
+        self, clock: Clock, manager: LogState, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
         ends: StableEnds, ranges: Ranges, ids: TransactionIds, limits: GroupLimits,
     ) -> None:  # fmt: skip
         self.limits = limits
@@ -190,6 +191,7 @@ class Groups:
     async def make(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
         """A new group, or the one that is there with these options; `GroupExistsError` with others. Its dead letters have a topic then."""
         self._check(title, options)
+        await self._logs.gate.anchor(topic_prefix(*title))
         log = await self._open(title)
         floor = await self._floor_of(log, options.start, "start")
         encoded = OPTIONS.encode(options)
@@ -633,6 +635,7 @@ class Groups:
             )
 
     async def _make_topic(self, title: TopicName) -> None:
+        await self._logs.gate.anchor(topic_prefix(*title))
         try:
             await self._logs.open(title)
         except TopicNotFoundError:
