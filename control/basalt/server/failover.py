@@ -249,10 +249,12 @@ class StandbyFrame:
 
     def _not_owner(self, request: RequestHead) -> NotOwnerError | None:
         """The answer to who took this server for the owner of a topic; None where the call is about none, or no other server is known to serve it."""
-        shard, owners = place_of(request.head).shard, self._owners()
+        (by, shard), owners, lease = place_of(request.head), self._owners(), self._leadership.leader
         if shard is None or owners is None:
             return None
         owner = self._membership.owner(owners.owner_of(shard))
+        if by is By.LEADER and (lease is None or owner.instance != lease.instance):
+            return None
         # One that is silent may be followed by another soon, whom the leader knows first.
         if owner.state != "live" or owner.instance == self._leadership.candidate.instance:
             return None
