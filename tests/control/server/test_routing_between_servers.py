@@ -83,7 +83,6 @@ def test_what_is_about_no_topic_of_another_is_the_leaders():
             ("GET", OTHERS),
             ("GET", "/v1/namespaces"),
             ("GET", f"{OTHERS}/groups"),
-            ("GET", f"{TOPIC}/groups"),
             ("POST", "/v1/transactions"),
             ("GET", "/v1/admin/jobs"),
             ("GET", "/v1/namespaces/shop/tables/orders"),
@@ -163,12 +162,30 @@ def test_who_asks_for_the_owner_itself_is_told_who_that_is_by_the_leader_too():
     run(story)
 
 
-def test_groups_of_anothers_topic_are_the_leaders_and_so_is_who_asks_for_them_told():
+def test_a_topic_that_gets_a_group_becomes_the_leaders():
     async def story(three: Three) -> None:
-        for server in (three.owner, three.other):
-            told = await server.ask("GET", f"{TOPIC}/groups", Basalt_Direct="1")
-            assert (told.status, told.json()["code"], told.json()["leader"]) == (503, "not_leader", three.leader.url)
-            assert told.json().get("owner") is None
+        await three.owner.ask("PUT", TOPIC)
+        group = f"{TOPIC}/groups/billing"
+        for server in three.servers:
+            told = await server.ask("GET", f"{TOPIC}/groups")
+            assert (told.status, told.json()["groups"]) == (200, [])
+            told = await server.ask("POST", f"{group}/fetch?member=one", {})
+            assert (told.status, told.json()["code"]) == (404, "group_not_found"), told.body
+        told = await three.other.ask("PUT", group, {}, Basalt_Direct="1")
+        assert (told.status, told.json()["code"], told.json().get("owner")) == (503, "not_leader", None)
+        async with asyncio.timeout(HANG_S):
+            while (told := await three.other.ask("PUT", group, {})).status == 503:
+                await asyncio.sleep(STEP_S)
+        assert told.status == 200, told.body
+        assert SHARD in three.leader.held
+        await three.other.ask("POST", PUBLISH, {"messages": ["a"]})
+        for server in three.servers:
+            assert [each["name"] for each in (await server.ask("GET", f"{TOPIC}/groups")).json()["groups"]] == [
+                "billing"
+            ]
+        async with basalt.aio.connect(three.owner.url, namespace="shop") as client:
+            async with client.consumer("orders", group="billing", member="ann") as consumer:
+                assert [message.text for message in await consumer.fetch()] == ["a"]
 
     run(story)
 
