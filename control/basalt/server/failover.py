@@ -496,6 +496,10 @@ class FailoverServer:
         own = self.leadership.candidate.instance
         return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
 
+    def _elsewhere(self, head: Head, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Make the coroutine that has another server answer a call from within; None: this one is to."""
+        return self._standby.begin(head, exchange) if self._application(head) is self._standby else None
+
     def _owners(self) -> OwnersMap | None:
         """The newest map of owners that this server knows of."""
         serving, seen = self._serving, self.membership.owners
@@ -520,6 +524,8 @@ class FailoverServer:
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
+        if self._shares:
+            app.elsewhere = self._elsewhere
         serving = self._serving = _Serving(term, services, app, thrift, leads=term.member is None)
         app.sampler.start()
         what = f"under epoch {term.epoch}" if term.member is None else f"as member {term.member}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import uvloop
@@ -11,6 +13,7 @@ import uvloop
 import basalt
 from basalt.cluster.owners import granted
 from basalt.settings import Settings
+from basalt.settings.tree import AuthSettings
 from tests.control.server.passing_pair import JSON, SHARD, TOPIC, PortServer, until
 from tests.control.server.sharing_servers import SHARING, STEP_S, Sharers, SharingServer, sharers, told_apart
 from tests.led_servers import HANG_S
@@ -39,17 +42,17 @@ def knows(server: SharingServer, owner: SharingServer) -> bool:
     )
 
 
-async def give(world: Sharers, owner: SharingServer) -> None:
+async def give(world: Sharers, owner: SharingServer, **given: str) -> None:
     """Let this server own the topic, and all know it."""
-    await world.give("orders", owner)
+    await world.give("orders", owner, **given)
     await world.until(lambda: all(knows(server, owner) for server in world.living), "all know the owner")
 
 
-def run(story: Callable[[Three], Awaitable[None]], settings: Settings = SHARING) -> None:
+def run(story: Callable[[Three], Awaitable[None]], settings: Settings = SHARING, **given: str) -> None:
     async def all_of_it() -> None:
         async with sharers(3, settings) as world:
             leader, owner, other = world.servers
-            await give(world, owner)
+            await give(world, owner, **given)
             await story(Three(world, leader, owner, other))
 
     uvloop.run(all_of_it())
@@ -183,9 +186,9 @@ def test_a_topic_that_gets_a_group_becomes_the_leaders():
             assert [each["name"] for each in (await server.ask("GET", f"{TOPIC}/groups")).json()["groups"]] == [
                 "billing"
             ]
-        async with basalt.aio.connect(three.owner.url, namespace="shop") as client:
-            async with client.consumer("orders", group="billing", member="ann") as consumer:
-                assert [message.text for message in await consumer.fetch()] == ["a"]
+        told = await three.owner.ask("POST", f"{group}/fetch?member=ann", {}, **JSON)
+        assert (told.status, told.headers["basalt-owner"]) == (200, three.leader.url), told.body
+        assert b'"a"' in told.body
 
     run(story)
 
@@ -289,3 +292,30 @@ def test_a_client_works_whoever_owns_its_topics():
         assert sum(sum(server.passing.outcomes.values()) for server in three.servers) == 0, "nothing was passed on"
 
     run(story)
+
+
+def test_a_page_asks_the_owner_who_judges_the_visitor_by_what_was_sent_for_the_page():
+    root, stranger = "Bearer " + "r" * 40, "Bearer " + "s" * 40
+    asked = replace(SHARING, auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
+    form = {"Accept": "text/html", "Content-Type": "application/x-www-form-urlencoded"}
+    topic = "namespace=shop&topic=orders"
+
+    async def story(three: Three) -> None:
+        create = "/console/topics/create"
+        for server in (three.leader, three.other):
+            told = await server.ask("POST", create, topic.encode(), Authorization=stranger, **form)
+            assert told.status in (303, 401), told.body
+        plan = await three.other.ask("POST", create, topic.encode(), Authorization=root, **form)
+        found = re.search(rb'name="digest" value="([^"]+)"', plan.body)
+        assert found is not None, plan.body
+        fields = f"{topic}&digest={found[1].decode()}&reason=a+test"
+        told = await three.other.ask("POST", create, fields.encode(), Authorization=root, **form)
+        assert told.status == 200, told.body
+        assert (await three.owner.ask("GET", TOPIC, Authorization=root)).status == 200
+        assert three.leader.passing.outcomes["answered"] == 3, "the plan twice, and the act"
+        for server in three.servers:
+            page = await server.ask("GET", "/console/ns/shop/topics/orders", Authorization=root, Accept="text/html")
+            assert page.status == 200
+            assert b"shard_moving" not in page.body
+
+    run(story, asked, Authorization=root)
