@@ -27,7 +27,8 @@ from basalt.errors import InputError, NotHereError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
-from basalt.transactions.manager import ManagerSnapshot, TransactionManager
+from basalt.transactions.log_state import ManagerSnapshot
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.protocol import Intend, JoinedTransaction, Joining, Prepare, Prepared
 from basalt.transactions.rules.edits import Invalidated, Proposal, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome

@@ -26,7 +26,18 @@ from basalt.messaging.markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import STAGE_LOADS_MAX, Group, GroupCommit, NotLoadedError
 from basalt.tables import garbage_cells
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Prepared, RollBack
+from basalt.transactions.protocol import (
+    Close,
+    End,
+    Expect,
+    JoinedTransaction,
+    Place,
+    Prepare,
+    Prepared,
+    RollBack,
+    Settled,
+    Told,
+)
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, topic_prefix
@@ -136,6 +147,20 @@ class Owner:
         self._logs.recovered(last_pointer, lent)
         self._pointers.forget()
         self._expected.clear()  # what has no outcome in the log is given up
+
+    def hear(self, told: Sequence[Told]) -> None:
+        """All of this in its order, from entries of the log that a member follows."""
+        for each in told:
+            if isinstance(each, End):
+                self.end(each)
+            elif isinstance(each, Expect):
+                self.expect(each)
+            elif isinstance(each, Close):
+                self.close(each)
+            elif isinstance(each, Settled):
+                self._logs.settled(each)
+            else:
+                self.recovered(each.last_pointer, PointerRuns(each.lent))
 
     async def decide_doubts(self) -> None:
         """Decide about rows of writes that were given up: a commit goes by which references of its transaction there are."""

@@ -12,6 +12,8 @@ all that it says, and knows of topics only who joined which, from when on. A car
     Close                    coordinator to owner: the transaction writes no more
     RollBack                 coordinator to owner: hide its rows, delete what it stored
     End                      coordinator to owner: its outcome is durable
+    Settled                  coordinator to owner: the same of one-shot transactions
+    Recovered                to owner: the log was read, and of what began before nothing is known but what the store says
 
 A one-shot transaction whose topics all have the same owner needs none of these. Its owner has the pointers before:
 
@@ -58,7 +60,7 @@ class JoinedTransaction(msgspec.Struct, frozen=True, gc=False):
         return self.pointers[-1]
 
 
-class Joining(msgspec.Struct, frozen=True, gc=False):
+class Joining(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Something of this writer is about to lie in a topic or table; with neither, it only asks whether the writer is open."""
 
     write_pointer: int
@@ -187,3 +189,20 @@ class GivenBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The first pointers of those before which something is undecided: they are to be given back later."""
 
     undecided: tuple[int, ...] = ()
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """One-shot transactions with these pointers, and of these runs (first, last), are decided or given up."""
+
+    pointers: tuple[int, ...]
+    runs: tuple[tuple[int, int], ...] = ()
+
+
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """The log was read up to this pointer. The runs are those of loans, under which no rows are searched for."""
+
+    last_pointer: int
+    lent: tuple[tuple[int, int], ...]
+
+
+Told = Expect | Close | End | Settled | Recovered  # whatever an owner hears of transactions

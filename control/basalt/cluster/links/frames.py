@@ -50,6 +50,10 @@ class Kind(enum.IntEnum):
     CANCEL = 10
     BYE = 11
     BEAT = 16
+    FOLLOW = 20
+    ENTRIES = 21
+    ASK = 22
+    JOIN = 23
     LEND = 50
     DECIDE_ONE_SHOTS = 51
     GIVE_BACK = 52

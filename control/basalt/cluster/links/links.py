@@ -12,6 +12,7 @@ import logging
 import secrets
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
@@ -52,6 +53,8 @@ class Links:
         self.broken = 0  # links that ended without a word
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
         self.held: tuple[tuple[int, int], ...] = ()  # ranges of shards that this member holds, told with each beat
+        self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
+        self._when_linked: list[Callable[[], None]] = []
         self.calls = self.bytes = 0  # done for clients since the last beat; whoever does them adds to it
         self._secret = secret
         self._clock = clock
@@ -101,6 +104,24 @@ class Links:
     def linked(self) -> list[str]:
         """The members that are linked to this server, which leads."""
         return self.beats.linked(self._clock.monotonic_ms())
+
+    def when_linked(self, call: Callable[[], None]) -> None:
+        """Call each time that there is a new link to the leader, until `forget`."""
+        self._when_linked.append(call)
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._when_linked.remove(call)
+
+    def oldest_view_of_members(self) -> int | None:
+        """The oldest view that readers of other members may use, as far as this leader knows. None: they use none; 0: it is not known yet."""
+        membership = self._membership
+        if not self._leadership.is_leader or self.beats.epoch != self._leadership.epoch or membership.looked_ms is None:
+            return 0
+        own = membership.instance
+        return self.beats.oldest_view(
+            each for each, seen in membership.seen.items() if each != own and not seen.record.is_over
+        )
 
     def tend(self) -> None:
         """Do what is due; called four times a second."""
@@ -227,7 +248,7 @@ class Links:
         self._beats_sent += 1
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
         beat, began_ms = (
-            Beat(self._beats_sent, self.held, calls, sent_bytes, 0, self.rtt_us),
+            Beat(self._beats_sent, self.held, calls, sent_bytes, self.oldest_view(), self.rtt_us),
             self._clock.monotonic_ms(),
         )
         try:
@@ -251,6 +272,8 @@ class Links:
             self.to_leader, self.rtt_us, self._redial_ms = link, 0, float(REDIAL_MS_MIN)
             log.info("is linked to the leader at %s", lease.link)
             self.tend()  # the first beat
+            for call in list(self._when_linked):
+                call()
             try:
                 self._ended(link, f"the leader at {lease.link}", await asyncio.shield(link.closed))
             finally:
@@ -317,3 +340,8 @@ class Links:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _no_view() -> int:
+    """Nobody reads here."""
+    return 0
