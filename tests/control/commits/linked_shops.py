@@ -24,7 +24,8 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.log_reader import LogReader
 from basalt.runtime.group_commit import WriteLanes
-from basalt.transactions.manager import Totals, TransactionManager
+from basalt.transactions.log_state import Totals
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.loans import OneShotsInFlight
 from basalt.transactions.rules.outcomes import Outcome
