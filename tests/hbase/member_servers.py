@@ -186,13 +186,16 @@ def state_of(server: ServerProcess) -> str:
 
 
 @contextmanager
-def members(folder: Path, installation: Installation, count: int, *, share: bool) -> Iterator[Members]:
-    """So many servers, the first of which leads; all are linked."""
+def members(
+    folder: Path, installation: Installation, count: int, *, share: bool, environment: dict[str, str] | None = None
+) -> Iterator[Members]:
+    """So many servers, all linked. The first one leads, and has more in its environment."""
     with ExitStack() as stack:
         made = Members(stack, folder, installation, share=share)
-        for _ in range(count):
+        leader = made.add(environment).process
+        until(lambda: serves(leader), leader)
+        for _ in range(count - 1):
             made.add()
-        until(lambda: serves(made.those[0].process), made.those[0].process)
         made.wait_until_all_are_linked()
         yield made
 
