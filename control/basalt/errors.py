@@ -270,6 +270,10 @@ class ShardMovingError(UnavailableError, code="shard_moving"):
     """The topic or table is in a shard that moves between servers at this moment. Nothing was done."""
 
 
+class NotHereError(Exception):
+    """The server that leads is to carry out this call; nothing was done. Never an answer: whoever took the call passes it on."""
+
+
 class NotLeaderError(RetryError, code="not_leader"):
     """Another server leads the store; nothing was done. `leader_url` is where to send the call, if that is known."""
 

@@ -29,7 +29,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
 from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
-from basalt.operations.shard_moves import ShardMoves
+from basalt.operations.shard_holding import ShardHolding
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase, tell
 from basalt.tables import garbage_cells
@@ -88,13 +88,13 @@ def moves_forget_early_rows() -> AbstractContextManager[object]:
 def moves_drain_no_lane() -> AbstractContextManager[object]:
     """A shard moves while writes of it are under way."""
 
-    async def release(moves: ShardMoves, shards: frozenset[int]) -> None:
-        await moves.gate.left(shards)
-        moves._logs.suspend(shards)
-        moves._tables.forget(shards)
-        moves._forget(shards)
+    async def release(holding: ShardHolding, shards: frozenset[int], release: object) -> None:
+        await holding.gate.left(shards)
+        holding._logs.suspend(shards)
+        holding._tables.forget(shards)
+        holding._forget_released(shards, release)
 
-    return patch.object(ShardMoves, "_release", release)
+    return patch.object(ShardHolding, "_release", release)
 
 
 def bounds_count_at_once() -> AbstractContextManager[object]:

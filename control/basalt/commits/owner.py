@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
-from basalt.catalog.topics import Topic, title_of
+from basalt.catalog.topics import Topic, TopicName, title_of
 from basalt.errors import InputError, TooLargeError, TopicNotFoundError, TransactionEndedError, UnavailableError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.messaging.log.append import RecordColumns
@@ -26,13 +26,25 @@ from basalt.messaging.markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import STAGE_LOADS_MAX, Group, GroupCommit, NotLoadedError
 from basalt.tables import garbage_cells
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Prepared, RollBack
+from basalt.transactions.protocol import (
+    Close,
+    End,
+    Expect,
+    JoinedTransaction,
+    Place,
+    Prepare,
+    Prepared,
+    RollBack,
+    Settled,
+    Told,
+)
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position
+from basalt_engine.keys import position, topic_prefix
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
 from basalt_engine.snapshot import PointerRuns
+from basalt_engine.stores.shards import shard_of
 
 PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -106,6 +118,12 @@ def _add_publication(publications: list[Publication], number: int, part: WorkPub
         publications.append(Publication(log, messages, extras))
 
 
+def check_one_shot(work: Work) -> None:
+    """Refuse work that no one-shot transaction can have."""
+    if work.segments is not None:
+        raise _no_segments()
+
+
 class Owner:
     """Commits and rolls back what transactions did to the topics of one server, as it is told."""
 
@@ -136,6 +154,20 @@ class Owner:
         self._pointers.forget()
         self._expected.clear()  # what has no outcome in the log is given up
 
+    def hear(self, told: Sequence[Told]) -> None:
+        """All of this in its order, from entries of the log that a member follows."""
+        for each in told:
+            if isinstance(each, End):
+                self.end(each)
+            elif isinstance(each, Expect):
+                self.expect(each)
+            elif isinstance(each, Close):
+                self.close(each)
+            elif isinstance(each, Settled):
+                self._logs.settled(each)
+            else:
+                self.recovered(each.last_pointer, PointerRuns(each.lent))
+
     async def decide_doubts(self) -> None:
         """Decide about rows of writes that were given up: a commit goes by which references of its transaction there are."""
         await self._logs.confirm_or_delete_all()
@@ -154,6 +186,15 @@ class Owner:
                 return None
             _add_publication(publications, number, part, log)
         return TopicPlan(publications, (), work.segments)
+
+    def has_all_topics(self, work: Work) -> bool:
+        """True when the work brings something, and this server owns all topics to which it does, as of now."""
+        named: list[WorkPublish | WorkMarker] = [*work.publish, *work.markers]
+        try:
+            titles = [self._logs.title(part.namespace, part.topic) for part in named]
+        except InputError:
+            return False
+        return bool(titles) and all(self._logs.gate.is_held(shard_of(topic_prefix(*title))) for title in titles)
 
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
@@ -245,11 +286,7 @@ class Owner:
             self._markers.admit(self._taking_messages(plan, transaction))
         if plan.segments is not None:
             if transaction is None:
-                raise InputError(
-                    "a one-shot transaction has stored nothing, and no segments",
-                    field="segments",
-                    hint="Leave them out.",
-                )
+                raise _no_segments()
             self._check_segments(plan.segments, transaction)
 
     def _taking_messages(self, plan: TopicPlan, transaction: JoinedTransaction | None) -> Iterator[TopicLog]:
@@ -283,14 +320,20 @@ class Owner:
                         hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
                     )
 
-    def joins(self, plan: TopicPlan) -> list[Join]:
-        """The plan's topics, each once, as they are before its rows."""
-        topics = {topic.keys.generation_key: topic for topic in plan.topics}
-        return [Join(*key, self.newest_ms(topic)) for key, topic in topics.items()]
+    @staticmethod
+    def joins(plan: TopicPlan) -> list[Join]:
+        """The plan's topics, each once, as they are before its rows: none of these has an earlier publish time."""
+        logs = {log.topic.keys.generation_key: log for log in plan.logs}
+        return [Join(*key, log.newest_ms) for key, log in logs.items()]
 
-    def newest_ms(self, topic: Topic) -> int:
-        """No row that is appended to the topic from now on has an earlier publish time."""
-        return self._logs.loaded(topic.title).newest_ms
+    async def join_of(self, title: TopicName) -> Join:
+        """The topic as a transaction joins it now: no row that is appended from now on has an earlier publish time."""
+        log = await self._logs.open(title)
+        return Join(log.topic.keys.prefix, log.topic.generation, log.newest_ms)
+
+    def has_all(self, work: Work) -> bool:
+        """True when this server has all topics of the work: here it has every topic."""
+        return True
 
     def expect(self, told: Expect) -> None:
         """The log has the intent of this commit."""
@@ -415,8 +458,11 @@ class Owner:
         for pointer in pointers:
             self._staged.remove_unpublished(group, log, pointer)
 
-    async def hold(self, transactions: Sequence[JoinedTransaction]) -> object:
-        """Open the topics of transactions that are about to go to the invalid list; they stay open while what is returned is held."""
+    async def closed(self, transaction: JoinedTransaction) -> None:
+        """Return once no owner takes anything under the transaction's pointers. Here that is so when it is told: `close`."""
+
+    async def hold(self, transactions: Sequence[JoinedTransaction]) -> Callable[[], None]:
+        """Open the topics of transactions that are about to go to the invalid list; they stay open until what is returned is called."""
         return await self._logs.hold(
             {title_of(join.topic) for transaction in transactions for join in transaction.topics}
         )
@@ -430,9 +476,31 @@ class Owner:
         if self._store_drops:
             self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
 
+    async def note_ends(self, transactions: Sequence[JoinedTransaction]) -> None:
+        """These are about to go to the invalid list: take no more under their pointers, and leave the notes, durably.
+
+        Notes of one that does not go there after all change nothing.
+        """
+        for transaction in transactions:
+            self.close(Close(transaction.id))
+        release = await self.hold(transactions)
+        try:
+            # Behind writes that were taken before, so that the notes are about these, too.
+            await self._writer.run(partial(self._note_ends, transactions))
+        finally:
+            release()
+
+    def _note_ends(self, transactions: Sequence[JoinedTransaction], group: Group) -> None:
+        self.require(transactions)
+        for transaction in transactions:
+            self._note_garbage(group, transaction, in_log=False)
+
     def invalidate(self, group: Group, transaction: JoinedTransaction) -> None:
         """In a stage: take no more, and leave notes, so that retention finds the rows of a writer that went to the invalid list."""
         self.close(Close(transaction.id))
+        self._note_garbage(group, transaction, in_log=True)
+
+    def _note_garbage(self, group: Group, transaction: JoinedTransaction, *, in_log: bool) -> None:
         if not self._store_drops:
             garbage_cells.note(group, self._roll_backs.noted, transaction)
         for join in transaction.topics:
@@ -445,7 +513,7 @@ class Owner:
                 rows = None if self._logs.knows(transaction, join) else (from_position, None)
             start, stop = (from_position, from_position) if rows is None else rows
             self._roll_backs.note_garbage(
-                group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=True
+                group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=in_log
             )
 
     def end(self, told: End) -> None:
@@ -459,6 +527,12 @@ class Owner:
             if log is not None:
                 log.end_writers(pointers)
                 log.notify()
+
+
+def _no_segments() -> InputError:
+    return InputError(
+        "a one-shot transaction has stored nothing, and no segments", field="segments", hint="Leave them out."
+    )
 
 
 def _not_expected(transaction_id: int) -> TransactionEndedError:

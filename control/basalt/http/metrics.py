@@ -43,6 +43,7 @@ from basalt.http.collectors import (
     RegionServerMetrics,
     ShardMetrics,
     StreamMetrics,
+    ViewMetrics,
     WriterMetrics,
     counter,
     counters,
@@ -241,6 +242,7 @@ class Metrics:
             ConnectionMetrics(services.connections),
             StreamMetrics(services.streams),
             WriterMetrics(services.transactions.manager, services.topics.tails),
+            ViewMetrics(services.views),
             JobMetrics(services.scheduler),
             LoopMetrics(services.loop_lag),
         ]

@@ -1,12 +1,12 @@
-"""Planned moves of shards: release, a row of the map, take. Nobody loses anything and nobody is refused, where a move takes under a second.
+"""The leader deals the shards: planned moves, what members that ended had, what members do not serve though the map gives it to them.
 
-A release lets what was taken end, and takes no more: calls wait at the gate, long polls are answered, visits end, both lanes are
-drained, and what only memory has is saved. Then the same stage of the lane of topics looks whether rows are in doubt, and forgets all
-that is known: no other stage comes in between. A release that cannot end is called off, and the shards are served on. From then on
-there is no way back, for the map may have been written by a write whose answer was lost: writing it, and fencing, are tried until they
-have succeeded or the term is over.
+A planned move is a release, a row of the map, and a take, at whichever members. Nobody loses anything and nobody is refused, where it takes under a second.
+Before the map is written a move can be called off. From then on there is no way back, for the map may have been written by a write whose answer was lost:
+writing it is tried until it has succeeded or the term is over. Each new map is told to all members that are linked; the others read it.
 
-For now the leader alone owns shards, so a shard moves from it to itself, and all of this happens as it would to another server.
+A shard goes to another member only when its owner has said that it does not have it any more, or when the owner's membership has ended. So an answer that is lost moves nothing:
+if the member did release the shard, its beats do not report it, and after two seconds it is asked once more, to give up whatever it has, and the shard is granted anew.
+While nobody can ask the member, nobody knows that it does not serve, and its membership decides. Decision 0072.
 """
 
 from __future__ import annotations
@@ -14,39 +14,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from basalt.catalog.tables import TableCatalog
-from basalt.cluster.owners import OwnersMap, grant
-from basalt.cluster.shard_gate import ShardGate
+from basalt.cluster.links.beats import Beat
+from basalt.cluster.links.fellows import Fellows
+from basalt.cluster.links.shard_calls import Left, Release
+from basalt.cluster.owners import OwnersMap, deal
+from basalt.cluster.reigns import Phase
 from basalt.errors import BasaltError, BusyError, ConflictError, InputError, StoppingError, UnknownOutcomeError
-from basalt.groups.groups import Groups
-from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.markers import TopicMarkers
-from basalt.messaging.producers import Producers
-from basalt.messaging.topic_stats import TopicStatistics
-from basalt.tables.garbage_cells import CellActivity
-from basalt.transactions.manager import TransactionManager
-from basalt.transactions.open_pointers import OpenPointers
+from basalt.operations.shard_holding import RELEASE_MS_MAX, TRY_AGAIN_S_MAX, TRY_AGAIN_S_MIN, ShardHolding, named
 from basalt_engine.clock import Clock, Durations
+from basalt_engine.errors import FencedError
 from basalt_engine.stores.shards import SHARDS, Epochs
 from basalt_engine.table import Store
 
-RELEASE_MS_MAX = (
-    5_000  # as long as calls are patient with a server that stops; most releases take some hundredths of a second
-)
 ANSWER_MS_MAX = (
     20_000  # a fence to a region that does not answer takes 15 s to fail; whoever asked for the move hears of it then
 )
-# Between tries to write the map or to fence: a region server that has died is away for some seconds.
-TRY_AGAIN_S_MIN, TRY_AGAIN_S_MAX = 0.1, 2.0
+TAKE_MS_MAX = (
+    2_000  # that a member may need to take: then another is given the shards. A fence takes some hundredths of a second
+)
+LOOK_MS = 250  # between two looks at what members hold: as often as they tell it
+RELEASE_CALL_MS = RELEASE_MS_MAX + 1_000  # the member calls its release off before its answer is given up
+WITHDRAW_MS = 1_000  # a member answers it at once
 
 T = TypeVar("T")
 
-PLANNED, CALLED_OFF = "planned", "called_off"
-PHASES = ("drain", "save", "forget", "map", "fence")
+# Why shards moved.
+PLANNED, CALLED_OFF, ENDED, MISSING, LEFT = "planned", "called_off", "ended", "missing", "left"
 
 log = logging.getLogger("basalt.shards")
 
@@ -67,52 +64,68 @@ class Moved(NamedTuple):
 
 
 class ShardMoves:
-    """The shards of this server, and their moves: one at a time, of any number of shards."""
+    """Who is to have the shards, as the leader says: one change of the map at a time, of any number of shards."""
 
-    def __init__(
-        self, store: Store, clock: Clock, gate: ShardGate, logs: TopicLogs, tables: TableCatalog, activity: CellActivity,
-        groups: Groups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: TransactionManager,
-        pointers: OpenPointers,
-    ) -> None:  # fmt: skip
+    def __init__(self, store: Store, clock: Clock, holding: ShardHolding) -> None:
         self._store = store
         self._clock = clock
-        self.gate = gate
-        self._logs = logs
-        self._tables = tables
-        self._activity = activity
-        self._groups = groups
-        self._saving = (statistics, markers, producers)
-        self._manager = manager
-        self._pointers = pointers
+        self.holding = holding
+        self.gate = holding.gate
         self._lead: Lead | None = None
+        self._fellows: Fellows | None = None
+        self._owners: OwnersMap | None = None  # as this server wrote it last
+        self._dealt_in: list[int] = [
+            0
+        ] * SHARDS  # the version of the map that granted a shard, or that of the term's first one
+        self._missing_ms: dict[tuple[int, int], float] = {}  # since when nobody reports this shard under this epoch
+        self._leaving: set[str] = set()  # members that stop
+        self._dealing = asyncio.Lock()
         self._moving: asyncio.Task[Moved] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
-        self.moves: Counter[str] = Counter({PLANNED: 0, CALLED_OFF: 0})  # shards, by why
-        self.phases = {phase: Durations() for phase in PHASES}
+        self.moves: Counter[str] = Counter({PLANNED: 0, CALLED_OFF: 0, ENDED: 0, MISSING: 0, LEFT: 0})  # shards, by why
+        self._phases = {"release": Durations(), "map": Durations(), "take": Durations()}
         self.gaps = Durations()  # of whole moves: for how long calls waited
 
-    def lead(self, shards: OwnersMap, member: str, epoch: int) -> None:
-        """This server has been granted these shards in its term; it deals them from now on."""
-        self.gate.hold(shards.shards_of(member))
-        self._lead = Lead(member, epoch)
+    @property
+    def phases(self) -> dict[str, Durations]:
+        """How long the parts of moves took, those of releases and takes here among them."""
+        return {**self.holding.phases, **self._phases}
+
+    def lead(
+        self, owners: OwnersMap, member: str, epoch: int, fellows: Fellows | None = None,
+        given_up: dict[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """This server leads, and the map is that of its term's beginning, whose shards it has fenced. It deals them from now on.
+
+        Without `fellows` it has all of them. `given_up` as in `ShardHolding.begin`.
+        """
+        self.holding.begin(member, owners, given_up)
+        self._lead, self._fellows, self._owners = Lead(member, epoch), fellows, owners
+        self._dealt_in = [owners.version] * SHARDS
+        if fellows is not None:
+            self._start(self._look_again())
+            self._tell_all(owners)
+
+    # Planned moves.
 
     def plan(self, shards: frozenset[int], to: str) -> Epochs:
         """The epochs that these shards have; refuses what `move` would refuse at once."""
-        if self._lead is None:
+        if self._lead is None or self._owners is None:
             raise ConflictError(
                 "the store is open in this server alone: it has every shard, and none can move", field="to"
             )
-        if to != self._lead.member:
+        if to not in self._targets():
             raise ConflictError(
-                f"shards cannot move to member {to[:80]!r}: for now the leader has them all",
+                f"shards cannot move to member {to[:80]!r}: no such member is linked to the leader and serves",
                 field="to",
-                hint=f"name the leader, {self._lead.member}: its shards get new epochs, as in any move",
+                hint="look at `basalt cluster members`; the leader itself is " + self._lead.member,
             )
         unknown = sorted(shard for shard in shards if not 0 <= shard < SHARDS)
         if unknown or not shards:
             what = f"there is no shard {unknown[0]}" if unknown else "no shard is named"
             raise InputError(f"{what}; they are numbered from 0 to {SHARDS - 1}", field="shards")
-        return {shard: self.gate.reigns[shard].epoch for shard in sorted(shards)}
+        return {shard: self._owners.epochs[shard] for shard in sorted(shards)}
 
     async def move(self, shards: frozenset[int], to: str) -> Moved:
         """Move shards; on return they are served again. `ConflictError`: called off, and they are served as before.
@@ -124,8 +137,8 @@ class ShardMoves:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
         if self._moving is not None:
             raise BusyError("another move is under way", hint="send the same call again after Retry-After")
-        task = self._moving = asyncio.create_task(self._move(shards))
-        task.add_done_callback(self._ended)
+        task = self._moving = self._start(self._move(dict.fromkeys(shards, to), PLANNED))
+        task.add_done_callback(self._move_ended)
         done, _ = await asyncio.wait([task], timeout=ANSWER_MS_MAX / 1_000)  # who gives up waiting stops no move
         if not done:
             raise UnknownOutcomeError(
@@ -138,108 +151,289 @@ class ShardMoves:
             )
         return task.result()
 
+    async def let_go(self, member: str) -> Left:
+        """A member stops: have others take all that it has."""
+        assert self._owners is not None
+        assert self._lead is not None
+        self._leaving.add(member)
+        theirs = [shard for shard in range(SHARDS) if self._owners.owner_of(shard) == member]
+        if not theirs:
+            return Left(0, 0)
+        moved = await self._start(self._move(self._new_owners(theirs), LEFT))
+        return Left(len(moved.after), len(theirs) - len(moved.after))
+
     async def close(self) -> None:
         """Let a move that is under way go: the next leader takes the shards."""
         self._stopping = True
-        if self._moving is not None:
-            self._moving.cancel()
-            await asyncio.wait([self._moving])
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        await self.holding.close()
 
-    def _ended(self, task: asyncio.Task[Moved]) -> None:
+    def _move_ended(self, _: object) -> None:
         self._moving = None
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, BasaltError):
-            log.error("a move of shards failed", exc_info=error)
 
-    async def _move(self, shards: frozenset[int]) -> Moved:
-        before = {shard: self.gate.reigns[shard].epoch for shard in sorted(shards)}
-        began_ms = self._clock.monotonic_ms()
-        self.gate.close(shards)
-        try:
-            async with asyncio.timeout(RELEASE_MS_MAX / 1_000):
-                await self._release(shards)
-        except (BasaltError, TimeoutError) as error:
-            self.gate.call_off(shards)
-            self.moves[CALLED_OFF] += len(shards)
-            why = f"what was taken did not end within {RELEASE_MS_MAX} ms"
-            why = error.message if isinstance(error, BasaltError) else why
-            log.warning("a move of %s was called off, and they are served as before: %s", _named(shards), why)
-            raise ConflictError(
-                f"the move was called off, and the shards are served as before: {why}",
-                hint="send the same call again later",
-            ) from error
-        self.gate.release(shards)
-        after = await self._take(shards)
+    def _targets(self) -> set[str]:
+        assert self._lead is not None
+        others = set() if self._fellows is None else set(self._fellows.serving())
+        return {self._lead.member} | others - self._leaving
+
+    async def _move(self, to: Mapping[int, str], why: str) -> Moved:
+        """Release the shards where they are, and have those members take them that they are to go to."""
+        assert self._owners is not None
+        async with self._dealing:
+            began_ms, before = self._clock.monotonic_ms(), self._owners
+            with self._measured("release"):
+                released, failure = await self._release(before, to)
+            if failure is not None:
+                self.moves[CALLED_OFF] += len(to) - len(released)
+            if not released:
+                assert failure is not None, "what was asked for was released, or failed"
+                raise failure
+            now = await self._grant({shard: to[shard] for shard in released})
+            await self._take({shard: to[shard] for shard in released}, now)
         took_ms = self._clock.monotonic_ms() - began_ms
         self.gaps.add(took_ms / 1_000)
-        self.moves[PLANNED] += len(shards)
-        log.info("moved %s within %.0f ms", _named(shards), took_ms)
-        return Moved(before, after, took_ms)
+        self.moves[why] += len(released)
+        log.info("moved %s within %.0f ms (%s)", named(released), took_ms, why)
+        if failure is not None:
+            raise failure
+        return Moved(
+            {shard: before.epochs[shard] for shard in sorted(released)},
+            {shard: self._owners.epochs[shard] for shard in sorted(released)},
+            took_ms,
+        )
 
     # Release.
 
-    async def _release(self, shards: frozenset[int]) -> None:
-        lanes = self._manager.lanes
-        with self._measured("drain"):
-            await self.gate.left(shards)
-            logs = self._logs.suspend(shards)
-            self._tables.forget(shards)
-            for lane in lanes.each:  # what came before is durable then; what comes later looks for its log, and waits
-                await lane.passed()
-        with self._measured("save"):
-            await self._logs.confirm_or_delete(shards)
-            await asyncio.gather(*(service.save(everything=True, among=logs) for service in self._saving))
-        with self._measured("forget"):
-            await lanes.topics.run(lambda _: self._forget(shards))
+    async def _release(self, before: OwnersMap, shards: Collection[int]) -> tuple[set[int], BasaltError | None]:
+        """Those of the shards that nobody has any more, and why others are not among them."""
+        by_owner: dict[str, list[int]] = {}
+        for shard in sorted(shards):
+            by_owner.setdefault(before.owner_of(shard), []).append(shard)
+        released: set[int] = set()
+        failure: BasaltError | None = None
+        results = await asyncio.gather(
+            *(self._release_at(owner, {shard: before.epochs[shard] for shard in theirs}) for owner, theirs in by_owner.items()),
+            return_exceptions=True,
+        )  # fmt: skip
+        for result in results:
+            if isinstance(result, BasaltError):
+                failure = result
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                released.update(result)
+        return released, failure
 
-    def _forget(self, shards: frozenset[int]) -> None:
-        """In a stage: nothing is known of the shards from now on. Refused while rows are in doubt, which only this server knows of."""
-        if self._logs.in_doubt(shards):
-            raise ConflictError("rows of these shards are in doubt: the store has not said what became of them")
-        for topic_log in self._logs.of_shards(shards):
-            topic_log.forget()
-        for catalog in (self._logs.catalog, self._tables):
-            catalog.forget_doubts(shards)
-        self._groups.leave(shards)
-        self._activity.forget(shards)
-        self._pointers.leave(shards)
-        self.gate.forgot(shards, self._last_pointer())
+    async def _release_at(self, owner: str, epochs: Epochs) -> Collection[int]:
+        assert self._lead is not None
+        if owner == self._lead.member:
+            return await self.holding.release(epochs)
+        assert self._fellows is not None, "another member owns shards"
+        asked = Release(self._lead.epoch, tuple(epochs.items()))
+        try:
+            answer = await self._fellows.release(owner, asked, RELEASE_CALL_MS)
+        except ConflictError:
+            raise
+        except BasaltError as error:  # it may have released them: then its beats do not report them
+            raise ConflictError(
+                f"the move was called off: {owner}, which has the shards, did not release them: {error.message}",
+                hint="send the same call again later",
+            ) from error
+        return [shard for shard, epoch in answer.shards if epochs.get(shard) == epoch]
 
-    def _last_pointer(self) -> int:
-        """The newest write pointer there is, lent ones among them. Before the log was read none is known to memory anyway."""
-        return self._manager.state.last_pointer if self._manager.is_known else 0
+    async def _withdraw(self, owner: str, epochs: Epochs) -> bool:
+        """Have a member give up what it does not serve; False: it does not say so."""
+        assert self._lead is not None
+        if owner == self._lead.member:
+            self.holding.withdraw(epochs)
+            return True
+        assert self._fellows is not None
+        asked = Release(self._lead.epoch, tuple(epochs.items()), at_once=True)
+        try:
+            answer = await self._fellows.release(owner, asked, WITHDRAW_MS)
+        except BasaltError as error:
+            log.warning("%s does not serve %s, and does not answer: %s", owner, named(epochs), error.message)
+            return False
+        return epochs.keys() <= dict(answer.shards).keys()
 
-    # Take.
+    # The map.
 
-    async def _take(self, shards: frozenset[int]) -> Epochs:
-        """Write the map, then fence: each is tried until it has succeeded. `close` ends it."""
-        assert self._lead is not None, "a plan was made"
+    async def _grant(self, to: Mapping[int, str]) -> OwnersMap:
+        """Write the map, tried until it has succeeded; `FencedError` once another leader has written it. `close` ends it."""
+        assert self._lead is not None
         member, epoch = self._lead
         with self._measured("map"):
-            owners = await self._until_done(
-                "write the map of owners", lambda: grant(self._store, member, shards, epoch)
-            )
-        epochs = {shard: owners.epochs[shard] for shard in sorted(shards)}
-        with self._measured("fence"):
-            await self._until_done("fence the shards", lambda: self._store.take(epochs))
-        self.gate.take(epochs)
-        return epochs
+            owners = await self._until_done(lambda: deal(self._store, lambda _: to, member, epoch))
+        self._owners = owners
+        for shard in to:
+            self._dealt_in[shard] = owners.version
+        self.holding.follow(owners)
+        return owners
 
-    async def _until_done(self, what: str, call: Callable[[], T]) -> T:
+    async def _until_done(self, call: Callable[[], T]) -> T:
         pause_s = TRY_AGAIN_S_MIN
         while True:
             try:
                 return await asyncio.to_thread(call)
+            except FencedError:
+                raise
             except BasaltError as error:
-                log.warning("cannot %s, and nobody serves them until it succeeds: %s", what, error)
+                log.warning("cannot write the map of owners, and nobody serves what moves until it succeeds: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, TRY_AGAIN_S_MAX)
+
+    # Take.
+
+    async def _take(self, to: Mapping[int, str], owners: OwnersMap) -> None:
+        """Tell all members the map, and wait until these have taken what it gives them. One that does not is replaced by the leader."""
+        assert self._lead is not None
+        own, targets = self._lead.member, set(to.values())
+        with self._measured("take"):
+            self._tell_all(owners, but=targets)
+            answers = await asyncio.gather(*(self._taken_by(target, owners) for target in sorted(targets - {own})))
+            late = {
+                shard: target
+                for target, held in zip(sorted(targets - {own}), answers, strict=True)
+                for shard, to_whom in to.items()
+                if to_whom == target and shard not in held
+            }
+            back = {shard: target for shard, target in late.items() if await self._gives_up(target, late, owners)}
+            if back:
+                log.warning("members did not take %s within %d ms: the leader has them", named(back), TAKE_MS_MAX)
+                self._tell_all(await self._grant(dict.fromkeys(back, own)))
+            if own in targets or back:
+                await self.holding.taken()
+
+    async def _gives_up(self, target: str, late: Mapping[int, str], owners: OwnersMap) -> bool:
+        return await self._withdraw(target, {shard: owners.epochs[shard] for shard, to in late.items() if to == target})
+
+    async def _taken_by(self, target: str, owners: OwnersMap) -> set[int]:
+        """The shards that the member holds after it was told of the map; none where it did not say so in time."""
+        assert self._fellows is not None
+        try:
+            answer = await self._fellows.tell(target, owners.encode(), TAKE_MS_MAX)
+        except BasaltError as error:
+            log.warning("the member %s has not taken what the map gives it: %s", target, error.message)
+            return set()
+        if answer.map_version < owners.version:
+            return set()
+        return {shard for first, last in answer.held for shard in range(first, last + 1)}
+
+    def _tell_all(self, owners: OwnersMap, but: Collection[str] = ()) -> None:
+        """Tell the map to all that are linked; who does not hear of it reads it soon."""
+        if self._fellows is not None:
+            for target in self._fellows.serving().keys() - set(but):
+                self._start(self._taken_by(target, owners))
+
+    # What nobody has.
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_MS / 1_000)
+            try:
+                await self.look()
+            except FencedError as error:
+                log.warning("deals no shards any more: %s", error.message)
+                return
+            except BasaltError as error:
+                log.warning("cannot look after the shards, and tries again: %s", error.message)
+
+    async def look(self) -> None:
+        """Give to others what nobody has: what members had that ended, and what is not reported though the map gives it."""
+        if self._dealing.locked() or self._fellows is None:
+            return
+        async with self._dealing:
+            await self._replace_ended()
+            await self._replace_missing()
+
+    async def _replace_ended(self) -> None:
+        assert self._lead is not None
+        assert self._fellows is not None
+        assert self._owners is not None
+        live, owners = self._fellows.live(), self._owners
+        if live is None:
+            return
+        there = live | {self._lead.member}
+        lost = [shard for shard in range(SHARDS) if owners.owner_of(shard) not in there]
+        if lost:
+            to = self._new_owners(lost)
+            await self._take(to, await self._grant(to))
+            self.moves[ENDED] += len(lost)
+            log.info("dealt %s of members that ended", named(lost))
+
+    def _new_owners(self, shards: Collection[int]) -> dict[int, str]:
+        assert self._lead is not None
+        return dict.fromkeys(shards, self._lead.member)
+
+    async def _replace_missing(self) -> None:
+        assert self._lead is not None
+        assert self._owners is not None
+        late, own, owners = self._late(), self._lead.member, self._owners
+        back: list[int] = []
+        for owner, shards in late.items():
+            if await self._withdraw(owner, {shard: owners.epochs[shard] for shard in shards}):
+                back += shards
+        if back:
+            to = dict.fromkeys(back, own)
+            await self._take(to, await self._grant(to))
+            self.moves[MISSING] += len(back)
+            log.warning("dealt %s that their members did not serve", named(back))
+
+    def _late(self) -> dict[str, list[int]]:
+        """By owner, the shards that it has not been serving for as long as a take may last, though the map gives them to it."""
+        assert self._fellows is not None
+        assert self._owners is not None
+        assert self._lead is not None
+        owners, now_ms, missing = self._owners, self._clock.monotonic_ms(), dict[tuple[int, int], float]()
+        beats = self._fellows.beats()
+        late: dict[str, list[int]] = {}
+        for owner in owners.members:
+            epochs = owners.shards_of(owner)
+            if owner == self._lead.member:
+                served = self._served_here(epochs)
+            elif owner in beats:
+                served = self._reported(beats[owner])
+            else:
+                continue  # nobody can ask it: its membership decides
+            for shard in epochs.keys() - served:
+                key = shard, epochs[shard]
+                missing[key] = self._missing_ms.get(key, now_ms)
+                if now_ms - missing[key] >= TAKE_MS_MAX:
+                    late.setdefault(owner, []).append(shard)
+        self._missing_ms = missing
+        return late
+
+    def _served_here(self, epochs: Epochs) -> set[int]:
+        """What is being taken here counts as served: there is nobody else who would be quicker."""
+        reigns = self.gate.reigns
+        return {
+            shard
+            for shard, epoch in epochs.items()
+            if reigns[shard].phase is not Phase.ABSENT and reigns[shard].epoch == epoch
+        }
+
+    def _reported(self, beat: Beat) -> set[int]:
+        held = (shard for first, last in beat.shards for shard in range(first, min(last + 1, SHARDS)))
+        return {shard for shard in held if beat.map_version >= self._dealt_in[shard]}
+
+    # Tasks.
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, BasaltError):
+            log.error("dealing shards failed", exc_info=error)
 
     @contextmanager
     def _measured(self, phase: str) -> Iterator[None]:
         began_ms = self._clock.monotonic_ms()
         yield
-        self.phases[phase].add((self._clock.monotonic_ms() - began_ms) / 1_000)
-
-
-def _named(shards: frozenset[int]) -> str:
-    return f"shard {min(shards)}" if len(shards) == 1 else f"{len(shards)} shards"
+        self._phases[phase].add((self._clock.monotonic_ms() - began_ms) / 1_000)

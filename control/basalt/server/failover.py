@@ -7,6 +7,9 @@ Who else there is, its leader tells.
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
 more writes), and is a standby again. How a pair behaves is told in docs/operations/two-servers.md.
+
+Where servers share the work (`cluster.share`) a server that does not lead is more than a standby: while its membership lasts it has services of its own,
+for the topics that the leader gives it. They end, and others begin, with the membership, and whenever this server comes to lead or leads no more.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
-from basalt.cluster.owners import Granted, take_all
+from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
+from basalt.commits.owner_calls import OwnerCalls
 from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
@@ -47,6 +51,7 @@ from basalt.http.collectors import (
     process_collectors,
 )
 from basalt.http.services import member_part
+from basalt.operations.shard_calls import ShardCalls
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server import passing_on
@@ -54,7 +59,7 @@ from basalt.server.authentication import is_asked
 from basalt.server.leader_connection import LeaderLostError
 from basalt.server.passing_on import PassingMetrics, PassingOn
 from basalt.server.reading_here import ROUTE, ReadingHere, ReadingMetrics
-from basalt.server.wiring import RunningServices, pages_of
+from basalt.server.wiring import RunningServices, Shared, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
@@ -76,7 +81,7 @@ PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered 
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
 
-Opening = Callable[[Store, int], Awaitable[RunningServices]]
+Opening = Callable[[Store, int, Shared | None], Awaitable[RunningServices]]
 ThriftStart = Callable[[RunningServices], Awaitable[ThriftFace]]
 
 log = logging.getLogger("basalt.failover")
@@ -304,13 +309,20 @@ class _Serving(NamedTuple):
     app: Frame
     thrift: ThriftFace
 
+    async def close(self) -> None:
+        """Answer what was taken, and let go of the store."""
+        self.app.sampler.stop()
+        await self.thrift.stop()
+        await self.services.close()
+
 
 async def _no_thrift(services: RunningServices) -> ThriftFace:
     return ThriftFace(None)
 
 
 class FailoverServer:
-    """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one.
+    """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one: to lead under an epoch,
+    or with epoch 0 to serve as a member.
 
     Call `run` in the background, give requests to the server itself, and `close` it at the end.
     """
@@ -324,6 +336,8 @@ class FailoverServer:
         self._open_services = open_services
         self._start_thrift = start_thrift
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
+        self._memberships: asyncio.Queue[Term] = asyncio.Queue()
+        self._shares = settings.cluster.share
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.connections = Connections.of(settings.http)
@@ -331,11 +345,14 @@ class FailoverServer:
         self.loop_lag = LoopLag(clock)
         self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self.membership = Membership(open_store(), clock, candidate, self.leadership)
+        self.membership = Membership(open_store(), clock, candidate, self.leadership, on_term=self._begin_membership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
         self._standby = StandbyFrame(
             self.leadership, self.membership, clock, settings, self.connections, self.links, open_store
         )
+        self._shards = ShardCalls(clock, self.links, self.membership)
+        self._owner_calls = OwnerCalls(self.links.handlers)
+        self._forget_calls = self.links.handlers.from_now_on()
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
@@ -380,7 +397,7 @@ class FailoverServer:
         rest_s = REST_S_MIN
         while True:
             self.leadership.seek()
-            term = await self._terms.get()
+            term = await (self._serve_until_it_leads() if self._shares else self._terms.get())
             try:
                 await self._serve(term)
                 rest_s = REST_S_MIN
@@ -390,6 +407,31 @@ class FailoverServer:
                 await self._tell_members(error.message)
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, REST_S_MAX)
+
+    async def _serve_until_it_leads(self) -> Term:
+        """Serve as a member, in one membership after the other; the term in which this server leads, once that has begun."""
+        leading = asyncio.ensure_future(self._terms.get())
+        try:
+            while not leading.done():
+                beginning = asyncio.ensure_future(self._memberships.get())
+                await asyncio.wait((leading, beginning), return_when=asyncio.FIRST_COMPLETED)
+                if not beginning.done():
+                    beginning.cancel()
+                elif beginning.result().is_on():
+                    await self._serve_as_member(beginning.result(), leading)
+            return leading.result()
+        except BaseException:
+            leading.cancel()
+            raise
+
+    async def _serve_as_member(self, term: Term, leading: asyncio.Future[Term]) -> None:
+        try:
+            await self._serve(term, leading)
+            why = "this server leads"
+        except RetryError as error:
+            why = f"nothing can be served: {error.message}"
+            log.warning("member %s serves nothing yet: %s", term.member, error.message)
+        term.end(why)  # with the next renewal another one begins
 
     def look(self) -> None:
         """Look at the lease and the members at once: a server beside this one has died. Any thread may call this."""
@@ -410,9 +452,7 @@ class FailoverServer:
         self._standby.passing.close()
         try:
             if serving is not None:
-                serving.app.sampler.stop()
-                await serving.thrift.stop()
-                await serving.services.close()
+                await serving.close()
         finally:
             await asyncio.gather(self._leave(), asyncio.to_thread(self.membership.stop))
             await self.links.close()
@@ -435,47 +475,84 @@ class FailoverServer:
         """Called by the leadership's thread."""
         self._call_in_loop(lambda: self._terms.put_nowait(term))
 
+    def _begin_membership(self, term: Term) -> None:
+        """Called by the membership's thread."""
+        if self._shares:
+            self._call_in_loop(lambda: self._memberships.put_nowait(term))
+
     def _call_in_loop(self, call: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(call)
 
-    async def _serve(self, term: Term) -> None:
-        over = asyncio.Event()
-        term.when_over(lambda: self._call_in_loop(over.set))
+    async def _serve(self, term: Term, leading: asyncio.Future[Term] | None = None) -> None:
+        """Serve until the term is over; as a member also until this server is `leading`."""
+        ended = asyncio.Event()
+        term.when_over(lambda: self._call_in_loop(ended.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
-        self._serving = _Serving(term, services, app, thrift)
+        serving = self._serving = _Serving(term, services, app, thrift)
         app.sampler.start()
-        log.info("serves under epoch %d", term.epoch)
-        await over.wait()
-        log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
+        what = f"under epoch {term.epoch}" if term.member is None else f"as member {term.member}"
+        log.info("serves %s", what)
+        over = asyncio.ensure_future(ended.wait())
+        try:
+            await asyncio.wait((over,) if leading is None else (over, leading), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+        log.warning("serves no more %s: %s", what, term.over or "it leads")
         self._serving = None
-        await self._tell_members(term.over or "")
-        app.sampler.stop()
-        await thrift.stop()
-        await services.close()
+        self._end_calls()
+        if term.member is None:
+            await self._tell_members(term.over or "")
+        await serving.close()
+
+    def _end_calls(self) -> None:
+        """The services are about to end: they answer no more calls of other servers."""
+        self._shards.end()
+        self._owner_calls.owner = None
+        self._forget_calls()
+        self._forget_calls = self.links.handlers.from_now_on()
+
+    def _may_borrow(self, instance: str) -> bool:
+        """True while this membership of another server lasts."""
+        seen = self.membership.seen.get(instance)
+        return seen is not None and not seen.record.is_over
 
     async def _start(self, term: Term) -> tuple[RunningServices, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
-            await StoreCalls(store).write(store.lead, term.epoch)
-            member = self.leadership.candidate.instance
-            owners = await StoreCalls(store).write(take_all, store, member, term.epoch)
+            owners = None if term.member is not None else await self._lead(store, term.epoch)
         except BaseException:
             store.close()
             raise
-        services = await self._open_services(store, term.epoch)
+        owned = {} if owners is None else owners.shards_of(self.leadership.candidate.instance)
+        shared = Shared(self.links, self.membership, owned) if self._shares else None
+        services = await self._open_services(store, term.epoch, shared)
         services.leadership, services.membership = self.leadership, self.membership
-        services.shard_moves.lead(owners, member, term.epoch)
-        services.granted = Granted(owners, self._clock.now_ms())
+        if owners is not None:
+            services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:
             await services.scheduler.start()
-            thrift = await self._start_thrift(services)
+            thrift = await (self._start_thrift if term.member is None else _no_thrift)(services)
         except BaseException:
             await services.close()
             raise
+        if owners is None:
+            self._owner_calls.owner = services.owner
+            self._shards.serve(services.shard_holding)
+        elif self._shares:
+            services.transactions.decide_for_members(self.links.handlers, self._may_borrow)
+            self._shards.lead(services.shard_moves, owners, term.epoch)
+        else:
+            services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)
         if self._stopping:
             services.stop_waiting()
         return services, thrift
+
+    async def _lead(self, store: LedStore, epoch: int) -> OwnersMap:
+        """Fence the former leader, and take the shards."""
+        write = StoreCalls(store).write
+        await write(store.lead, epoch)
+        return await write(take_up if self._shares else take_all, store, self.leadership.candidate.instance, epoch)

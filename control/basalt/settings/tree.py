@@ -303,6 +303,12 @@ class LeaderSettings:
 class ClusterSettings:
     """The servers that share a store; read only when store.kind is hbase."""
 
+    share: Annotated[
+        bool,
+        Flag(
+            "all servers serve topics, each those that the leader gives it; false: the leader serves all, and others stand by"
+        ),
+    ] = False
     pass_on: Annotated[
         bool, Flag("a server that does not lead passes calls on to the one that does; false: it says who leads")
     ] = True

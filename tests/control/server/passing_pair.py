@@ -16,7 +16,7 @@ from yarl import URL
 
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.server.passing_on import PassingOn
-from basalt.server.wiring import RunningServices, open_services
+from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
@@ -42,7 +42,7 @@ class PortServer(LedServer):
 
     def __init__(
         self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT, protocol: Any = HttpConnection,
-        scheme: str = "http",
+        scheme: str = "http", link: str = "",
     ) -> None:  # fmt: skip
         self.settings = settings
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -54,6 +54,7 @@ class PortServer(LedServer):
             open_services=self.open_services,
             settings=settings,
             url=f"{scheme}://127.0.0.1:{self.port}",
+            link=link,
         )
         config = uvicorn.Config(
             self.member,
@@ -68,8 +69,8 @@ class PortServer(LedServer):
         self.uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self.serving = asyncio.ensure_future(self.uvicorn.serve(sockets=[self.listener]))
 
-    async def open_services(self, store: Store, epoch: int) -> RunningServices:
-        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch)
+    async def open_services(self, store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch, shared=shared)
 
     @property
     def passing(self) -> PassingOn:

@@ -22,7 +22,7 @@ from basalt.messaging.log.tails import Tails
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.protocol import JoinedTransaction
+from basalt.transactions.protocol import JoinedTransaction, Settled
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields, topic_prefix
@@ -52,6 +52,7 @@ class TopicLogs:
         self._messages = MessageTable.of(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
+        self._newest_unknown = 0  # some open log may have rows of transactions up to this pointer that were not noted
         self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()
 
     # Finding logs.
@@ -238,6 +239,22 @@ class TopicLogs:
         self.memory.uncommitted_unknown_up_to = last_pointer
         self.memory.writers.recovered(last_pointer)
 
+    def settled(self, told: Settled) -> None:
+        """One-shot transactions are decided: wake the readers that they held up."""
+        pointers = frozenset(told.pointers)
+        for log in list(self.memory.with_uncommitted):
+            noted = log.uncommitted or {}
+            ended = noted.keys() & pointers
+            if told.runs:
+                ended |= {writer for writer in noted if any(first <= writer <= last for first, last in told.runs)}
+            if ended:
+                log.end_writers(ended)
+                log.notify()
+        # Rows of an owner before this one were not noted. Such writers are old: while there is none, nobody is looked for.
+        oldest = min((*told.pointers, *(first for first, _ in told.runs)))
+        if oldest <= max(self.memory.uncommitted_unknown_up_to, self._newest_unknown):
+            self.wake_all()
+
     def wake_all(self) -> None:
         """Answer all fetches that wait: the server stops, or what was decided elsewhere may concern any topic."""
         for log in list(self.memory.with_waiting):
@@ -310,7 +327,9 @@ class TopicLogs:
         self.memory.touch(log)
 
     def _unknown_up_to(self, topic: Topic) -> int:
-        return self.gate.reigns[shard_of(topic.keys.prefix)].unknown_up_to
+        unknown_up_to = self.gate.reigns[shard_of(topic.keys.prefix)].unknown_up_to
+        self._newest_unknown = max(self._newest_unknown, unknown_up_to)
+        return unknown_up_to
 
     def _keep(self, log: TopicLog) -> TopicLog:
         self._open[log.topic.title] = log

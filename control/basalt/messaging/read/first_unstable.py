@@ -21,9 +21,11 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.messages import MessageRow
-from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot, Visibility
+from basalt_engine.snapshot import POINTER_MAX, POINTERS_PER_MS, TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
+# A loan's pointers tell when it was made, by the coordinator's clock; rows under them lie where the owner's clock was, which may be behind.
+CLOCKS_APART_MS_MAX = 3_600_000
 ROWS_MAX = 20_000  # rows that one search, or one count, reads; a second or so where they are large
 
 
@@ -48,9 +50,13 @@ class KnownTransactions:
     def in_flight(self) -> list[OneShotInFlight]:
         """The one-shot transactions of which rows may be there, and no outcome."""
         try:
-            return list(self._manager.state.in_flight)
+            return list(self._manager.in_flight)
         except RetryError:
             return []
+
+    def first_lent_elsewhere(self) -> int | None:
+        """The lowest undecided pointer of other members' loans; None: there is none."""
+        return next(iter(self._manager.lent_elsewhere().edges), None)
 
     def in_progress(self) -> list[Transaction]:
         """The transactions that have not ended, oldest first."""
@@ -100,7 +106,8 @@ class FirstUnstable:
 
     async def of_topic(self, log: TopicLog, start: bytes = b"") -> FirstUnstableRow:
         """The first row, from a position on, at which a reader of committed messages stops."""
-        snapshot, ranges = self.known_transactions.snapshot(), self._ranges(log)
+        snapshot = self.known_transactions.snapshot()
+        ranges = [] if snapshot is None else self._ranges(log, snapshot)
         if snapshot is None or not ranges:
             return FirstUnstableRow()
         stops = [stop for _, stop in ranges if stop is not None]
@@ -148,10 +155,14 @@ class FirstUnstable:
                     return _Search(row)
         return _Search(rest=rest)
 
-    def _ranges(self, log: TopicLog) -> list[Range]:
-        """The ranges of the topic in which rows of undecided transactions may lie."""
+    def _ranges(self, log: TopicLog, snapshot: TransactionSnapshot) -> list[Range]:
+        """The ranges of the topic in which rows of transactions may lie that are undecided, by this snapshot too."""
         noted = log.uncommitted or {}
-        ranges: list[Range | None] = []
+        # Also one-shot transactions of this server's own, where another one is the coordinator.
+        ranges: list[Range | None] = [noted[each] for each in noted if snapshot.judge(each) is Visibility.HOLD]
+        lent = self.known_transactions.first_lent_elsewhere() if log.unknown_up_to else None
+        if lent is not None and lent <= log.unknown_up_to:  # the topic may have been theirs who have the loan
+            ranges.append((position(max(lent // POINTERS_PER_MS - CLOCKS_APART_MS_MAX, 0), 0), None))
         for one_shot in self.known_transactions.in_flight() if noted or log.unknown_up_to else ():
             is_unknown = one_shot.id <= log.unknown_up_to  # it may have placed rows before this reign
             ranges.append(noted.get(one_shot.id, (b"", None) if is_unknown else None))

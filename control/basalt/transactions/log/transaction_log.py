@@ -110,6 +110,24 @@ class TransactionLog:
     def table_name(self) -> str:
         return self._table.name
 
+    @property
+    def position(self) -> int:
+        """The number of the next entry: so many there were since the log began."""
+        return self._position
+
+    def read_entries(self, position: int, bytes_max: int) -> list[bytes]:
+        """Entries from this number on, without a gap: at least one if there is one, then up to so many bytes. For who follows the log."""
+        found: list[bytes] = []
+        for row in self._table.scan(entry_key(position), SNAPSHOTS, bytes_max=bytes_max):
+            if row.key != entry_key(position + len(found)):
+                break
+            found.append(_only(row, ENTRY, self._named(row.key)))
+        return found
+
+    def decoded(self, position: int, data: bytes) -> tuple[int, tuple[Edit, ...]]:
+        """An entry that was read, or came from the server that wrote it: the number of edits before it, and its edits. `CorruptionError`"""
+        return decode_entry(data, self._named(entry_key(position)))
+
     def recover(self, journal: Journal | None = None) -> TransactionProposals:
         """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
 

@@ -80,7 +80,10 @@ class Committing(Edit, frozen=True):
 
 
 class Committed(Edit, frozen=True):
-    """A transaction's writes are visible to everyone who begins from now on."""
+    """A transaction's writes are visible to everyone who begins from now on.
+
+    `request_id` is that of the commit, where it had no Committing; behind one, that of a one-shot transaction over several owners.
+    """
 
     id: int
     ended_ms: int

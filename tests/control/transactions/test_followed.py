@@ -1,0 +1,168 @@
+"""Members that follow the log: their state is the leader's, whatever breaks in between, and what they cannot know they do not say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from basalt.errors import CoordinatorUnavailableError, TransactionEndedError
+from basalt.transactions.protocol import Close, End, Expect, Joining, Recovered
+from basalt.transactions.rules.transaction import Join
+from tests.control.cluster.links.link_pair import until
+from tests.control.transactions.following import Member, World, following
+from tests.wiring import A, shop_work
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def told(member: Member, *kinds: type) -> list[int]:
+    """The transactions about which the member was told this."""
+    return [
+        each.transaction.id if isinstance(each, End) else each.transaction_id
+        for each in member.told
+        if isinstance(each, Close | End | Expect) and (not kinds or isinstance(each, kinds))
+    ]
+
+
+async def some_work(world: World) -> None:
+    """A bit of everything."""
+    transactions = world.shop.transactions
+    await transactions.one_shot(shop_work(orders=["one"]))
+    begun = await transactions.begin()
+    await world.shop.store_aside(A, "stored", tx=begun)
+    await world.shop.commit(begun)
+    begun = await transactions.begin()
+    await world.shop.publish(A, "early", tx=begun)
+    await transactions.abort(begun.id)
+    await transactions.begin()
+
+
+async def test_a_member_knows_what_the_leader_knows() -> None:
+    async with following() as world:
+        await some_work(world)
+        member = await world.member()
+        await member.until_as_the_leader()
+        for _ in range(3):
+            await some_work(world)
+        await member.until_as_the_leader()
+        assert member.manager.whole_reads == 1, "all else came over the link"
+        assert member.manager.current() == world.manager.current()
+        durable, working = member.manager.snapshots()
+        assert durable is working, "it knows nothing that is not durable"
+
+
+async def test_a_member_without_a_link_knows_what_it_has_read() -> None:
+    async with following() as world:
+        await some_work(world)
+        member = await world.member(linked=False)
+        await member.until_as_the_leader()
+        before = member.manager.current()
+        await some_work(world)
+        assert member.manager.current() == before
+        with pytest.raises(CoordinatorUnavailableError, match="no link"):
+            await member.manager.ask()
+        await member.link()
+        await member.until_as_the_leader()
+        assert member.manager.whole_reads == 1, "the log has what it missed"
+
+
+async def test_an_owner_hears_of_a_transaction_in_the_logs_order() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.until_as_the_leader()
+        assert [type(each) for each in member.told] == [Recovered]
+        transactions = world.shop.transactions
+        begun = await transactions.begin()
+        await world.shop.store_aside(A, "stored", tx=begun)
+        await world.shop.commit(begun)
+        await member.until_as_the_leader()
+        assert [type(each) for each in member.told[1:]] == [Expect, End]
+        assert told(member) == [begun.id] * 2
+        begun = await transactions.begin()
+        await world.shop.store_aside(A, "stored", tx=begun)
+        await transactions.abort(begun.id)
+        await member.until_as_the_leader()
+        assert [type(each) for each in member.told[3:]] == [Close, End]
+
+
+async def test_what_was_durable_when_it_was_asked_is_known_once_that_is_answered() -> None:
+    async with following() as world:
+        member = await world.member()
+        for _ in range(5):
+            begun = await world.shop.transactions.begin()
+            await member.manager.ask()
+            assert member.manager.state.find(begun.id) is not None
+
+
+async def test_all_who_ask_while_a_call_is_under_way_share_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        asked: list[int] = []
+        followers = world.manager._followers
+        assert followers is not None
+        standing = followers._standing
+        monkeypatch.setattr(followers, "_standing", lambda: asked.append(1) or standing())
+        await asyncio.gather(*(member.manager.ask() for _ in range(100)))
+        assert len(asked) == 1
+        first = asyncio.ensure_future(member.manager.ask())
+        await until(lambda: member.manager._asking is not None and member.manager._next_asking is None)
+        await asyncio.gather(first, *(member.manager.ask() for _ in range(100)))
+        assert len(asked) <= 3
+
+
+async def test_a_member_joins_through_the_coordinator() -> None:
+    async with following() as world:
+        member = await world.member()
+        begun = await world.shop.transactions.begin()
+        opened = []
+        join = Join(b"shop:orders:", 1, 5)
+        joining = Joining(begun.id, join)
+        admitted = await member.manager.join(joining, lambda *each: opened.append(each))
+        assert admitted.transaction_id == begun.id
+        assert admitted.deadline_ms == begun.deadline_ms
+        assert opened == [(joining, admitted)]
+        assert member.manager.state.get(begun.id).topics == (join,)
+        await world.shop.transactions.abort(begun.id)
+        with pytest.raises(TransactionEndedError):
+            await member.manager.join(joining, lambda *each: opened.append(each))
+        assert len(opened) == 1
+
+
+async def test_a_join_that_is_answered_behind_the_end_of_its_transaction_opens_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with following() as world:
+        member = await world.member()
+        begun = await world.shop.transactions.begin()
+        opened = []
+        has_applied = member.manager._applied_in_time
+
+        async def late(entries: int, wait_ms: int) -> None:
+            await has_applied(entries, wait_ms)
+            await world.shop.transactions.abort(begun.id)
+            await member.until_as_the_leader()
+
+        monkeypatch.setattr(member.manager, "_applied_in_time", late)
+        with pytest.raises(TransactionEndedError, match="ended while"):
+            await member.manager.join(Joining(begun.id, Join(b"shop:orders:", 1, 5)), lambda *each: opened.append(each))
+        assert opened == []
+
+
+async def test_a_coordinator_that_reads_its_log_says_so() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.until_as_the_leader()
+        world.manager.lost()
+        with pytest.raises(CoordinatorUnavailableError, match="reading its log"):
+            await member.manager.ask()
+        assert member.manager.is_known, "what it knows stays true"
+        await world.manager.ensure_known()
+        await member.manager.ask()
+        await member.until_as_the_leader()
