@@ -97,7 +97,8 @@ class Members:
         found: list[Member] = []
 
         def known() -> bool:
-            found[:] = [each for each in self.up() if _answers(each) and serves(each.process)]
+            urls = {each["url"] for asked in self.up() for each in _rows(asked) if each["role"] == "leader"}
+            found[:] = [each for each in self.up() if each.process.url in urls and _answers(each)]
             return len(found) == 1
 
         until(known, self.up()[0].process, TAKE_OVER_SECONDS_MAX)
@@ -118,9 +119,7 @@ class Members:
 
     def rows(self) -> list[dict[str, Any]]:
         """The members as the leader tells them."""
-        reply = self.leader().process.ask("GET", "/v1/cluster")
-        rows: list[dict[str, Any]] = reply.json()["members"] if reply.status == 200 else []
-        return rows
+        return _rows(self.leader())
 
     def run_of(self, member: Member) -> str:
         """The name by which the map knows it."""
@@ -166,6 +165,18 @@ class Members:
             if each.process.alive():
                 each.signal(signal.SIGCONT)
             each.process.kill()
+
+
+def _rows(asked: Member) -> list[dict[str, Any]]:
+    """The members as this server tells them, or the leader that it passes the question on to; none where it does not know."""
+    if not _answers(asked):
+        return []
+    try:
+        reply = asked.process.ask("GET", "/v1/cluster")
+    except (OSError, http.client.HTTPException):
+        return []
+    rows: list[dict[str, Any]] = reply.json()["members"] if reply.status == 200 else []
+    return rows
 
 
 def _answers(member: Member) -> bool:

@@ -22,7 +22,7 @@ from tests.hbase.server_pair import LEASE_MS, Installation
 
 pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
 
-SHARE = False  # nobody but the leader owns topics yet
+SHARE = True
 PAST_THE_LEASE_S = 1.5 * LEASE_MS / 1_000
 CUT_S, LONG_CUT_S = 10.0, 35.0  # less than the 30 s after which the leader ends a member without a link, and more
 MOVES = 12
