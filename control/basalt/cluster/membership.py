@@ -45,6 +45,7 @@ class Owner(NamedTuple):
     name: str
     url: str
     state: State
+    secret: str = ""  # by which it knows that a call comes from another server
 
 
 class Membership:
@@ -56,6 +57,7 @@ class Membership:
     ) -> None:  # fmt: skip
         self.begun = 0  # how many memberships this server has begun
         self.seen: Mapping[str, Seen] = {}  # as of the last look; replaced as a whole
+        self._runs: tuple[Mapping[str, Seen], Mapping[str, Seen]] = (self.seen, {})  # the same, by the runs of servers
         self.looked_ms: float | None = None  # when that was answered
         self.owners: OwnersMap | None = None  # as of the last look, too; None: there was none
         self.when_dealt: Callable[[OwnersMap], None] | None = (
@@ -114,11 +116,21 @@ class Membership:
         lease = leadership.leader
         if lease is not None and lease.instance == instance:
             is_silent = leadership.unchanged_ms >= lease.lease_ms / rules.SILENT_PARTS
-            return Owner(instance, lease.holder, lease.url, "silent" if is_silent else "live")
-        seen = self.seen.get(instance)
+            return Owner(instance, lease.holder, lease.url, "silent" if is_silent else "live", lease.secret)
+        seen = self._of_run(instance)
         if seen is None:
             return Owner(instance, "", "", "dead")
-        return Owner(instance, seen.record.holder, seen.record.url, seen.state(self._clock.monotonic_ms()))
+        record = seen.record
+        return Owner(instance, record.holder, record.url, seen.state(self._clock.monotonic_ms()), record.secret)
+
+    def _of_run(self, run: str) -> Seen | None:
+        """The membership that this run of a server has now, or had last: its first one may have been ended."""
+        seen, runs = self._runs
+        if seen is not self.seen:
+            seen = self.seen
+            runs = rules.by_run(seen)
+            self._runs = seen, runs
+        return runs.get(run)
 
     def shard_states(self) -> Counter[State] | None:
         """The number of shards by the state of their owner; None before there is a map."""
@@ -257,7 +269,7 @@ class Membership:
     def _first(self) -> MemberRecord:
         by = self.candidate
         now_ms = self._clock.now_ms()
-        return MemberRecord(by.holder, by.url, self.version, now_ms, by.lease_ms, 1, 0, by.link, by.instance)
+        return MemberRecord(by.holder, by.url, self.version, now_ms, by.lease_ms, 1, 0, by.link, by.instance, by.secret)
 
     def _look(self) -> None:
         self._look_at_ms = self._clock.monotonic_ms() + self._part_ms(rules.LOOKS_PER_LEASE)

@@ -156,6 +156,11 @@ class Coordinator:
         self._submit_one_shot(told, plan, asked, staged)
         return await told
 
+    def check_leads(self) -> None:
+        """Raise `NotHereError` where another server decides."""
+        if self._linked is not None:
+            raise NotHereError
+
     def _check_here(self, work: Work) -> None:
         """Raise `NotHereError` for a one-shot transaction that the leader is to carry out."""
         if self._linked is not None and (work.acknowledge or not self._owner.has_all_topics(work)):

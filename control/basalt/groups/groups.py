@@ -57,7 +57,8 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
-from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.log_state import LogState
+from basalt.transactions.manager import ExternalTransactions, Transactions
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import GroupState
@@ -101,7 +102,7 @@ class Groups:
     """All groups of one store. Everything runs on the event loop of its group commit."""
 
     def __init__(
-        self, clock: Clock, manager: TransactionManager, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
+        self, clock: Clock, manager: LogState, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
         ends: StableEnds, ranges: Ranges, ids: TransactionIds, limits: GroupLimits,
     ) -> None:  # fmt: skip
         self.limits = limits

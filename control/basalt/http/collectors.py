@@ -39,7 +39,7 @@ from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import SIZES
 from basalt.runtime.loop_lag import LoopLag
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.regions import jar_state, version_text
 
@@ -335,7 +335,7 @@ class JobMetrics(Collector):
 class WriterMetrics(Collector):
     """The series of the group commit and of what is kept in memory for readers."""
 
-    def __init__(self, manager: TransactionManager, tails: Tails) -> None:
+    def __init__(self, manager: LogState, tails: Tails) -> None:
         self._manager = manager
         self._tails = tails
 

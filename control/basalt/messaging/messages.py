@@ -191,10 +191,9 @@ class Messages:
     ) -> Fetch:  # fmt: skip
         """Messages from a position on; waits up to `wait_ms` until there is one.
 
-        `committed` reads under the manager's newest snapshot, `snapshot` under the one given, neither sees everything.
-        Where the newest here may be old, a reader that it stops asks once for a newer one.
-        With `markers` these come in between; they are waited for as messages are. `BusyError`: too many wait already. With
-        an `encoding` the page is in `encoded`, in part as messages that are encoded so already.
+        `committed` reads under the manager's newest snapshot (stopped by one that may be old, it asks once for a newer one), `snapshot`
+        under the one given, neither sees everything. With `markers` these come in between; they are waited for as messages are.
+        With an `encoding` the page is in `encoded`, in part as messages that are encoded so already. `BusyError`: too many wait.
         """
         limits = SliceLimits(
             min(messages_max or self.limits.messages_max, self.limits.messages_max),
@@ -253,7 +252,7 @@ class Messages:
         return found
 
     async def _page(self, log: TopicLog, reading: Reading, encoding: Encoding | None, *, committed: bool) -> Fetch:
-        """What comes next of a page in the making."""
+        """The rest of a page in the making."""
         if encoding is None:
             return await self._reader.go_on(log, reading)
         assert isinstance(reading, AnswerReading)
@@ -262,7 +261,7 @@ class Messages:
     async def _held(
         self, log: TopicLog, reading: Reading, found: Fetch, encoding: Encoding | None, *, asks: bool
     ) -> Fetch:
-        """What a reader gets whom the view stops at a row: more, where that row's writer has ended in a newer view."""
+        """The page of a reader whom the view stops at a row: with more in it, where a newer view has the end of that row's writer."""
         if asks and self._views.may_be_old:
             if await self._views.newer():
                 reading.see(self._writers.current())

@@ -28,7 +28,7 @@ from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.producers import Producers
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.tables.garbage_cells import CellActivity
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.stores.shards import SHARDS, Epochs
@@ -51,7 +51,7 @@ class ShardHolding:
 
     def __init__(
         self, store: Store, clock: Clock, gate: ShardGate, logs: TopicLogs, tables: TableCatalog, activity: CellActivity,
-        groups: Groups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: TransactionManager,
+        groups: Groups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: LogState,
         pointers: OpenPointers,
     ) -> None:  # fmt: skip
         self._store = store

@@ -16,7 +16,7 @@ from basalt.errors import NotFoundError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.topic_stats import TopicStatistics, TopicSums
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, topic_prefix
@@ -66,7 +66,7 @@ class TopicInspection:
     """Lists the topics of one store."""
 
     def __init__(
-        self, clock: Clock, topics: TopicLogs, stats: TopicStatistics, unstable: FirstUnstable, manager: TransactionManager,
+        self, clock: Clock, topics: TopicLogs, stats: TopicStatistics, unstable: FirstUnstable, manager: LogState,
         ids: TransactionIds,
     ) -> None:  # fmt: skip
         self._clock = clock

@@ -1,7 +1,7 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
-A standby says that it lives, whether it is ready and its metrics, reads ranges that the leader permits it, and passes all else on to the server that leads. Where it cannot, it says who leads: to
-a browser on a page; and to a client that took it for a topic's owner, who that is. Nothing is done for a call that gets `not_leader` or `not_owner`, so it may be sent there at once.
+A standby says that it lives, whether it is ready and its metrics, reads ranges that a topic's owner permits it, and passes all else on: what is about a topic to
+its owner, and the rest to the server that leads. So does a server that serves with what is another's (`routing`). Where it cannot, it says who leads: to a browser on a page; and to a client that took it for a topic's owner, who that is. Nothing is done for a call that gets `not_leader` or `not_owner`, so it may be sent there at once.
 Who else there is, its leader tells.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -27,13 +26,13 @@ from starlette.types import Receive, Scope, Send
 
 from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
-from basalt.cluster.lease import Candidate
+from basalt.cluster.lease import Candidate, LeaseRecord
 from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.links.links import Links
-from basalt.cluster.membership import Membership
+from basalt.cluster.membership import Membership, Owner
 from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
 from basalt.commits.owner_calls import OwnerCalls
-from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
+from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, ShardMovingError, UnavailableError
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
 from basalt.http.asgi.connections import Connections
@@ -59,14 +58,13 @@ from basalt.server.authentication import is_asked
 from basalt.server.leader_connection import LeaderLostError
 from basalt.server.passing_on import PassingMetrics, PassingOn
 from basalt.server.reading_here import ROUTE, ReadingHere, ReadingMetrics
+from basalt.server.routing import By, is_here, newest, other_owner, place_of
 from basalt.server.wiring import RunningServices, Shared, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
-from basalt_engine.keys import NAME_EXPRESSION, table_prefix, topic_prefix
-from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Store
 
 # Pause of a server that could not begin its term, so that others can take the lease. It doubles with each failure: each
@@ -76,7 +74,6 @@ REST_S_MAX = 60.0
 
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
-_ABOUT = re.compile(f"/v1/namespaces/({NAME_EXPRESSION})/(topics|tables)/({NAME_EXPRESSION})(?:/.*)?", re.ASCII)
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
@@ -88,12 +85,13 @@ log = logging.getLogger("basalt.failover")
 
 
 class StandbyFrame:
-    """The application of a server that does not lead, or not yet."""
+    """The application of a server that does not serve, or not yet; and of one that does, for the calls that another one answers."""
 
     def __init__(
         self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
-        links: Links, open_store: Callable[[], Store],
+        links: Links, open_store: Callable[[], Store], owners: Callable[[], OwnersMap | None],
     ) -> None:  # fmt: skip
+        self._owners = owners
         self._leadership = leadership
         self._links = links
         self._membership = membership
@@ -105,7 +103,7 @@ class StandbyFrame:
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
-        self.passing = PassingOn(leadership, clock, settings)
+        self.passing = PassingOn(leadership, membership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))
         self.reading = ReadingHere(open_store, clock, settings)
         self._registry.register(ReadingMetrics(self.reading))
@@ -136,7 +134,7 @@ class StandbyFrame:
         if (
             not responses.is_page(request)
             and not self.reading.may_read(request, body)
-            and self.passing.submit(request, exchange, body, self._note)
+            and self.passing.submit(request, self._server_for(head), exchange, body, self._note)
         ):
             request.route = PASSED_ON
             return None
@@ -179,7 +177,7 @@ class StandbyFrame:
         responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
     async def _answer(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
-        """This server's own answer; None: that of the leader was given."""
+        """This server's own answer; None: another one's was given."""
         request.check()
         self._front.admit(request)
         own = self._answers.get(request.head.path)
@@ -199,32 +197,59 @@ class StandbyFrame:
         return None
 
     async def _read_or_pass_on(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
-        """This server's own answer to a call for a range, where the leader permits it; None: that of the leader was given."""
-        lease, why = self._leadership.leader, self.passing.refusal(request, reads=True)
-        if lease is None or why is not None:
+        """This server's own answer to a call for a range, where the owner permits it; None: the owner's was given."""
+        server, why = self._server_for(request.head), self.passing.refusal(request, reads=True)
+        if server is None or why is not None:
             await self._pass_on(request, body)
             return None
         if body is None:
             await request.exchange.receive()  # it has none, and is watched for its end afterwards
         request.route = ROUTE
-        permit = await self.passing.ask_for_permit(request, lease, b"")
+        permit = await self.passing.ask_for_permit(request, server, b"")
         answer = None if permit is None else await self.reading.read(permit)
         if permit is not None and answer is None:
             await self._pass_on(request, b"")
         return answer
 
     async def _pass_on(self, request: RequestHead, body: bytes | None) -> None:
-        lease, why = self._leadership.leader, self.passing.refusal(request)
-        if DIRECT in request.headers and (error := self._not_owner(request)) is not None:
-            raise error
-        if lease is None or why is not None:
-            raise passing_on.refused(None if lease is None else lease.url, why or "")
+        server, why = self._server_for(request.head), self.passing.refusal(request)
+        if server is None or why is not None:
+            raise self._refused(request, server, why or "")
         request.route = PASSED_ON
-        await self.passing.pass_on(request, lease, body)
+        await self.passing.pass_on(request, server, body)
+
+    def _server_for(self, head: Head) -> LeaseRecord | Owner | None:
+        """The server that is to answer a call with this head: the topic's owner where it is known to live, and else the leader, which may know more.
+
+        None: no other server leads.
+        """
+        lease, candidate = self._leadership.leader, self._leadership.candidate
+        leader = None if lease is None else lease.instance
+        name = other_owner(place_of(head), self._owners(), candidate.instance, leader)
+        if name is not None:
+            owner = self._membership.owner(name)
+            if owner.state == "live" and owner.url and owner.secret:
+                return owner
+        return lease
+
+    def _refused(self, request: RequestHead, server: LeaseRecord | Owner | None, why: str) -> BasaltError:
+        """The answer to a call that is passed on to nobody, for this reason (empty: nobody wants to know)."""
+        is_passed_on = HEADER in request.headers
+        if (DIRECT in request.headers or isinstance(server, Owner)) and not is_passed_on:
+            error = self._not_owner(request)
+            if error is not None:
+                return error
+        place = place_of(request.head)
+        if self._settings.cluster.share and place.by is By.OWNER and (is_passed_on or server is None):
+            return ShardMovingError(
+                f"no server is known to serve shard {place.shard} now, or two servers know different ones; nothing was done",
+                hint="send the same call again after Retry-After",
+            )
+        return passing_on.refused(self._leadership.leader_url, why)
 
     def _not_owner(self, request: RequestHead) -> NotOwnerError | None:
         """The answer to who took this server for the owner of a topic; None where the call is about none, or no other server is known to serve it."""
-        shard, owners = shard_of_path(request.head.path), self._membership.owners
+        shard, owners = place_of(request.head).shard, self._owners()
         if shard is None or owners is None:
             return None
         owner = self._membership.owner(owners.owner_of(shard))
@@ -292,15 +317,6 @@ class StandbyFrame:
         raise passing_on.refused(self._leadership.leader_url, "")
 
 
-def shard_of_path(path: str) -> int | None:
-    """The shard of the topic or table that a call's path names; None where it names none."""
-    found = _ABOUT.fullmatch(path)
-    if found is None:
-        return None
-    namespace, kind, name = found.groups()
-    return shard_of(topic_prefix(namespace, name) if kind == "topics" else table_prefix(namespace, name))
-
-
 class _Serving(NamedTuple):
     """The services and faces that answer while a term lasts."""
 
@@ -308,6 +324,7 @@ class _Serving(NamedTuple):
     services: RunningServices
     app: Frame
     thrift: ThriftFace
+    leads: bool = True
 
     async def close(self) -> None:
         """Answer what was taken, and let go of the store."""
@@ -348,7 +365,7 @@ class FailoverServer:
         self.membership = Membership(open_store(), clock, candidate, self.leadership, on_term=self._begin_membership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
         self._standby = StandbyFrame(
-            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store
+            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store, self._owners
         )
         self._shards = ShardCalls(clock, self.links, self.membership)
         self._owner_calls = OwnerCalls(self.links.handlers)
@@ -372,7 +389,7 @@ class FailoverServer:
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
-        app = self._application()
+        app = self._application(head)
         if HEADER in head.headers and app is not self._standby:
             try:
                 exchange = PassedExchange(exchange, passed_on(self._secret, head))
@@ -384,7 +401,7 @@ class FailoverServer:
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
-        app = self._application()
+        app = self._application(head)
         if HEADER in head.headers and app is not self._standby:
             try:
                 exchange = PromptPassedExchange(exchange, passed_on(self._secret, head))
@@ -467,9 +484,20 @@ class FailoverServer:
         await asyncio.to_thread(self.leadership.settle)
         self.links.end_term(why)
 
-    def _application(self) -> Frame | StandbyFrame:
+    def _application(self, head: Head) -> Frame | StandbyFrame:
+        """The application for a call with this head: that of the services, where it is this server that answers it."""
         serving = self._serving
-        return self._standby if serving is None or not serving.term.is_on() else serving.app
+        if serving is None or not serving.term.is_on():
+            return self._standby
+        if not self._shares:  # then it leads, and has all shards
+            return serving.app
+        own = self.leadership.candidate.instance
+        return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
+
+    def _owners(self) -> OwnersMap | None:
+        """The newest map of owners that this server knows of."""
+        serving, seen = self._serving, self.membership.owners
+        return seen if serving is None else newest(seen, serving.services.topics.gate.owners)
 
     def _begin(self, term: Term) -> None:
         """Called by the leadership's thread."""
@@ -490,7 +518,7 @@ class FailoverServer:
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
-        serving = self._serving = _Serving(term, services, app, thrift)
+        serving = self._serving = _Serving(term, services, app, thrift, leads=term.member is None)
         app.sampler.start()
         what = f"under epoch {term.epoch}" if term.member is None else f"as member {term.member}"
         log.info("serves %s", what)
@@ -539,11 +567,12 @@ class FailoverServer:
         except BaseException:
             await services.close()
             raise
+        if self._shares:
+            services.share(self.links, self._may_borrow)
         if owners is None:
             self._owner_calls.owner = services.owner
             self._shards.serve(services.shard_holding)
         elif self._shares:
-            services.transactions.decide_for_members(self.links.handlers, self._may_borrow)
             self._shards.lead(services.shard_moves, owners, term.epoch)
         else:
             services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -17,9 +18,10 @@ from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
+from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.owner import Owner
 from basalt.commits.owners import Owners
-from basalt.errors import BasaltError, CoordinatorUnavailableError, InvalidSettingError, UnavailableError
+from basalt.errors import BasaltError, InvalidSettingError, UnavailableError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
@@ -71,6 +73,7 @@ from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
+from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.open_pointers import OpenPointers
@@ -200,17 +203,27 @@ class RunningServices(services.Services):
         await self._stop_writing()
         self.store.close()
 
+    def share(self, links: Links, may_borrow: Callable[[str], bool]) -> None:
+        """From now on push the log to members and decide for them, as the leader; or follow the leader's, as a member. Until `close`."""
+        if self.is_member:
+            cast("FollowedTransactions", self.transactions.manager).start()
+        else:
+            self.transactions.manager.lead(links)
+            self.transactions.decide_for_members(links.handlers, may_borrow)
+
     async def _stop_writing(self) -> None:
         """Answer what was taken: each lane takes no more, and steps that follow from what it took still go through the other."""
         lanes = self.transactions.manager.lanes
         await lanes.log.stop()
         await self.transactions.carry_through()
         await lanes.topics.stop()
-        if self.is_member:
-            return
         with contextlib.suppress(BasaltError):  # the next leader ends them, at the cost of a run on the invalid list
             await self.transactions.give_back_loans()
         await lanes.log.stop()
+        if self.is_member:
+            await cast("FollowedTransactions", self.transactions.manager).close()
+        else:
+            self.transactions.manager.close()
 
 
 class Shared(NamedTuple):
@@ -318,12 +331,11 @@ async def _wire(
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
-    transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
+    transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
     known_transactions, audit = KnownTransactions(manager), Audit(store, clock, is_member=is_member)
-    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
-    views = Views(manager)
+    first_unstable, views = FirstUnstable(store, clock, topics, reader, known_transactions), Views(manager)
     ends = StableEnds(store, reader, first_unstable, manager, views)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
@@ -337,7 +349,9 @@ async def _wire(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
     owner = _owner(settings, store, clock, topics, roll_backs, writer, markers, pointers, None if is_member else shared)
-    transactions = await _coordinator(settings, transaction_manager, owner, groups, clock, log, is_member=is_member)
+    transactions = await _coordinator(
+        settings, transaction_manager, owner, groups, clock, log, shared if is_member else None
+    )
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days = await _series_days(system, store, clock, is_member=is_member)
     table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
@@ -394,6 +408,15 @@ def _owner(
     )  # fmt: skip
 
 
+def _transactions(
+    store: Store, clock: Clock, lanes: WriteLanes, log: TransactionLog, epoch: int, shared: Shared | None
+) -> TransactionManager:
+    """The transactions of the store: this server's own to decide; or, as a member knows them, with the same face: it refuses what decides."""
+    if shared is None or epoch:
+        return TransactionManager(store, clock, lanes, log, epoch=epoch)
+    return cast("TransactionManager", FollowedTransactions(store, clock, lanes, log, shared.links))
+
+
 def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:
     """The transactions that messages know, and the write pointers that they may be written under."""
     builtin = settings.transactions.manager == "builtin"
@@ -432,19 +455,20 @@ def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
     )
 
 
-async def _refuse() -> None:
-    raise CoordinatorUnavailableError("transactions are decided by the server that leads")
-
-
 async def _coordinator(
-    settings: Settings, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, transaction_log: TransactionLog, *,
-    is_member: bool,
+    settings: Settings, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, transaction_log: TransactionLog,
+    follows: Shared | None,
 ) -> Coordinator:  # fmt: skip
-    """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it."""
+    """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it.
+
+    A member, who `follows`, reads it in the background, as often as it takes.
+    """
+    if follows is not None:
+        links, followed = follows.links, cast("FollowedTransactions", manager)
+        linked = LinkedDecisions(manager, lambda: links.to_leader)
+        followed.tells(owner.hear)
+        return Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked)
     transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
-    if is_member:
-        manager.recovered_by(_refuse)
-        return transactions
     began_ms = clock.monotonic_ms()
     try:
         await transactions.recover()

@@ -6,7 +6,7 @@ Whoever reads goes by it and need not know which of the two it is. Only the coor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -230,6 +230,9 @@ class LogState:
             return write_pointer
 
     # What the coordinator alone does.
+
+    def recovered_by(self, recover: Callable[[], Awaitable[None]]) -> None:
+        """Name what makes the state known; a member reads the log itself."""
 
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run a stage of the log."""

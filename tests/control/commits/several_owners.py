@@ -95,7 +95,8 @@ class Member(Server):
             clock, self.topics, reader, roll_backs, writer, manager, self.pointers, markers, producers,
             limits=SliceLimits(1_000, 1 << 20), lifetime_ms_max=60_000,
         )  # fmt: skip
-        self.owner = Owner(self.topics, roll_backs, writer, markers, self.pointers, clock, store_drops=False)
+        drops = store.applies_retention
+        self.owner = Owner(self.topics, roll_backs, writer, markers, self.pointers, clock, store_drops=drops)
         self.owner.recovered(manager.state.last_pointer, manager.state.loans.in_progress)
 
 
@@ -103,6 +104,7 @@ class Leader(Server):
     """The server that leads."""
 
     name = LEADER
+    owner: ToldOwners
 
     def __init__(self, wired: Wired, owner: ToldOwners, store: MemoryStore) -> None:
         self.wired, self.owner, self.store = wired, owner, store
@@ -177,6 +179,21 @@ class FakeLink:
         except BasaltError as error:
             return b"", msgspec.msgpack.decode(msgspec.msgpack.encode(ErrorBody.of(error)), type=ErrorBody).error()
         return msgspec.msgpack.encode(answer), None
+
+
+class HeldLink(FakeLink):
+    """A link whose first place arrives when it is let go."""
+
+    def __init__(self, handlers: Handlers, tasks: set[asyncio.Task[None]]) -> None:
+        super().__init__(handlers, tasks)
+        self.let_go = asyncio.Event()
+        self.is_holding = False
+
+    async def call(self, kind: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
+        if kind.name == "place" and not self.is_holding:
+            self.is_holding = True
+            await self.let_go.wait()
+        return await super().call(kind, question, timeout_ms)
 
 
 class TestLinks:
@@ -315,12 +332,27 @@ async def start_leader(
     return Leader(Wired(services, clock, store), made[0], store)
 
 
+class ByRow(MemoryStore):
+    """A store by row. With `drops` it says that it drops rows of failed writers by itself."""
+
+    def __init__(self, *, drops: bool = False) -> None:
+        super().__init__(atomic=False)
+        self.applies_retention = drops
+
+    def another(self) -> MemoryStore:
+        made = super().another()
+        made.applies_retention = self.applies_retention
+        return made
+
+
 @asynccontextmanager
-async def fleet(*names: str, clock: ManualClock | None = None) -> AsyncIterator[Fleet]:
+async def fleet(
+    *names: str, clock: ManualClock | None = None, drops: bool = False, settings: Settings | None = None
+) -> AsyncIterator[Fleet]:
     """A leader and members of these names, without links yet."""
     clock, links = clock or ManualClock(), TestLinks()
-    first = MemoryStore(atomic=False)
-    leader = await start_leader(first, clock, links)
+    first = ByRow(drops=drops)
+    leader = await start_leader(first, clock, links, settings)
     members = {name: Member(name, first.another(), clock, leader.wired.transactions.manager) for name in names}
     made = Fleet(clock, leader, members, links)
     try:

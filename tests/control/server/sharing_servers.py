@@ -159,6 +159,19 @@ class Sharers:
         names = (f"{like}-{number}" for number in range(100 * SHARDS))
         return next(name for name in names if shard_of(topic_prefix("shop", name)) in server.held)
 
+    async def give(self, topic: str, to: SharingServer) -> None:
+        """Move the topic's shard to this server, as an operator does."""
+        await self.until(
+            lambda: to.leads or to.instance in self.leader.services.shard_moves._targets(),
+            f"{to.name} can be given shards",
+        )
+        shard = shard_of(topic_prefix("shop", topic))
+        if shard in to.held:
+            return
+        told = await self.leader.ask("POST", "/v1/admin/cluster/moves", {"shards": [shard], "to": to.instance})
+        assert told.status == 200, told.body
+        await self.until(lambda: shard in to.held, f"{to.name} serves {topic}")
+
     def all_is_dealt(self) -> bool:
         """Every shard is served, and by one server."""
         held = [shard for server in self.living for shard in server.held]

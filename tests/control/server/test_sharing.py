@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import uvloop
 
+import basalt
 from basalt.catalog.topics import topic_name
 from basalt.errors import ShardMovingError
-from basalt_engine.keys import topic_prefix
-from basalt_engine.stores.shards import shard_of
 from tests.control.server.sharing_servers import Sharers, Story, sharers
+
+ORDERS = topic_name("shop", "orders")
+Isolation = Literal["committed", "uncommitted"]
 
 
 def run(story: Story, count: int = 2) -> None:
@@ -23,7 +27,7 @@ def run(story: Story, count: int = 2) -> None:
 def test_a_server_that_does_not_lead_opens_services_of_its_own():
     async def story(world: Sharers) -> None:
         (member,) = world.members
-        assert not member.services.transactions.manager.is_known
+        await world.until(lambda: member.services.transactions.manager.is_known, "it follows the log")
         assert member.services.scheduler.figures().keys() == {"retention", "stats"}
 
     run(story)
@@ -32,15 +36,90 @@ def test_a_server_that_does_not_lead_opens_services_of_its_own():
 def test_a_shard_that_moves_is_served_by_the_member_and_no_more_by_the_leader():
     async def story(world: Sharers) -> None:
         leader, (member,) = world.leader, world.members
-        await leader.services.topics.create(topic_name("shop", "orders"), {})
-        shard = shard_of(topic_prefix("shop", "orders"))
-        await world.until(lambda: member.member.links.to_leader is not None, "it is linked")
-        await world.until(lambda: member.instance in leader.services.shard_moves._targets(), "it can be given shards")
-        await leader.services.shard_moves.move(frozenset([shard]), member.instance)
-        assert member.held == {shard}
-        await member.services.messaging.publish(topic_name("shop", "orders"), [b"a"], None)
-        with pytest.raises(ShardMovingError):
-            await leader.services.messaging.publish(topic_name("shop", "orders"), [b"b"], None)
+        await world.give("orders", member)
+        assert len(member.held) == 1
         assert world.all_is_dealt()
+        await member.services.topics.create(ORDERS, {})
+        await member.services.messaging.publish(ORDERS, [b"a"], None)
+        with pytest.raises(ShardMovingError):
+            await leader.services.messaging.publish(ORDERS, [b"b"], None)
+
+    run(story)
+
+
+async def read(client: basalt.AsyncClient, topic: str, isolation: Isolation = "committed") -> list[str]:
+    return [message.text async for message in client.topic(topic).read(isolation=isolation)]
+
+
+def test_any_server_takes_calls_about_any_topic():
+    async def story(world: Sharers) -> None:
+        for topic, owner in zip(("orders", "invoices", "returns"), world.servers, strict=True):
+            await world.give(topic, owner)
+        async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+            for topic in ("orders", "invoices", "returns"):
+                await client.topics.create(topic)
+        for server in world.servers:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                assert sorted(await client.topics.list()) == ["invoices", "orders", "returns"]
+                for topic in ("orders", "invoices", "returns"):
+                    await client.topic(topic).publish([f"by {server.name}"])
+        expected = [f"by {server.name}" for server in world.servers]
+        for server in world.servers:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                for topic in ("orders", "invoices", "returns"):
+                    assert await read(client, topic) == expected
+                    assert await read(client, topic, "uncommitted") == expected
+
+    run(story, 3)
+
+
+def test_a_transaction_over_topics_of_two_owners_shows_in_both_at_once():
+    async def story(world: Sharers) -> None:
+        leader, (member,) = world.leader, world.members
+        await world.give("orders", member)
+        await world.give("invoices", leader)
+        for server in world.servers:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                if server is leader:
+                    for topic in ("orders", "invoices"):
+                        await client.topics.create(topic)
+                async with client.transaction() as tx:
+                    for topic in ("orders", "invoices"):
+                        before = await read(client, topic)
+                        await tx.publish(topic, [f"published by {server.name}"])
+                        await tx.store(topic, [f"stored by {server.name}"])
+                        assert await read(client, topic) == before
+                with pytest.raises(KeyError):
+                    async with client.transaction() as tx:
+                        await tx.store("orders", ["rolled back"])
+                        await tx.store("invoices", ["rolled back"])
+                        raise KeyError
+        expected = [f"{what} by {server.name}" for server in world.servers for what in ("published", "stored")]
+        for server in world.servers:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                for topic in ("orders", "invoices"):
+                    assert await read(client, topic) == expected
+
+    run(story)
+
+
+def test_one_shot_transactions_at_a_member_and_over_two_owners():
+    async def story(world: Sharers) -> None:
+        leader, (member,) = world.leader, world.members
+        await world.give("orders", member)
+        await world.give("invoices", leader)
+        for server in world.servers:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                if server is leader:
+                    for topic in ("orders", "invoices"):
+                        await client.topics.create(topic)
+                await client.publish_atomically({"orders": [f"alone by {server.name}"]})
+                await client.publish_atomically({"invoices": [f"alone by {server.name}"]})
+                await client.publish_atomically({topic: [f"both by {server.name}"] for topic in ("orders", "invoices")})
+        expected = [f"{what} by {server.name}" for server in world.servers for what in ("alone", "both")]
+        for server in world.servers:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                for topic in ("orders", "invoices"):
+                    assert await read(client, topic) == expected
 
     run(story)

@@ -118,7 +118,7 @@ class World:
 
     @property
     def manager(self) -> TransactionManager:
-        return cast("TransactionManager", self.shop.transactions.manager)
+        return self.shop.transactions.manager
 
     def accept(self) -> Link:
         own = Acceptor(SECRET, "installation", "leader", 7, 7)

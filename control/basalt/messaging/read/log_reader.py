@@ -599,14 +599,8 @@ class LogReader:
         self._logs = logs
 
     async def read(
-        self,
-        log: TopicLog,
-        start: Start,
-        limits: SliceLimits,
-        snapshot: TransactionSnapshot | None,
-        *,
-        markers: bool = False,
-    ) -> Fetch:
+        self, log: TopicLog, start: Start, limits: SliceLimits, snapshot: TransactionSnapshot | None, *, markers: bool = False
+    ) -> Fetch:  # fmt: skip
         """A page, past any stretch of rows that this reader may not see: empty only when nothing more can be read now."""
         return await self.go_on(log, Reading(start, limits, snapshot, self._clock.now_ms(), markers=markers))
 
