@@ -191,6 +191,7 @@ class Groups:
     async def make(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
         """A new group, or the one that is there with these options; `GroupExistsError` with others. Its dead letters have a topic then."""
         self._check(title, options)
+        await self._logs.gate.anchor(topic_prefix(*title))
         log = await self._open(title)
         floor = await self._floor_of(log, options.start, "start")
         encoded = OPTIONS.encode(options)
@@ -634,6 +635,7 @@ class Groups:
             )
 
     async def _make_topic(self, title: TopicName) -> None:
+        await self._logs.gate.anchor(topic_prefix(*title))
         try:
             await self._logs.open(title)
         except TopicNotFoundError:

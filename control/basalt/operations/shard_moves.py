@@ -1,4 +1,4 @@
-"""The leader deals the shards: planned moves, what members that ended had, what members do not serve though the map gives it to them.
+"""The leader deals the shards: planned moves, what members that ended had, what members do not serve though the map gives it to them, and balance.
 
 A planned move is a release, a row of the map, and a take, at whichever members. Nobody loses anything and nobody is refused, where it takes under a second.
 Before the map is written a move can be called off. From then on there is no way back, for the map may have been written by a write whose answer was lost:
@@ -7,6 +7,8 @@ writing it is tried until it has succeeded or the term is over. Each new map is 
 A shard goes to another member only when its owner has said that it does not have it any more, or when the owner's membership has ended. So an answer that is lost moves nothing:
 if the member did release the shard, its beats do not report it, and after two seconds it is asked once more, to give up whatever it has, and the shard is granted anew.
 While nobody can ask the member, nobody knows that it does not serve, and its membership decides. Decision 0072.
+
+*Anchored* shards stay with the leader: those of topics with consumer groups and of tables, whose groups and cells are decided where the coordinator is.
 """
 
 from __future__ import annotations
@@ -18,13 +20,23 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from basalt.cluster.balance import WAVE_EVERY_MS, Move
 from basalt.cluster.links.beats import Beat
 from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.links.shard_calls import Left, Release
 from basalt.cluster.owners import OwnersMap, deal
 from basalt.cluster.reigns import Phase
-from basalt.errors import BasaltError, BusyError, ConflictError, InputError, StoppingError, UnknownOutcomeError
+from basalt.errors import (
+    BasaltError,
+    BusyError,
+    ConflictError,
+    InputError,
+    ShardMovingError,
+    StoppingError,
+    UnknownOutcomeError,
+)
 from basalt.operations.shard_holding import RELEASE_MS_MAX, TRY_AGAIN_S_MAX, TRY_AGAIN_S_MIN, ShardHolding, named
+from basalt.operations.shard_targets import ShardTargets
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import FencedError
 from basalt_engine.stores.shards import SHARDS, Epochs
@@ -40,10 +52,12 @@ LOOK_MS = 250  # between two looks at what members hold: as often as they tell i
 RELEASE_CALL_MS = RELEASE_MS_MAX + 1_000  # the member calls its release off before its answer is given up
 WITHDRAW_MS = 1_000  # a member answers it at once
 
-T = TypeVar("T")
-
 # Why shards moved.
-PLANNED, CALLED_OFF, ENDED, MISSING, LEFT = "planned", "called_off", "ended", "missing", "left"
+PLANNED, CALLED_OFF, ENDED, MISSING = "planned", "called_off", "ended", "missing"
+LEFT, DRAINED, BALANCE, ANCHORED = "left", "drained", "balance", "anchored"
+WHYS = (PLANNED, CALLED_OFF, ENDED, MISSING, LEFT, DRAINED, BALANCE, ANCHORED)
+
+T = TypeVar("T")
 
 log = logging.getLogger("basalt.shards")
 
@@ -55,6 +69,14 @@ class Lead(NamedTuple):
     epoch: int
 
 
+class Draining(NamedTuple):
+    """A member that is to have no shards, or might be: how many it has still, beside those that stay with the leader."""
+
+    drained: bool
+    left: int
+    kept: int
+
+
 class Moved(NamedTuple):
     """The epochs of shards before and after a move, and for how long nobody served them."""
 
@@ -64,26 +86,32 @@ class Moved(NamedTuple):
 
 
 class ShardMoves:
-    """Who is to have the shards, as the leader says: one change of the map at a time, of any number of shards."""
+    """Who is to have the shards, as the leader says. Of one shard there is one change at a time."""
 
     def __init__(self, store: Store, clock: Clock, holding: ShardHolding) -> None:
         self._store = store
         self._clock = clock
         self.holding = holding
         self.gate = holding.gate
+        self.balances = True  # by itself, as the settings say
+        self.leader_share = 50  # hundredths of a full share, too
         self._lead: Lead | None = None
         self._fellows: Fellows | None = None
+        self._targets: ShardTargets | None = None
         self._owners: OwnersMap | None = None  # as this server wrote it last
         self._dealt_in: list[int] = [
             0
         ] * SHARDS  # the version of the map that granted a shard, or that of the term's first one
         self._missing_ms: dict[tuple[int, int], float] = {}  # since when nobody reports this shard under this epoch
-        self._leaving: set[str] = set()  # members that stop
-        self._dealing = asyncio.Lock()
+        self._fixed: set[int] | None = None  # the shards that are anchored; None: this server does not know yet
+        self._under_way: set[int] = set()  # shards that are being dealt
+        self._telling: set[str] = set()  # members that are being told of the map again
+        self._settled = asyncio.Event()  # replaced when it was set: some are dealt
+        self._leads_since_ms = self._wave_ms = 0.0
         self._moving: asyncio.Task[Moved] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
-        self.moves: Counter[str] = Counter({PLANNED: 0, CALLED_OFF: 0, ENDED: 0, MISSING: 0, LEFT: 0})  # shards, by why
+        self.moves: Counter[str] = Counter(dict.fromkeys(WHYS, 0))  # shards, by why
         self._phases = {"release": Durations(), "map": Durations(), "take": Durations()}
         self.gaps = Durations()  # of whole moves: for how long calls waited
 
@@ -103,29 +131,32 @@ class ShardMoves:
         self.holding.begin(member, owners, given_up)
         self._lead, self._fellows, self._owners = Lead(member, epoch), fellows, owners
         self._dealt_in = [owners.version] * SHARDS
+        self._targets = ShardTargets(self._store, member, fellows)
+        self._targets.weight, self._targets.leader_share = self.holding.weight, self.leader_share
+        self._leads_since_ms = self._clock.monotonic_ms()
         if fellows is not None:
+            self.gate.anchoring = self.anchor
             self._start(self._look_again())
             self._tell_all(owners)
 
-    # Planned moves.
+    # What operators ask for.
 
     def plan(self, shards: frozenset[int], to: str) -> Epochs:
         """The epochs that these shards have; refuses what `move` would refuse at once."""
-        if self._lead is None or self._owners is None:
-            raise ConflictError(
-                "the store is open in this server alone: it has every shard, and none can move", field="to"
-            )
-        if to not in self._targets():
+        targets, owners = self._dealer()
+        if to not in targets.serving():
             raise ConflictError(
                 f"shards cannot move to member {to[:80]!r}: no such member is linked to the leader and serves",
                 field="to",
-                hint="look at `basalt cluster members`; the leader itself is " + self._lead.member,
+                hint=f"look at `basalt cluster members`; the leader itself is {self.name}",
             )
         unknown = sorted(shard for shard in shards if not 0 <= shard < SHARDS)
         if unknown or not shards:
             what = f"there is no shard {unknown[0]}" if unknown else "no shard is named"
             raise InputError(f"{what}; they are numbered from 0 to {SHARDS - 1}", field="shards")
-        return {shard: self._owners.epochs[shard] for shard in sorted(shards)}
+        if to != self.name:
+            self._refuse_fixed(shards)
+        return {shard: owners.epochs[shard] for shard in sorted(shards)}
 
     async def move(self, shards: frozenset[int], to: str) -> Moved:
         """Move shards; on return they are served again. `ConflictError`: called off, and they are served as before.
@@ -135,7 +166,7 @@ class ShardMoves:
         self.plan(shards, to)
         if self._stopping:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
-        if self._moving is not None:
+        if self._moving is not None or self._under_way & shards:
             raise BusyError("another move is under way", hint="send the same call again after Retry-After")
         task = self._moving = self._start(self._move(dict.fromkeys(shards, to), PLANNED))
         task.add_done_callback(self._move_ended)
@@ -151,59 +182,163 @@ class ShardMoves:
             )
         return task.result()
 
+    def planned_drain(self, member: str) -> Draining:
+        """What a drain of this member would leave to be moved."""
+        targets, owners = self._dealer()
+        if member not in (known := targets.serving() | set(owners.members)):
+            raise ConflictError(
+                f"there is no member {member[:80]!r} that has shards or could have some",
+                field="member",
+                hint=f"there are {', '.join(sorted(known))}"[:200],
+            )
+        has = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
+        kept = sum(shard in (self._fixed or ()) for shard in has) if member == self.name else 0
+        return Draining(targets.is_out(member), len(has) - kept, kept)
+
+    async def drain(self, member: str, is_drained: bool = True) -> Draining:
+        """A member is to have no shards from now on, or may have some again. What it has moves away in the background, all at once."""
+        self.planned_drain(member)
+        targets, _ = self._dealer()
+        await targets.drain(member, is_drained)
+        self._wave_ms = -WAVE_EVERY_MS  # at once
+        return self.planned_drain(member)
+
+    def planned_balance(self) -> list[Move]:
+        """The moves of the wave that `balance` would make now."""
+        targets, owners = self._dealer()
+        if self._fixed is None or targets.drained is None:
+            raise BusyError(
+                "the leader does not know yet which shards have to stay with it", hint="send the call again"
+            )
+        return targets.wave(owners, self._fixed, self._clock.monotonic_ms(), *[-float("inf")] * 2)
+
+    async def balance(self) -> list[Move]:
+        """One wave now, whether or not the leader would make one by itself."""
+        moves = self.planned_balance()
+        if moves:
+            await asyncio.shield(self._start(self._move({move.shard: move.to for move in moves}, BALANCE)))
+        return moves
+
     async def let_go(self, member: str) -> Left:
         """A member stops: have others take all that it has."""
-        assert self._owners is not None
-        assert self._lead is not None
-        self._leaving.add(member)
-        theirs = [shard for shard in range(SHARDS) if self._owners.owner_of(shard) == member]
-        if not theirs:
-            return Left(0, 0)
-        moved = await self._start(self._move(self._new_owners(theirs), LEFT))
+        targets, owners = self._dealer()
+        targets.leaving.add(member)
+        theirs = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
+        to = targets.dealt(owners, theirs, self._fixed or (), self._clock.monotonic_ms())
+        to = {shard: whom for shard, whom in to.items() if whom != member}
+        if not to:
+            return Left(0, len(theirs))
+        moved = await asyncio.shield(self._start(self._move(to, LEFT)))
         return Left(len(moved.after), len(theirs) - len(moved.after))
+
+    async def anchor(self, shard: int) -> None:
+        """Have the shard here, and never deal it to another member in this term. `ShardMovingError`: it is not here."""
+        if self._fixed is None:
+            await self._know_what_is_fixed()
+        if self._fixed is None:
+            raise ShardMovingError(
+                f"the leader cannot have shard {shard} before it has read the log of transactions; nothing was done",
+                hint="send the same call again after Retry-After",
+            )
+        was_fixed = shard in self._fixed
+        self._fixed.add(shard)
+        while shard in self._under_way:
+            await self._settled.wait()
+        assert self._owners is not None
+        if self._owners.owner_of(shard) == self.name:
+            return
+        try:
+            await asyncio.shield(self._start(self._move({shard: self.name}, ANCHORED)))
+        except BasaltError as error:
+            if not was_fixed:
+                self._fixed.discard(shard)
+            raise ShardMovingError(
+                f"shard {shard} must be the leader's for this, and did not move to it: {error.message}",
+                hint="send the same call again after Retry-After",
+            ) from error
 
     async def close(self) -> None:
         """Let a move that is under way go: the next leader takes the shards."""
         self._stopping = True
+        self.gate.anchoring = None
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         await self.holding.close()
 
+    @property
+    def name(self) -> str:
+        """The name of this server, which leads, in the map."""
+        assert self._lead is not None
+        return self._lead.member
+
+    def _dealer(self) -> tuple[ShardTargets, OwnersMap]:
+        if self._targets is None or self._owners is None:
+            raise ConflictError(
+                "the store is open in this server alone: it has every shard, and none can move", field="to"
+            )
+        return self._targets, self._owners
+
+    def _refuse_fixed(self, shards: Collection[int]) -> None:
+        if self._fixed is None:
+            raise BusyError(
+                "the leader does not know yet which shards have to stay with it", hint="send the call again"
+            )
+        if fixed := sorted(self._fixed & set(shards)):
+            raise ConflictError(
+                f"shard {fixed[0]} stays with the leader: a topic in it has consumer groups, or it has a table",
+                field="shards",
+                hint="move other shards",
+            )
+
     def _move_ended(self, _: object) -> None:
         self._moving = None
 
-    def _targets(self) -> set[str]:
-        assert self._lead is not None
-        others = set() if self._fellows is None else set(self._fellows.serving())
-        return {self._lead.member} | others - self._leaving
+    # Planned moves.
 
     async def _move(self, to: Mapping[int, str], why: str) -> Moved:
-        """Release the shards where they are, and have those members take them that they are to go to."""
-        assert self._owners is not None
-        async with self._dealing:
+        """Release the shards where they are, and have those members take them that they are to go to. What is being dealt already is left out."""
+        fixed = self._fixed or set()  # some may have been anchored since this was planned
+        with self._taken_up([shard for shard in to if to[shard] == self.name or shard not in fixed]) as mine:
+            if not mine:
+                raise BusyError(
+                    "these shards are being moved already", hint="send the same call again after Retry-After"
+                )
+            assert self._owners is not None
             began_ms, before = self._clock.monotonic_ms(), self._owners
             with self._measured("release"):
-                released, failure = await self._release(before, to)
-            if failure is not None:
-                self.moves[CALLED_OFF] += len(to) - len(released)
+                released, failure = await self._release(before, mine)
+            self.moves[CALLED_OFF] += len(mine) - len(released)
             if not released:
                 assert failure is not None, "what was asked for was released, or failed"
                 raise failure
-            now = await self._grant({shard: to[shard] for shard in released})
-            await self._take({shard: to[shard] for shard in released}, now)
+            after = await self._deal({shard: to[shard] for shard in released})
         took_ms = self._clock.monotonic_ms() - began_ms
         self.gaps.add(took_ms / 1_000)
         self.moves[why] += len(released)
         log.info("moved %s within %.0f ms (%s)", named(released), took_ms, why)
         if failure is not None:
             raise failure
-        return Moved(
-            {shard: before.epochs[shard] for shard in sorted(released)},
-            {shard: self._owners.epochs[shard] for shard in sorted(released)},
-            took_ms,
-        )
+        return Moved({shard: before.epochs[shard] for shard in sorted(released)}, after, took_ms)
+
+    async def _deal(self, to: Mapping[int, str]) -> Epochs:
+        """Of shards that nobody has: write the map, and have them taken; the epochs that they have then."""
+        await self._take(to, await self._grant(to))
+        assert self._owners is not None
+        return {shard: self._owners.epochs[shard] for shard in sorted(to)}
+
+    @contextmanager
+    def _taken_up(self, shards: Collection[int]) -> Iterator[set[int]]:
+        """Those of the shards that nobody else deals, which this one does until the end."""
+        mine = set(shards) - self._under_way
+        self._under_way |= mine
+        try:
+            yield mine
+        finally:
+            self._under_way -= mine
+            settled, self._settled = self._settled, asyncio.Event()
+            settled.set()
 
     # Release.
 
@@ -257,7 +392,7 @@ class ShardMoves:
         except BasaltError as error:
             log.warning("%s does not serve %s, and does not answer: %s", owner, named(epochs), error.message)
             return False
-        return epochs.keys() <= dict(answer.shards).keys()
+        return epochs.items() <= dict(answer.shards).items()
 
     # The map.
 
@@ -267,9 +402,12 @@ class ShardMoves:
         member, epoch = self._lead
         with self._measured("map"):
             owners = await self._until_done(lambda: deal(self._store, lambda _: to, member, epoch))
-        self._owners = owners
         for shard in to:
             self._dealt_in[shard] = owners.version
+        if (
+            self._owners is None or owners.version > self._owners.version
+        ):  # of two at a time the later one may be told first
+            self._owners = owners
         self.holding.follow(owners)
         return owners
 
@@ -328,6 +466,21 @@ class ShardMoves:
             for target in self._fellows.serving().keys() - set(but):
                 self._start(self._taken_by(target, owners))
 
+    def _tell_who_lags(self) -> None:
+        """Tell the map to those whose beats say that they do not know it: the last time it was lost, or they were not linked then."""
+        assert self._fellows is not None
+        assert self._owners is not None
+        for target, beat in self._fellows.serving().items():
+            if beat.map_version < self._owners.version and target not in self._telling:
+                self._start(self._tell_again(target, self._owners))
+
+    async def _tell_again(self, target: str, owners: OwnersMap) -> None:
+        self._telling.add(target)
+        try:
+            await self._taken_by(target, owners)
+        finally:
+            self._telling.discard(target)
+
     # What nobody has.
 
     async def _look_again(self) -> None:
@@ -342,54 +495,89 @@ class ShardMoves:
                 log.warning("cannot look after the shards, and tries again: %s", error.message)
 
     async def look(self) -> None:
-        """Give to others what nobody has: what members had that ended, and what is not reported though the map gives it."""
-        if self._dealing.locked() or self._fellows is None:
+        """Begin to deal what nobody has, and what is to be elsewhere. It waits for no member."""
+        if self._fellows is None or self._stopping:
             return
-        async with self._dealing:
-            await self._replace_ended()
-            await self._replace_missing()
+        self._tell_who_lags()
+        self._replace_ended()
+        self._replace_missing()
+        await self._know_what_is_fixed()
+        if self._fixed is not None:
+            self._move_what_is_due(self._fixed)
 
-    async def _replace_ended(self) -> None:
-        assert self._lead is not None
+    def _replace_ended(self) -> None:
+        """Deal what members had that ended."""
         assert self._fellows is not None
+        assert self._targets is not None
         assert self._owners is not None
         live, owners = self._fellows.live(), self._owners
         if live is None:
             return
-        there = live | {self._lead.member}
-        lost = [shard for shard in range(SHARDS) if owners.owner_of(shard) not in there]
-        if lost:
-            to = self._new_owners(lost)
-            await self._take(to, await self._grant(to))
-            self.moves[ENDED] += len(lost)
-            log.info("dealt %s of members that ended", named(lost))
+        there = live | {self.name}
+        lost = {shard for shard in range(SHARDS) if owners.owner_of(shard) not in there} - self._under_way
+        if lost:  # before it is known what has to be here, all is
+            fixed = range(SHARDS) if self._fixed is None or self._targets.drained is None else self._fixed
+            self._start(self._replace(self._targets.dealt(owners, lost, fixed, self._clock.monotonic_ms()), ENDED))
 
-    def _new_owners(self, shards: Collection[int]) -> dict[int, str]:
-        assert self._lead is not None
-        return dict.fromkeys(shards, self._lead.member)
-
-    async def _replace_missing(self) -> None:
-        assert self._lead is not None
+    def _replace_missing(self) -> None:
+        """Have those asked that do not serve what the map gives them; what they give up is the leader's."""
         assert self._owners is not None
-        late, own, owners = self._late(), self._lead.member, self._owners
-        back: list[int] = []
-        for owner, shards in late.items():
-            if await self._withdraw(owner, {shard: owners.epochs[shard] for shard in shards}):
-                back += shards
-        if back:
-            to = dict.fromkeys(back, own)
-            await self._take(to, await self._grant(to))
-            self.moves[MISSING] += len(back)
-            log.warning("dealt %s that their members did not serve", named(back))
+        for owner, epochs in self._late().items():
+            self._start(self._replace_late(owner, epochs))
 
-    def _late(self) -> dict[str, list[int]]:
-        """By owner, the shards that it has not been serving for as long as a take may last, though the map gives them to it."""
+    async def _replace_late(self, owner: str, epochs: Epochs) -> None:
+        with self._taken_up(epochs) as mine:
+            late = {shard: epochs[shard] for shard in mine}
+            if late and await self._withdraw(owner, late):
+                await self._deal(dict.fromkeys(late, self.name))
+                self.moves[MISSING] += len(late)
+                log.warning("took %s, which %s did not serve", named(late), owner)
+
+    async def _replace(self, to: Mapping[int, str], why: str) -> None:
+        with self._taken_up(to) as mine:
+            if mine:
+                await self._deal({shard: to[shard] for shard in mine})
+                self.moves[why] += len(mine)
+                log.info("dealt %s anew (%s)", named(mine), why)
+
+    async def _know_what_is_fixed(self) -> None:
+        assert self._targets is not None
+        await self._targets.read()
+        if self._fixed is None:
+            self._fixed = await self.holding.anchored()
+
+    def _move_what_is_due(self, fixed: set[int]) -> None:
+        """What has to be here, what those have that are to have none, and what balance asks for: in this order, a wave at a time."""
+        assert self._targets is not None
+        assert self._owners is not None
+        now_ms, owners, targets = self._clock.monotonic_ms(), self._owners, self._targets
+        if now_ms - self._wave_ms < WAVE_EVERY_MS or self._under_way:
+            return
+        serving = targets.serving()
+        away = {shard: self.name for shard in fixed if owners.owner_of(shard) in serving - {self.name}}
+        out = [shard for theirs in targets.out_with_shards(owners, fixed).values() for shard in theirs]
+        if away:
+            to, why = away, ANCHORED
+        elif out:
+            to, why = targets.dealt(owners, out, fixed, now_ms), DRAINED
+        elif self.balances:
+            wave = targets.wave(owners, fixed, now_ms, self._wave_ms, self._leads_since_ms)
+            to, why = {move.shard: move.to for move in wave}, BALANCE
+        else:
+            return
+        to = {shard: whom for shard, whom in to.items() if owners.owner_of(shard) != whom}
+        if to:
+            self._wave_ms = now_ms
+            self._start(self._move(to, why))
+
+    def _late(self) -> dict[str, dict[int, int]]:
+        """By owner, the shards that it has not been serving for as long as a take may last, though the map gives them to it; and their epochs."""
         assert self._fellows is not None
         assert self._owners is not None
         assert self._lead is not None
         owners, now_ms, missing = self._owners, self._clock.monotonic_ms(), dict[tuple[int, int], float]()
         beats = self._fellows.beats()
-        late: dict[str, list[int]] = {}
+        late: dict[str, dict[int, int]] = {}
         for owner in owners.members:
             epochs = owners.shards_of(owner)
             if owner == self._lead.member:
@@ -398,11 +586,11 @@ class ShardMoves:
                 served = self._reported(beats[owner])
             else:
                 continue  # nobody can ask it: its membership decides
-            for shard in epochs.keys() - served:
+            for shard in epochs.keys() - served - self._under_way:
                 key = shard, epochs[shard]
                 missing[key] = self._missing_ms.get(key, now_ms)
                 if now_ms - missing[key] >= TAKE_MS_MAX:
-                    late.setdefault(owner, []).append(shard)
+                    late.setdefault(owner, {})[shard] = epochs[shard]
         self._missing_ms = missing
         return late
 
@@ -429,7 +617,10 @@ class ShardMoves:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, BasaltError):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, BasaltError):
+            log.info("shards were not dealt: %s", error.message)
+        elif error is not None:
             log.error("dealing shards failed", exc_info=error)
 
     @contextmanager

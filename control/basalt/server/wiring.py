@@ -142,6 +142,9 @@ class RunningServices(services.Services):
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
         self.shard_moves = ShardMoves(self.store, self.clock, self.shard_holding)
+        cluster = self.settings.cluster
+        self.shard_holding.weight = cluster.weight
+        self.shard_moves.balances, self.shard_moves.leader_share = cluster.balance, cluster.leader_share
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)

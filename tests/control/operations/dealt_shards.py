@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
@@ -34,11 +35,10 @@ BUCKETS = 2
 class Nothing:
     """A part of services that knows nothing of shards, and so has nothing to save or to forget."""
 
-    state = cast("Any", None)
-    is_known = False
-
-    def __init__(self, lanes: WriteLanes | None = None) -> None:
+    def __init__(self, lanes: WriteLanes, groups: dict[int, Any]) -> None:
         self.lanes = lanes
+        self.is_known = True  # what a manager of transactions has read in its log: groups, and no transaction
+        self.state = SimpleNamespace(last_pointer=0, groups=SimpleNamespace(by_number=groups))
 
     async def save(self, **_: object) -> None:
         pass
@@ -57,12 +57,14 @@ class Services:
         catalog = Topics(store, clock, BUCKETS)
         logs = TopicLogs(store, clock, catalog, tail_bytes_max=1_000, gate=self.gate)
         self.lanes = WriteLanes.of(store, clock)
-        nothing: Any = Nothing(self.lanes)
+        self.groups: dict[int, Any] = {}
+        nothing: Any = Nothing(self.lanes, self.groups)
         self.holding = ShardHolding(
             store, clock, self.gate, logs, TableCatalog(store, clock, BUCKETS, self.gate), nothing, nothing, nothing, nothing, nothing,
             nothing, nothing,
         )  # fmt: skip
         self.moves = ShardMoves(store, clock, self.holding)
+        self.moves.balances = False  # but where a story is about that
 
     async def publish(self, topic: str, text: str) -> None:
         """A row of the topic's shard, through the gate and the lane as a message."""
@@ -221,7 +223,9 @@ class DealtWorld(World):
         await self.until(lambda: first.served_epoch)  # type: ignore[arg-type,return-value]
         others = [await self.seat(name) for name in names[1:]]
         await self.until_linked(first, *others)
-        await self.until(lambda: len(first.moves._targets()) == len(names))
+        await self.until(
+            lambda: len(first.moves._dealer()[0].serving()) == len(names) and first.moves._fixed is not None
+        )
         return [first, *others]
 
 

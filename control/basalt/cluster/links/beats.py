@@ -32,6 +32,7 @@ class Held(NamedTuple):
 
     shards: tuple[tuple[int, int], ...] = ()
     map_version: int = 0
+    weight: int = 100  # in hundredths of that of an ordinary server
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +40,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
 
     `shards` are the ranges, first and last, that it holds. `oldest_view` is the oldest view in use by its readers, 0: none. `rtt_us` is
     how long the last beat was under way there and back, 0: none was yet. `map_version` is that of the map by which it holds them; 0: it holds none,
-    and follows no map.
+    and follows no map. `weight`: how much it is to have, in hundredths of what an ordinary server has.
     """
 
     count: int
@@ -49,6 +50,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     oldest_view: int = 0
     rtt_us: int = 0
     map_version: int = 0
+    weight: int = 100
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, array_like=True):

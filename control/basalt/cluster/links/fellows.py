@@ -42,6 +42,12 @@ class Fellows:
         """Those that can be given shards: they are linked, and follow the map."""
         return {run: beat for run, beat in self.beats().items() if beat.map_version}
 
+    def losses_ms(self, run: str) -> tuple[float, ...]:
+        """When servers at this one's address lost their memberships of late: a server that is started anew is another run at the same address."""
+        seen = self._membership.seen.values()
+        urls = {each.record.url for each in seen if each.record.run == run}
+        return tuple(each.since_ms for each in seen if each.record.is_over and each.record.url in urls)
+
     async def release(self, run: str, asked: Release, timeout_ms: float) -> Released:
         """Ask for shards. Raises what the member did, or what became of the call."""
         return await self._link(run).call(RELEASE, asked, timeout_ms)

@@ -258,7 +258,7 @@ class Links:
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
         held = self.holds()
         beat, began_ms = (
-            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, held.map_version),
+            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:]),
             self._clock.monotonic_ms(),
         )
         try:
