@@ -44,7 +44,7 @@ from tests.system.server_process import Reply, ServerProcess
 
 CLIENT_TOPIC = "load"
 INPUTS = "inputs"
-GROUPS = (("shared", "shared", "transaction"), ("keyed", "keyed", "process"))
+GROUPS = (("together", "shared", "transaction"), ("by-key", "keyed", "process"))
 KEYS = 5
 TABLE = f"/v1/namespaces/{NAMESPACE}/tables/accounts"
 ABORTED_ONE_IN = 4
@@ -52,7 +52,7 @@ ANSWER_SECONDS_MAX = 8.0  # of a raw caller: a server that stands still, or is c
 PATIENT_MS = int(3_000 * TAKE_OVER_SECONDS_MAX)  # of a real client: it waits out any fault
 WORKS_CALLS = 4  # answers of 200 that tell that a client's kind of call works again
 OF_EACH_CALL = ('"basalt.access"', '"basalt.transactions"')
-LINES = 12  # of each server's log, in a failure
+LINES = 30  # of each server's log, in a failure
 MORE_CODES = {"transaction_not_found", "transaction_conflict"}
 
 
@@ -370,7 +370,15 @@ class Load:
             checks.check_once(each)
             checks.check_places(found[topic])
             checks.check_order(each, done)
-        checks.check_there(texts[ORDERS], done, unknown)
+        try:
+            checks.check_there(texts[ORDERS], done, unknown)
+        except AssertionError as error:
+            odd = sorted((set(texts[ORDERS]) - done - unknown) | (done - set(texts[ORDERS])))[:10]
+            places = {text: (place, text in texts[COPIES]) for place, text in found[ORDERS] if text in odd}
+            error.add_note(
+                f"{[(text, states.get(text), outcomes.get(text), places.get(text)) for text in odd]}\n{self._logs()}"
+            )
+            raise
         only_one = {worker.name for worker in self.plain}
         checks.check_whole(texts, {checks.name_of(text) for text in done | unknown} - only_one)
         assert not {checks.name_of(text) for text in texts[COPIES]} & only_one
