@@ -111,8 +111,11 @@ class ClusterInspection:
 
     def _since(self, shard: int, owners: OwnersMap) -> tuple[int | None, WhyOwner]:
         """Since when the owner has the shard, where this server knows, and why."""
-        if self._granted is not None and self._granted.still_holds(shard, owners):
-            return self._granted.at_ms, "lead"
+        granted, membership = self._granted, self._membership
+        if granted is not None and granted.still_holds(shard, owners) and membership is not None:
+            # What the map gave to others before this term began it gives to them still: since when, nobody here knows.
+            is_own = owners.owner_of(shard) == membership.candidate.instance
+            return (granted.at_ms, "lead") if is_own else (None, "grant")
         reign = self._reigns[shard]
         return (reign.since_ms, "move") if reign.epoch == owners.epochs[shard] else (None, "grant")
 

@@ -464,7 +464,9 @@ class FailoverServer:
 
     async def close(self) -> None:
         """Answer what was taken, give up the lease and the membership, and let go of the store. `run` has ended."""
+        await self._shards.leave()  # while it goes on to serve what others have not taken yet
         serving, self._serving = self._serving, None
+        self._end_calls()
         self.loop_lag.stop()
         self._standby.passing.close()
         try:

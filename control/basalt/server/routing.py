@@ -137,6 +137,8 @@ def other_owner(place: Place, owners: OwnersMap | None, own: str, leader: str | 
     return None if owner in (own, leader) else owner
 
 
-def newest(*maps: OwnersMap | None) -> OwnersMap | None:
-    """Of the maps that a server has heard of, the one that was written last."""
-    return max((each for each in maps if each is not None), key=lambda each: each.version, default=None)
+def newest(one: OwnersMap | None, other: OwnersMap | None) -> OwnersMap | None:
+    """Of two maps that a server has heard of, the one that was written last."""
+    if one is None or other is None:
+        return one or other
+    return other if other.version > one.version else one

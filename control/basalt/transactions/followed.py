@@ -35,7 +35,7 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.tellings import told_at_first, told_between, told_by
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.snapshot import PointerRuns, TransactionSnapshot
+from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Store
 
 KNOWN_MS_MAX = 4_000  # how long a call waits for the log to be read: clients hear of it within five seconds
@@ -110,15 +110,6 @@ class FollowedTransactions(LogState):
 
     # What readers and owners ask.
 
-    follows = True
-
-    @property
-    def view_age_ms(self) -> float:
-        return self._clock.monotonic_ms() - self.current_as_of_ms
-
-    def lent_elsewhere(self) -> PointerRuns:
-        return self.current().in_progress_runs  # of this member's own too: the coordinator decides about them
-
     @property
     def applied(self) -> int:
         """So many entries of the log are in the state."""
@@ -128,6 +119,14 @@ class FollowedTransactions(LogState):
         if self._state is not None:
             self._current = self._state.view()  # it holds nothing that is not durable
         return self._current
+
+    follows = True
+
+    @property
+    def view_age_ms(self) -> float:
+        link, beat_ms = self._links.answered
+        heard = link is not None and link is self._followed and self._applied >= self._durable
+        return self._clock.monotonic_ms() - max(self.current_as_of_ms, beat_ms if heard else 0.0)
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         view = self.state.view()
@@ -242,8 +241,7 @@ class FollowedTransactions(LogState):
     def _told(self, told: Sequence[Told]) -> None:
         try:
             self._tell(told)
-            for tell in self._told_of_views:
-                tell()
+            self.view_moved()
         except Exception:  # a bug, of which what follows the log must not suffer
             log.exception("an owner could not be told what became of transactions")
 
@@ -340,7 +338,7 @@ class FollowedTransactions(LogState):
         return True
 
     async def _read_all(self) -> None:
-        self._is_reading_all = True
+        self._is_reading_all, began_ms = True, self._clock.monotonic_ms()
         try:
             state = await self._call(self._log.recover, self.journal)
         finally:
@@ -351,6 +349,7 @@ class FollowedTransactions(LogState):
                 f"the store shows {self._log.position} entries of the log of transactions, and {max(self._applied, self._durable)} are durable"
             )
         self._adopt(state)
+        self.current_as_of_ms = max(self.current_as_of_ms, began_ms)
 
     def _adopt(self, state: TransactionProposals) -> None:
         before = self._state

@@ -178,23 +178,6 @@ class LogState:
         """The one-shot transactions of this server whose rows are written, or being written, and which are not decided."""
         return self.state.in_flight
 
-    # What differs at a server that follows the coordinator: there the view is a prefix of the coordinator's.
-
-    follows = False  # the view may be older than what is durable
-
-    @property
-    def view_age_ms(self) -> float:
-        """The time since when something may have become durable that the view does not have."""
-        return 0.0
-
-    def when_view_moves(self, told: Callable[[], None]) -> None:
-        """Tell whenever a newer view is there; what is called looks only, and is quick."""
-        self._told_of_views.append(told)
-
-    def lent_elsewhere(self) -> PointerRuns:
-        """The undecided pointers of other members' loans: nobody here is told of their ends."""
-        raise NotImplementedError
-
     @property
     def limits(self) -> TransactionLimits:
         return self._log.limits
@@ -216,6 +199,28 @@ class LogState:
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         """The durable snapshot, and that of the working state: the same object where they do not differ."""
         return self._current, self.state.view()
+
+    # The age of the view. At the coordinator it is never old: there nobody need ask.
+
+    follows = False  # another server is the coordinator
+
+    @property
+    def view_age_ms(self) -> float:
+        """The time since when something may have become durable that the view does not have."""
+        return 0.0
+
+    def when_view_moves(self, told: Callable[[], None]) -> None:
+        """Tell whenever a newer view is there; what is called looks only, and is quick."""
+        self._told_of_views.append(told)
+
+    def view_moved(self) -> None:
+        """A newer view is there."""
+        for told in self._told_of_views:
+            told()
+
+    def lent_elsewhere(self) -> PointerRuns:
+        """The undecided pointers of other members' loans: no owner here is told whose rows lie where."""
+        return self.current().in_progress_runs
 
     @property
     def log_length(self) -> tuple[int, int]:

@@ -153,14 +153,6 @@ class TransactionManager(LogState):
         if self._state is None:
             await self._recover()
 
-    def lent_elsewhere(self) -> PointerRuns:
-        """The undecided pointers of other members' loans: nobody here is told of their ends."""
-        runs = self._current.in_progress_runs
-        if not runs or self._state is None:
-            return runs
-        own = (loan.last for loan in self._state.loans.of(self.member))
-        return runs.without(PointerRuns((last - LOAN_POINTERS + 1, last) for last in own))
-
     async def snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
 
@@ -257,8 +249,7 @@ class TransactionManager(LogState):
         """The edits are in the log: readers may see what they made, and members that follow hear of them."""
         if self._state is not None:
             self._current = self._state.view()
-            for told in self._told_of_views:
-                told()
+            self.view_moved()
         if entry:
             self.totals.count(entry)
             self.journal.add(now_ms, entry)
@@ -335,6 +326,13 @@ class TransactionManager(LogState):
 
     async def ask(self) -> None:
         return
+
+    def lent_elsewhere(self) -> PointerRuns:
+        runs = self._current.in_progress_runs
+        if not runs or self._state is None:
+            return runs
+        own = (loan.last for loan in self._state.loans.of(self.member))
+        return runs.without(PointerRuns((last - LOAN_POINTERS + 1, last) for last in own))
 
     async def until_decided(self) -> Callable[[], None]:
         """Return once the one-shot transactions that are in flight now are decided."""

@@ -17,7 +17,7 @@ from basalt.errors import TooLargeError, TopicNotFoundError, TransactionEndedErr
 from basalt.transactions.protocol import JoinedTransaction, Place, Prepare
 from basalt.transactions.rules.transaction import Join, State, TableJoin
 from tests.control.cluster.links.link_pair import HANG_S, link_pair
-from tests.control.commits.several_owners import LEADER, fleet, titles, work_of
+from tests.several_owners import LEADER, fleet, titles, work_of
 
 HERE, THERE, NOWHERE = titles(3)
 HANG_MS = HANG_S * 1_000

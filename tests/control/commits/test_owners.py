@@ -33,9 +33,9 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, State, Transaction
 from basalt_engine.keys import topic_prefix
 from basalt_engine.system import SystemTable
-from tests.control.commits.several_owners import LEADER, FakeLink, Fleet, HeldLink, fleet, titles, work_of
 from tests.control.commits.test_carrier import until
 from tests.control.groups.conftest import ids_of
+from tests.several_owners import LEADER, FakeLink, Fleet, HeldLink, fleet, titles, work_of
 from tests.wiring import texts
 
 pytestmark = pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 import pytest
@@ -9,8 +10,10 @@ import uvloop
 
 import basalt
 from basalt.catalog.topics import topic_name
+from basalt.client import Batch, Output
+from basalt.client.consumer import processing
 from basalt.errors import ShardMovingError
-from tests.control.server.sharing_servers import Sharers, Story, sharers
+from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
 
 ORDERS = topic_name("shop", "orders")
 Isolation = Literal["committed", "uncommitted"]
@@ -123,3 +126,65 @@ def test_one_shot_transactions_at_a_member_and_over_two_owners():
                     assert await read(client, topic) == expected
 
     run(story)
+
+
+def test_a_group_is_decided_by_the_leader_to_which_its_topic_moves(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processing, "ROUND_WAIT_MS", 100)
+
+    async def story(world: Sharers) -> None:
+        leader, (member,) = world.leader, world.members
+        await world.give("orders", member)
+        async with basalt.aio.connect(member.url, namespace="shop") as client:
+            await client.topics.create("orders")
+            await client.topic("orders").publish([str(number) for number in range(10)])
+            handled: list[str] = []
+
+            async def handle(batch: Batch, out: Output) -> None:
+                handled.extend(message.text for message in batch)
+                out.publish("copies", [message.payload for message in batch])
+
+            await client.topics.create("copies")
+            async with client.consumer("orders", group="readers", member="ann") as orders:
+                await orders.process(handle, until=lambda: orders.waiting_for == "no_messages", limit=3)
+            assert handled == [str(number) for number in range(10)]
+            assert await read(client, "copies") == handled
+        assert world.owner_of("orders") is leader
+
+    run(story)
+
+
+def test_calls_go_on_while_a_shard_moves_to_and_fro():
+    async def story(world: Sharers) -> None:
+        sent: list[str] = []
+        over = asyncio.Event()
+
+        async def publish(server: SharingServer) -> None:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                while not over.is_set():
+                    text = f"{server.name} {len(sent)}"
+                    sent.append(text)
+                    await client.topic("orders").publish([text])
+
+        async def commit(server: SharingServer) -> None:
+            async with basalt.aio.connect(server.url, namespace="shop") as client:
+                while not over.is_set():
+                    text = f"{server.name} {len(sent)}"
+                    sent.append(text)
+                    async with client.transaction() as tx:
+                        await tx.publish("orders", [text])
+                        await tx.publish("invoices", [text])
+
+        async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+            for topic in ("orders", "invoices"):
+                await client.topics.create(topic)
+            load = [asyncio.ensure_future(work(server)) for server in world.servers for work in (publish, commit)]
+            for number in range(12):
+                await world.give("orders", world.servers[number % len(world.servers)])
+                before = len(sent)
+                await world.until(lambda: len(sent) > before + 20, "calls go on")  # noqa: B023
+            over.set()
+            await asyncio.gather(*load)
+            assert sorted(await read(client, "orders")) == sorted(sent)
+            assert set(await read(client, "invoices")) < set(sent)
+
+    run(story, 3)

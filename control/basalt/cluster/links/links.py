@@ -52,6 +52,8 @@ class Links:
         self.of_members: dict[str, Link] = {}
         self.refusals: Counter[str] = Counter()  # hellos that came to nothing here, by the reason
         self.broken = 0  # links that ended without a word
+        # The link over which the last answered beat went, and when: what the leader had sent by then has come.
+        self.answered: tuple[Link | None, float] = (None, 0.0)
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
         self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
         self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
@@ -263,6 +265,7 @@ class Links:
         )
         try:
             answer = await link.call(BEAT, beat, LINKED_MS)
+            self.answered = (link, began_ms)
             self.rtt_us = max(1, round(1_000 * (self._clock.monotonic_ms() - began_ms)))
             if answer.epoch != link.opened.result().epoch:
                 link.close(f"the leader is at epoch {answer.epoch} now")

@@ -111,15 +111,15 @@ class Story:
 
 @settings(deadline=None, max_examples=400)
 @given(st.booleans(), st.lists(STEPS, max_size=40))
-def test_an_old_view_never_shows_more_and_a_newer_one_shows_all(atomic: bool, steps: list[tuple[Any, ...]]) -> None:
+def test_an_old_view_never_shows_more_and_a_newer_one_shows_all(cached: bool, steps: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as kept:
         # An owner forgets where a writer's rows lie when its view has the end; the shop's own would do so sooner.
         kept.setattr(TopicLog, "end_writers", lambda log, write_pointers: None)
-        asyncio.run(follow(atomic, steps))
+        asyncio.run(follow(cached, steps))
 
 
-async def follow(atomic: bool, steps: list[tuple[Any, ...]]) -> None:
-    shop = await Wired.start(MemoryStore(atomic))
+async def follow(cached: bool, steps: list[tuple[Any, ...]]) -> None:
+    shop = await Wired.start(MemoryStore(atomic=False), cached=cached)
     await shop.topics.create(A, {})
     await shop.publish(A, "0")
     story = Story(shop)

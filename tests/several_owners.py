@@ -24,8 +24,9 @@ from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.owner import Owner
 from basalt.commits.owner_calls import OwnerCalls
 from basalt.commits.owners import Owners
-from basalt.errors import UnavailableError, UnknownOutcomeError
+from basalt.errors import ConflictError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log.roll_back import RollBacks
+from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.messages import Messages
@@ -44,6 +45,7 @@ from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import Clock, ManualClock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import topic_prefix
+from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS, shard_of
 from tests.wiring import Wired, encoded, texts
@@ -212,23 +214,48 @@ class TestLinks:
 class Fleet:
     """A leader and members, and the map that all of them know."""
 
-    def __init__(self, clock: ManualClock, leader: Leader, members: Mapping[str, Member], links: TestLinks) -> None:
-        self.clock, self.leader, self.members, self.links = clock, leader, members, links
-        self.servers: dict[str, Server] = {LEADER: leader, **members}
+    def __init__(self, clock: ManualClock, leader: Leader, names: Sequence[str], links: TestLinks) -> None:
+        self.clock, self.leader, self.links, self.names = clock, leader, links, (LEADER, *names)
+        self.members: dict[str, Member] = {}
+        self.servers: dict[str, Server] = {LEADER: leader}
         self.transactions = leader.wired.transactions
-        self.handlers = {name: Handlers() for name in members}
+        self.handlers: dict[str, Handlers] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.owners = [0] * SHARDS
         self.epochs = [EPOCH] * SHARDS
         self.version = 0
-        for name, member in members.items():
-            OwnerCalls(self.handlers[name]).owner = member.owner
-            leader.owner.hearers.append(member.owner)
-        leader.store.take(dict.fromkeys(range(SHARDS), EPOCH))
-        for member in members.values():
-            for shard in range(SHARDS):
-                member.gate.reigns[shard] = Reign(0, 0, Phase.TAKING)
+        for name in names:
+            self._begin(name)
         self._publish_map()
+
+    def _begin(self, name: str) -> Member:
+        """A member of this name, which has no shard yet."""
+        member = Member(name, self.leader.store.another(), self.clock, self.transactions.manager)
+        member.gate.reigns = [Reign(0, 0, Phase.TAKING)] * SHARDS
+        self.members[name] = self.servers[name] = member
+        self.handlers[name] = Handlers()
+        OwnerCalls(self.handlers[name]).owner = member.owner
+        self.leader.owner.hearers.append(member.owner)
+        return member
+
+    def crash(self, name: str) -> None:
+        """The member dies, and another run of it takes its shards: what the dead one still does is fenced off. It has no link yet."""
+        self.leader.owner.hearers.remove(self.members[name].owner)
+        del self.links.links[name]
+        member = self._begin(name)
+        shards = [shard for shard, owner in enumerate(self.owners) if self.names[owner] == name]
+        for shard in shards:
+            self.epochs[shard] += 1
+        self._publish_map()
+        self._take(member, shards)
+
+    def _take(self, server: Server, shards: Sequence[int]) -> None:
+        server.store.take({shard: self.epochs[shard] for shard in shards})
+        manager = self.transactions.manager
+        last_pointer = manager.state.last_pointer if manager.is_known else POINTER_MAX
+        for shard in shards:
+            server.gate.reigns[shard] = Reign(self.epochs[shard], 0, Phase.HELD, last_pointer)
+        server.gate._wake()
 
     def fake_links(self) -> dict[str, FakeLink]:
         """Links without sockets to all members."""
@@ -238,33 +265,46 @@ class Fleet:
 
     def _publish_map(self) -> None:
         self.version += 1
-        names = (LEADER, *self.members)
-        new = OwnersMap(self.version, EPOCH, names, tuple(self.owners), tuple(self.epochs))
+        new = OwnersMap(self.version, EPOCH, self.names, tuple(self.owners), tuple(self.epochs))
         for server in self.servers.values():
             server.gate.owners = new
 
     def owner_of(self, title: TopicName) -> Server:
         """The server that has the topic."""
-        return self.servers[(LEADER, *self.members)[self.owners[shard_of(topic_prefix(*title))]]]
+        return self.servers[self.names[self.owners[shard_of(topic_prefix(*title))]]]
 
     async def move(self, title: TopicName, to: str) -> None:
-        """A planned move of the topic's shard: nothing that one knows of it goes along."""
+        """A planned move of the topic's shard: nothing that one knows of it goes along. Called off while rows are in doubt."""
         shard = shard_of(topic_prefix(*title))
-        before, after = self.owner_of(title), self.servers[to]
+        before = self.owner_of(title)
+        held = before.gate.reigns[shard]
+        before.gate.reigns[shard] = held._replace(phase=Phase.RELEASING)
+        try:
+            logs = before.topics.suspend({shard})
+            await before.gate.left({shard})
+            await before.lane.passed()
+            await before.topics.confirm_or_delete({shard})
+            await before.lane.run(lambda _: self._forget(before, shard, logs))
+        except BasaltError:
+            before.gate.reigns[shard] = held
+            before.gate._wake()
+            raise
         before.gate.reigns[shard] = before.gate.reigns[shard]._replace(phase=Phase.TAKING)
-        logs = before.topics.suspend({shard})
-        await before.lane.passed()
+        if self.servers[before.name] is not before:  # it died meanwhile
+            return
+        self.epochs[shard] += 1
+        self.owners[shard] = self.names.index(to)
+        self._publish_map()
+        self._take(self.servers[to], [shard])
+
+    @staticmethod
+    def _forget(server: Server, shard: int, logs: Sequence[TopicLog]) -> None:
+        if server.topics.in_doubt({shard}):
+            raise ConflictError("rows are in doubt")
         for topic_log in logs:
             topic_log.forget()
-        before.topics.catalog.forget_doubts({shard})
-        before.pointers.leave({shard})
-        self.epochs[shard] += 1
-        self.owners[shard] = (LEADER, *self.members).index(to)
-        self._publish_map()
-        after.store.take({shard: self.epochs[shard]})
-        last_pointer = self.transactions.state.last_pointer
-        after.gate.reigns[shard] = Reign(self.epochs[shard], 0, Phase.HELD, last_pointer)
-        after.gate._wake()
+        server.topics.catalog.forget_doubts({shard})
+        server.pointers.leave({shard})
 
     async def create(self, title: TopicName, at: str) -> None:
         """A topic at that server."""
@@ -340,21 +380,26 @@ class ByRow(MemoryStore):
         self.applies_retention = drops
 
     def another(self) -> MemoryStore:
-        made = super().another()
-        made.applies_retention = self.applies_retention
+        made = type(self).__new__(type(self))
+        made.__dict__ |= super().another().__dict__ | {"applies_retention": self.applies_retention}
+        for table in made._tables.values():
+            table._store = made
         return made
 
 
 @asynccontextmanager
 async def fleet(
-    *names: str, clock: ManualClock | None = None, drops: bool = False, settings: Settings | None = None
+    *names: str,
+    clock: ManualClock | None = None,
+    drops: bool = False,
+    settings: Settings | None = None,
+    store: ByRow | None = None,
 ) -> AsyncIterator[Fleet]:
     """A leader and members of these names, without links yet."""
     clock, links = clock or ManualClock(), TestLinks()
-    first = ByRow(drops=drops)
+    first = store or ByRow(drops=drops)
     leader = await start_leader(first, clock, links, settings)
-    members = {name: Member(name, first.another(), clock, leader.wired.transactions.manager) for name in names}
-    made = Fleet(clock, leader, members, links)
+    made = Fleet(clock, leader, names, links)
     try:
         yield made
     finally:
