@@ -37,6 +37,7 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Kind as TransactionKind
 from basalt.transactions.rules.transaction import State
 from basalt_engine.clock import STAGES
+from basalt_engine.snapshot import POINTERS_PER_MS, Visibility
 
 ASK_MS_MAX = LOG_LATE_MS_MAX + 500  # for the coordinator to answer: its log is late after 4 s, and then it says so
 LEARN_MS_MAX = (
@@ -249,8 +250,8 @@ class LinkedDecisions:
             self._learning = None
 
     def _is_learned(self, one_shots: Sequence[UnderWay], settled: Settled) -> bool:
-        state = self._manager.state
-        if any(each.placed.id in state.loans.in_progress for each in one_shots):
+        view = self._manager.state.view()
+        if any(view.judge(each.placed.id) is Visibility.HOLD for each in one_shots):
             return False
         self._tell(one_shots, [self._answer_of(each) for each in one_shots], settled)
         return True
@@ -258,9 +259,9 @@ class LinkedDecisions:
     def _answer_of(self, each: UnderWay) -> Answer:
         """The answer to one that is decided, by the log: its outcome, or that of the same request, or that it was given up."""
         state = self._manager.state
-        found = state.outcomes.get(each.placed.id)
-        if found is not None:
-            return found
+        if state.view().judge(each.placed.id) is Visibility.VISIBLE:
+            at_ms = each.placed.id // POINTERS_PER_MS  # or some seconds later, where that is forgotten
+            return state.outcomes.get(each.placed.id) or _committed(each.placed, at_ms)
         try:
             first = state.first_one_shot(each.placed.request_id)
         except BasaltError as refusal:

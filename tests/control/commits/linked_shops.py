@@ -24,7 +24,8 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.log_reader import LogReader
 from basalt.runtime.group_commit import WriteLanes
-from basalt.transactions.manager import Totals, TransactionManager
+from basalt.transactions.log_state import Totals
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.loans import OneShotsInFlight
 from basalt.transactions.rules.outcomes import Outcome
@@ -119,6 +120,7 @@ class Member:
         self.name = name
         self.store = installation.store.another()
         self.link: Link | None = None
+        self.died: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.loses: Loses = lambda _number, _kind: False
         self.wire: Wire
         clock, store = installation.clock, self.store
@@ -154,6 +156,15 @@ class Member:
         assert await opened(asks, HANG_S)
         assert await opened(answers, HANG_S)
         self.link = asks
+
+    async def die(self) -> None:
+        """Its process ends: nothing of it goes on."""
+        self.died.set_result(None)
+        self.wire.cut()
+        self.link = None
+        for task in (*self.linked._asking, self.linked._learning, self.one_shots.loans._asking):
+            if task is not None:
+                task.cancel()
 
     async def one_shot(self, title: TopicName, *texts: str, request_id: str | None = None) -> Outcome:
         """One of these texts in one topic."""
@@ -192,9 +203,9 @@ class Installation:
         self._serve()
 
     @classmethod
-    async def start(cls, *members: str) -> Installation:
+    async def start(cls, *members: str, clock: ManualClock | None = None) -> Installation:
         """A leader, and members of these names with links to it; each has a topic `shop:NAME` and one `shop:NAME-2`."""
-        store, clock = LosingStore(), ManualClock()
+        store, clock = LosingStore(), clock or ManualClock()
         made = cls(store, clock, await Wired.start(store, clock))
         for name in members:
             for title in (topic_name("shop", name), topic_name("shop", f"{name}-2")):
@@ -211,7 +222,9 @@ class Installation:
         """Another server leads, after a crash of the one before. Members hear of it, and dial."""
         for member in self.members:
             member.wire.cut()
-        self.leader = await self.leader.restarted()
+        self.store.close()  # what the one before still does comes to nothing
+        self.store = self.store.another()
+        self.leader = await Wired.start(self.store, self.clock)
         self._serve()
 
     async def connect(self) -> None:
