@@ -43,6 +43,9 @@ class Nothing:
     async def save(self, **_: object) -> None:
         pass
 
+    async def ask(self) -> None:
+        pass
+
     def leave(self, _: object) -> None:
         pass
 

@@ -106,6 +106,26 @@ def test_a_transaction_over_topics_of_two_owners_shows_in_both_at_once():
     run(story)
 
 
+def test_what_was_published_early_under_another_owner_is_rolled_back_by_whoever_has_the_topic_then():
+    """The next owner had the topic before, or never; and it is asked for a roll back by whom it follows."""
+
+    async def story(world: Sharers) -> None:
+        leader, (second, third) = world.leader, world.members
+        async with basalt.aio.connect(leader.url, namespace="shop") as client:
+            await world.give("orders", leader)
+            await client.topics.create("orders")
+            for former, following in ((second, leader), (leader, third), (third, second)):
+                await world.give("orders", former)
+                tx = await client.transactions.begin()
+                await client.topic("orders").publish("aborted", write_pointer=tx.write_pointer)
+                await world.give("orders", following)
+                await client.transactions.abort(tx)
+                await client.publish_atomically({"orders": ["committed"]})  # by it views pass the aborted one
+                assert set(await read(client, "orders")) == {"committed"}
+
+    run(story, 3)
+
+
 def test_one_shot_transactions_at_a_member_and_over_two_owners():
     async def story(world: Sharers) -> None:
         leader, (member,) = world.leader, world.members
