@@ -18,10 +18,12 @@ from contextlib import asynccontextmanager, suppress
 
 from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Meeting, Phase, Reign
-from basalt.errors import ShardMovingError
+from basalt.errors import ShardElsewhereError, ShardMovingError
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import Clock
 from basalt_engine.stores.shards import SHARDS, Epochs, shard_of
+
+SEND_AGAIN = "send the same call again after Retry-After"
 
 
 class ShardGate:
@@ -30,6 +32,7 @@ class ShardGate:
     def __init__(self, clock: Clock, epoch: int = 0, *, shares: bool = False) -> None:
         self._clock = clock
         self.reigns = [Reign(epoch, clock.now_ms(), Phase.ABSENT if shares else Phase.HELD)] * SHARDS
+        self.member: str | None = None  # this server's name in the map
         self.owners: OwnersMap | None = (
             None  # the newest map that this server knows; None: it knows none, or needs none
         )
@@ -55,10 +58,15 @@ class ShardGate:
         if reign.meets(0) is Meeting.SERVED:
             return reign
         self.waited_total += 1
+        known = self.owners
         with suppress(TimeoutError):
             async with asyncio.timeout(MOVING_WAIT_MS_MAX / 1_000):
                 while not self.is_held(shard):
                     await self._opened.wait()
+                    if self.owners is not known and self._is_elsewhere(shard):
+                        raise ShardElsewhereError(
+                            f"another server has shard {shard} by now; nothing was done", hint=SEND_AGAIN
+                        )
         reign = self.reigns[shard]
         if reign.meets(MOVING_WAIT_MS_MAX) is Meeting.SERVED:
             return reign
@@ -66,11 +74,15 @@ class ShardGate:
         raise self._refused(shard)
 
     def _refused(self, shard: int) -> ShardMovingError:
-        phase, hint = self.reigns[shard].phase, "send the same call again after Retry-After"
+        phase = self.reigns[shard].phase
         if phase is Phase.ABSENT:
-            return ShardMovingError(f"this server does not have shard {shard} now; nothing was done", hint=hint)
+            return ShardMovingError(f"this server does not have shard {shard} now; nothing was done", hint=SEND_AGAIN)
         what = f"shard {shard} moves between servers ({phase.value}), and no server serves it now; nothing was done"
-        return ShardMovingError(what, hint=hint)
+        return ShardMovingError(what, hint=SEND_AGAIN)
+
+    def _is_elsewhere(self, shard: int) -> bool:
+        owners = self.owners
+        return self.reigns[shard].phase is Phase.ABSENT and owners is not None and owners.owner_of(shard) != self.member
 
     @asynccontextmanager
     async def visit(self, prefix: bytes) -> AsyncIterator[Reign]:
@@ -81,6 +93,19 @@ class ShardGate:
         try:
             yield reign
         finally:
+            self.leave((shard,))
+
+    def stay(self, shards: Collection[int]) -> bool:
+        """Be inside at all of these shards until `leave`, with something that would be lost if one of them moved; False: one does."""
+        if not all(self.is_held(shard) for shard in shards):
+            return False
+        for shard in shards:
+            self._visits[shard] += 1
+        return True
+
+    def leave(self, shards: Iterable[int]) -> None:
+        """A visit of each of these shards is over."""
+        for shard in shards:
             self._visits[shard] -= 1
             if not self._visits[shard]:
                 del self._visits[shard]

@@ -9,14 +9,23 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, TopicName, title_of
-from basalt.errors import InputError, TooLargeError, TopicNotFoundError, TransactionEndedError, UnavailableError
+from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.errors import (
+    InputError,
+    ShardMovingError,
+    TooLargeError,
+    TopicNotFoundError,
+    TransactionEndedError,
+    UnavailableError,
+)
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
@@ -97,11 +106,16 @@ class TopicPlan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The work of a commit, and since when it is kept."""
+    """The work of a commit, since when it is kept, and the shards that do not move meanwhile."""
 
     plan: TopicPlan
     since_ms: float
+    shards: Collection[int]
 
+
+PLANS_MAX = (
+    3  # of one commit, where a topic begins to move each time that it is planned: a move takes some ten times as long
+)
 
 NOTHING = TopicPlan([])  # of a commit that brings no work
 
@@ -145,6 +159,7 @@ class Owner:
         self._clock = clock
         self._prepared: dict[int, _Kept] = {}  # of commits that are being carried, by number, the oldest first
         self._prepared_before = 0
+        self._forgetting: asyncio.TimerHandle | None = None
         self._expected: set[int] = set()  # transactions whose commit may place its rows, once
 
     def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
@@ -198,22 +213,52 @@ class Owner:
 
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
-        plan = await self.plan(asked.work, asked.transaction)
-        atomic = self._logs.memory.atomic  # then the stage that decides has the rows, and looks by itself
-        if not atomic and asked.transaction is not None:
-            await self._checked(plan, asked.transaction)
+        plan, shards = await self._planned(asked)
         if plan.is_empty:
             return Prepared()
-        now_ms = self._clock.monotonic_ms()
-        while self._prepared and next(iter(self._prepared.values())).since_ms < now_ms - PREPARED_MS_MAX:
-            del self._prepared[next(iter(self._prepared))]
+        self._forget_late()
         self._prepared_before += 1
-        self._prepared[self._prepared_before] = _Kept(plan, now_ms)
-        return Prepared(self._prepared_before, () if atomic else tuple(self.joins(plan)), plan.payload_bytes)
+        self._prepared[self._prepared_before] = _Kept(plan, self._clock.monotonic_ms(), shards)
+        if self._forgetting is None:  # what nobody drops, for who asked has died, would keep its shards here
+            self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
+        joins = () if self._logs.memory.atomic else tuple(self.joins(plan))
+        return Prepared(self._prepared_before, joins, plan.payload_bytes)
+
+    async def _planned(self, asked: Prepare) -> tuple[TopicPlan, Collection[int]]:
+        """The plan, and the shards of its topics, none of which moves from now on."""
+        gate, shards = self._logs.gate, self._shards_of(asked.work)
+        for _ in range(PLANS_MAX):
+            plan = await self.plan(asked.work, asked.transaction)
+            # Where the store is atomic, the stage that decides has the rows, and looks by itself.
+            if not self._logs.memory.atomic and asked.transaction is not None:
+                await self._checked(plan, asked.transaction)
+            if plan.is_empty or gate.stay(shards):
+                return plan, shards
+        raise ShardMovingError("a topic of the commit moves between servers; nothing was done", hint=SEND_AGAIN)
+
+    def _shards_of(self, work: Work | None) -> frozenset[int]:
+        named: list[WorkPublish | WorkMarker] = [] if work is None else [*work.publish, *work.markers]
+        return frozenset(shard_of(topic_prefix(*self._logs.title(part.namespace, part.topic))) for part in named)
 
     def drop(self, prepared: Prepared) -> None:
         """The commit has an answer: what was kept for it is of no use any more."""
-        self._prepared.pop(prepared.number, None)
+        self._forget_prepared(prepared.number)
+
+    def _forget_late(self) -> None:
+        before_ms = self._clock.monotonic_ms() - PREPARED_MS_MAX
+        while self._prepared and next(iter(self._prepared.values())).since_ms < before_ms:
+            self._forget_prepared(next(iter(self._prepared)))
+
+    def _forget_later(self) -> None:
+        self._forgetting = None
+        self._forget_late()
+        if self._prepared:
+            self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
+
+    def _forget_prepared(self, number: int) -> None:
+        kept = self._prepared.pop(number, None)
+        if kept is not None:
+            self._logs.gate.leave(kept.shards)
 
     async def _checked(self, plan: TopicPlan, transaction: JoinedTransaction) -> None:
         """Check as the stage will, and read what it would have to read."""

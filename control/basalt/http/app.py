@@ -28,6 +28,7 @@ from basalt.errors import (
     ForbiddenError,
     NotHereError,
     NotLeaderError,
+    ShardElsewhereError,
     ThrottledError,
     UnauthenticatedError,
     UnavailableError,
@@ -171,7 +172,8 @@ class Frame:
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine.
 
-        `elsewhere` begins the same request anew, at the server that leads: called where only its body tells that it belongs there.
+        `elsewhere` begins the same request anew, at the server that leads or has the topic: called where only its body tells that it belongs there,
+        or where the topic has moved while it waited.
         """
         request = self._request(head, exchange, client_id)
         try:
@@ -183,7 +185,7 @@ class Frame:
         try:
             if self._submit(request, exchange, body, found):
                 return None
-        except NotHereError:
+        except (NotHereError, ShardElsewhereError):
             if elsewhere is not None:
                 return elsewhere()
         except ForbiddenError as error:  # which is noted once, too
@@ -240,12 +242,12 @@ class Frame:
                 if refused is not None:
                     raise refused
                 answer = await self._answer(request)
-            except NotHereError:
+            except (NotHereError, ShardElsewhereError) as error:
                 if elsewhere is not None:
                     is_here = False
                     await _passed_on(elsewhere)
                     return
-                answer = self._problem(request, _no_leader())
+                answer = self._problem(request, error if isinstance(error, BasaltError) else _no_leader())
             except BasaltError as error:
                 if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
                     await asyncio.sleep(error.held_ms / 1_000 * random.uniform(1, HELD_SPREAD))  # noqa: S311

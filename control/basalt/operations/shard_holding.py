@@ -91,7 +91,7 @@ class ShardHolding:
         """
         if given_up is not None:
             self.given_up = given_up
-        self.member = member
+        self.member = self.gate.member = member
         mine = {} if owners is None else owners.shards_of(member)
         self.gate.lose([shard for shard in range(SHARDS) if shard not in mine and self._has(shard)])
         self.gate.give_up({shard: epoch for shard, epoch in self.given_up.items() if shard not in mine})

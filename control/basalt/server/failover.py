@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -75,6 +76,7 @@ REST_S_MAX = 60.0
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
+ONE_SHOTS = "/v1/transactions"  # a member carries those out whose topics it has
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
 
@@ -401,13 +403,17 @@ class FailoverServer:
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
-        app = self._application(head)
-        if HEADER in head.headers and app is not self._standby:
+        app = self._application(head, is_whole=True)
+        if isinstance(app, StandbyFrame):
+            return app.begin_whole(head, exchange, client_id, body)
+        if HEADER in head.headers:  # which goes no further
             try:
                 exchange = PromptPassedExchange(exchange, passed_on(self._secret, head))
             except UnavailableError as error:
                 return self._standby.refuse(head, exchange, client_id, error)
-        return app.begin_whole(head, exchange, client_id, body)
+            return app.begin_whole(head, exchange, client_id, body)
+        elsewhere = partial(self._standby.begin_whole, head, exchange, client_id, body) if self._shares else None
+        return app.begin_whole(head, exchange, client_id, body, elsewhere)
 
     async def run(self) -> None:
         """Be a standby, then the leader, then a standby again, until cancelled. Raises what waiting does not mend."""
@@ -486,14 +492,16 @@ class FailoverServer:
         await asyncio.to_thread(self.leadership.settle)
         self.links.end_term(why)
 
-    def _application(self, head: Head) -> Frame | StandbyFrame:
-        """The application for a call with this head: that of the services, where it is this server that answers it."""
+    def _application(self, head: Head, *, is_whole: bool = False) -> Frame | StandbyFrame:
+        """The application for a call with this head: that of the services, where it is this server that answers it, or its body is to be looked at."""
         serving = self._serving
         if serving is None or not serving.term.is_on():
             return self._standby
         if not self._shares:  # then it leads, and has all shards
             return serving.app
         own = self.leadership.candidate.instance
+        if is_whole and head.path == ONE_SHOTS and HEADER not in head.headers:
+            return serving.app
         return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
 
     def _owners(self) -> OwnersMap | None:
