@@ -80,7 +80,7 @@ class Worker(threading.Thread):
         caller = self._callers.setdefault(port, Caller(port, self._story.answer_seconds_max))
         named = f"{self._story.name}.{request_id}" if request_id else ""
         reply = caller.ask(method, target, b"" if body is None else json.dumps(body).encode(), JSON, named)
-        status, code = (0, "") if reply is None else (reply.status, "" if reply.status == 200 else reply.json()["code"])
+        status, code = (0, "") if reply is None else (reply.status, code_of(reply, target))
         kept_phase = phase if phase == self._story.phase else ""
         self.answers.append(Answer(kept_phase, status, code, time.monotonic() - began))
         return reply
@@ -88,6 +88,15 @@ class Worker(threading.Thread):
     def of(self, phase: str) -> list[Answer]:
         """The answers to calls of this phase."""
         return [answer for answer in tuple(self.answers) if answer.phase == phase]
+
+
+def code_of(reply: Reply, target: str) -> str:
+    """The code of an error; empty for what was done. Whatever it is, the answer must be whole."""
+    try:
+        value = reply.json() if reply.body else {}
+        return "" if reply.status == 200 else str(value["code"])
+    except (ValueError, KeyError) as error:
+        raise AssertionError(f"{target} was answered with {reply}") from error
 
 
 def outcome_of(reply: Reply | None) -> str:

@@ -259,7 +259,7 @@ class Load:
     def check_that_none_failed(self) -> None:
         wrong = [(each.name, each.wrong) for each in self.all if each.wrong]
         wrong += [(each.name, each.wrong) for each in self.publishers if each.wrong]
-        assert wrong == []
+        assert not wrong, [(name, str(error)[:1_000]) for name, error in wrong]
 
     def wait_until_all_work(self) -> None:
         """Return once each client got some more answers of 200, through each server."""
