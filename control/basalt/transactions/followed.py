@@ -262,12 +262,13 @@ class FollowedTransactions(LogState):
 
     def _read_on(self) -> None:
         """Read the log until all is known that is known to be durable, unless that is being done."""
-        if self._reading is None:
+        if self._reading is None or self._reading.done():  # one that is done has looked for the last time
             self._reading = asyncio.get_running_loop().create_task(self._read())
             self._reading.add_done_callback(self._was_read)
 
     def _was_read(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
+        if self._reading is reading:
+            self._reading = None
         if not reading.cancelled() and (error := reading.exception()) is not None:
             log.error("the log of transactions is not followed any more", exc_info=error)
 
