@@ -9,6 +9,7 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -132,7 +133,8 @@ class Owner:
         self._store_drops = store_drops
         self._clock = clock
         self._prepared: dict[int, _Kept] = {}  # of commits that are being carried, by number, the oldest first
-        self._prepared_before = 0
+        # Numbers begin anywhere: a carrier may have one of a run before this one, under which nothing must be found here.
+        self._prepared_before = secrets.randbits(62)
         self._expected: set[int] = set()  # transactions whose commit may place its rows, once
 
     def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
