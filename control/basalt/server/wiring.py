@@ -290,14 +290,14 @@ async def _wire(
     transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
-    first_unstable, views = FirstUnstable(store, clock, topics, reader, known_transactions), Views(manager)
+    views, known_transactions, audit = Views(manager), KnownTransactions(manager), Audit(store, clock)
+    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions, views)
     ends = StableEnds(store, reader, first_unstable, manager, views)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
         clock, topics, reader, roll_backs, writer, manager, views, pointers, markers, producers,
-        limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
+        limits=_look(settings.messaging), lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     places = MessagePlaces(store, clock, reader, transaction_manager, ends, first_unstable, ids)
