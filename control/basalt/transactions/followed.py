@@ -21,6 +21,7 @@ from basalt.cluster.links.links import Links
 from basalt.errors import (
     CoordinatorUnavailableError,
     CorruptionError,
+    ProtocolError,
     RetryError,
     TransactionEndedError,
     UnavailableError,
@@ -46,7 +47,7 @@ READ_BYTES_MAX = 256 << 10  # of entries, in one read of the store
 APPLIED_TOGETHER_MAX = 256  # entries that were waiting, before the event loop has a turn
 AHEAD_BYTES_MAX = 16 << 20  # pushed entries that wait for those before them; more are read from the store
 READ_AGAIN_MS_MIN = 100  # the pause after a read that failed; it doubles up to
-READ_AGAIN_MS_MAX = 4_000
+READ_AGAIN_MS_MAX = 1_000  # a server that begins to lead answers from then on
 
 log = logging.getLogger("basalt.transactions")
 
@@ -189,7 +190,10 @@ class FollowedTransactions(LogState):
             raise _unanswered("there is no link to the coordinator of transactions")
         try:
             return await link.call(kind, question, timeout_ms)
-        except RetryError as error:  # to ask, or to join, twice is as good as once
+        except (
+            RetryError,
+            ProtocolError,
+        ) as error:  # to ask, or to join, twice is as good as once; who begins to lead knows no such call yet
             raise _unanswered(f"the coordinator of transactions did not answer: {error.message}") from error
 
     # Pushed entries.
@@ -262,12 +266,13 @@ class FollowedTransactions(LogState):
 
     def _read_on(self) -> None:
         """Read the log until all is known that is known to be durable, unless that is being done."""
-        if self._reading is None:
+        if self._reading is None or self._reading.done():  # one that is done has looked for the last time
             self._reading = asyncio.get_running_loop().create_task(self._read())
             self._reading.add_done_callback(self._was_read)
 
     def _was_read(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
+        if self._reading is reading:
+            self._reading = None
         if not reading.cancelled() and (error := reading.exception()) is not None:
             log.error("the log of transactions is not followed any more", exc_info=error)
 
