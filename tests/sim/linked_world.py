@@ -22,8 +22,9 @@ from tests.wiring import shop_work
 
 NAMES = ("a", "b")
 CLIENTS = 4
-CALLS = 12  # of each client
+CALLS = 8  # of each client
 TRIES_MAX = 3
+LOOKS, LOOKS_AS_MEMBERS = 0.3, 0.3
 CALLS_OF_MEMBERS = (Kind.DECIDE_ONE_SHOTS, Kind.DECIDE_ONE_SHOTS, Kind.LEND, Kind.GIVE_BACK, Kind.ASK, Kind.FOLLOW)
 COMMITTED, REFUSED, UNKNOWN = "committed", "refused", "unknown"
 
@@ -33,6 +34,7 @@ class LinkedWorld:
 
     def __init__(self, seed: int) -> None:
         self.chances = random.Random(seed)
+        self.lots = random.Random(~seed)  # of its own, so that who looks changes nothing
         self.clock = ManualClock()
         self.hurry = self.chances.choice([0, 0.01])
         self.steady = self.chances.random() < 0.5
@@ -193,6 +195,8 @@ class LinkedWorld:
 
     def look(self) -> None:
         """A committed reader sees what it saw before, and then more."""
+        if self.working and self.lots.random() > LOOKS:
+            return
         with suppress(BasaltError):
             view = self.shop.leader.transactions.manager.current()
             for title in self.shop.keys:
@@ -200,7 +204,8 @@ class LinkedWorld:
                 before = self.seen.get(title, [])
                 assert shown[: len(before)] == before, f"of {title} {before} was shown, and now {shown}"
                 self.seen[title] = shown
-                self._look_as_members(title)
+                if self.lots.random() < LOOKS_AS_MEMBERS:
+                    self._look_as_members(title)
 
     def _look_as_members(self, title: TopicName) -> None:
         """Who follows sees no more than the leader, and what it saw before."""
