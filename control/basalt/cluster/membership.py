@@ -123,6 +123,11 @@ class Membership:
         record = seen.record
         return Owner(instance, record.holder, record.url, seen.state(self._clock.monotonic_ms()), record.secret)
 
+    def row_of(self, run: str) -> str | None:
+        """The name of the row of this run's membership: the one by which its links know it."""
+        found = self._of_run(run)
+        return next((instance for instance, each in self.seen.items() if each is found), None)
+
     def _of_run(self, run: str) -> Seen | None:
         """The membership that this run of a server has now, or had last: its first one may have been ended."""
         seen, runs = self._runs

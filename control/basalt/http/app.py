@@ -143,6 +143,8 @@ class Frame:
         self.sampler = Sampler(services, self.metrics)  # which looks once somebody starts it
         self.heads = Heads()
         self.connections = services.connections
+        # Begins a call from within that is another server's; None: it is this one's. No such thing where there is no other server.
+        self.elsewhere: Callable[[Head, Exchange], Coroutine[Any, Any, None] | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -152,8 +154,12 @@ class Frame:
 
     async def ask(self, caller: Caller, call: InsideCall) -> Reply:
         """Answer a call that is made from within the process for this caller, whose rights and quotas hold as over a socket."""
-        exchange = InsideExchange(call)
-        request = self._request(call.head(), exchange, None)
+        exchange, head = InsideExchange(call), call.head()
+        begun = None if self.elsewhere is None else self.elsewhere(head, exchange)
+        if begun is not None:
+            await begun
+            return exchange.reply
+        request = self._request(head, exchange, None)
         request.caller = caller
         await self._respond(request)
         return exchange.reply

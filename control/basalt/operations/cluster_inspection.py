@@ -152,11 +152,25 @@ class ClusterInspection:
             obstacles.append(
                 f"its shard moves ({reign.phase.value}): calls wait for up to {MOVING_WAIT_MS_MAX} ms, then get shard_moving"
             )
-        obstacles += _obstacles(owner, is_own, readiness)
+        holds = None if is_own else self._holds(owner)
+        if holds is False:
+            obstacles.append(
+                f"{owner.owner}, the owner, has not taken the shard yet, or gives it up: calls wait, then get shard_moving"
+            )
+        obstacles += _obstacles(owner, is_own or holds is not None, readiness)
         return TopicExplanation(
-            owner, spread is not None, keys.scanned(), buckets, True if is_own else None, tuple(obstacles),
+            owner, spread is not None, keys.scanned(), buckets, True if is_own or holds else None, tuple(obstacles),
             tuple(_regions(keys, regions)),
         )  # fmt: skip
+
+    def _holds(self, owner: ShardOwner) -> bool | None:
+        """Tell whether another server says in its beats that it holds its shard; None where it is not heard."""
+        assert self._membership is not None
+        member = self._membership.row_of(owner.instance)
+        heard = None if member is None else self._membership.beats.heard.get(member)
+        if heard is None or heard.beat is None or not heard.is_open:
+            return None
+        return any(first <= owner.shard <= last for first, last in heard.beat.shards)
 
     async def _read(self) -> OwnersMap:
         owners = await StoreCalls(self._store)(read_map, SystemTable(self._store.table(SystemTable.name)))

@@ -251,10 +251,12 @@ class StandbyFrame:
 
     def _not_owner(self, request: RequestHead) -> NotOwnerError | None:
         """The answer to who took this server for the owner of a topic; None where the call is about none, or no other server is known to serve it."""
-        shard, owners = place_of(request.head).shard, self._owners()
+        (by, shard), owners, lease = place_of(request.head), self._owners(), self._leadership.leader
         if shard is None or owners is None:
             return None
         owner = self._membership.owner(owners.owner_of(shard))
+        if by is By.LEADER and (lease is None or owner.instance != lease.instance):
+            return None
         # One that is silent may be followed by another soon, whom the leader knows first.
         if owner.state != "live" or owner.instance == self._leadership.candidate.instance:
             return None
@@ -504,6 +506,10 @@ class FailoverServer:
             return serving.app
         return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
 
+    def _elsewhere(self, head: Head, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Make the coroutine that has another server answer a call from within; None: this one is to."""
+        return self._standby.begin(head, exchange) if self._application(head) is self._standby else None
+
     def _owners(self) -> OwnersMap | None:
         """The newest map of owners that this server knows of."""
         serving, seen = self._serving, self.membership.owners
@@ -528,6 +534,8 @@ class FailoverServer:
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
+        if self._shares:
+            app.elsewhere = self._elsewhere
         serving = self._serving = _Serving(term, services, app, thrift, leads=term.member is None)
         app.sampler.start()
         what = f"under epoch {term.epoch}" if term.member is None else f"as member {term.member}"

@@ -1,7 +1,7 @@
 """Which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
 
-A topic's messages, properties and figures are known where its places are given out: at its owner. Consumer groups, tables, transactions, sessions, and all
-that is about the installation are the leader's. The paths decide, for no more than the head of a call is known when it comes, and a head is looked at
+A topic's messages, properties and figures are known where its places are given out: at its owner. Tables, transactions, sessions, and all that is about the
+installation are the leader's, and so is a topic that has consumer groups. Method and path decide, for no more than the head of a call is known when it comes, and a head is looked at
 once for all calls that begin alike. Why so: docs/decisions/0073-a-call-is-answered-by-the-owner.md.
 """
 
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 AT_TOPICS = {
     "": By.OWNER,  # also to create it: the rows of its metadata are in its shard
     "advance": By.OWNER,
-    "groups": By.LEADER,  # they are state of the log of transactions
+    "groups": By.OWNER,  # of a topic that has some this is the leader; `CREATING` makes it so
     "holder": By.OWNER,
     "markers": By.OWNER,
     "messages": By.OWNER,
@@ -53,6 +53,8 @@ AT_TOPICS = {
     "store": By.OWNER,
     "truncate": By.OWNER,
 }
+# What makes a consumer group goes to the leader all the same, which takes the topic's shard to itself first: groups are state of the log of transactions.
+CREATING = "PUT", "groups"
 # The same in paths of operators. What is in the way of calls to a topic its owner knows best, but who lives the leader.
 AT_TOPICS_OF_OPERATORS = {"": By.OWNER, "explain": By.LEADER}
 # And in those of the console's pages: each is a list of calls, made where the page is.
@@ -60,7 +62,7 @@ AT_TOPICS_OF_PAGES = {
     "": By.OWNER,
     "delete": By.OWNER,
     "edit": By.OWNER,
-    "groups": By.LEADER,
+    "groups": By.OWNER,
     "messages": By.OWNER,
     "publish": By.OWNER,
     "truncate": By.OWNER,
@@ -91,18 +93,19 @@ def place_of(head: Head) -> Place:
     """The place of a call with this head, which remembers it."""
     place: Place | None = head.place
     if place is None:
-        place = head.place = place_of_path(head.path)
+        place = head.place = place_of_call(head.method, head.path)
     return place
 
 
-def place_of_path(path: str) -> Place:
-    """The place of a call with this path."""
+def place_of_call(method: str, path: str) -> Place:
+    """The place of a call with this method and path."""
     found = _ABOUT.fullmatch(path)
     if found is not None:
         namespace, kind, name, rest = found.groups()
         if kind == "tables":
             return Place(By.LEADER, shard_of(table_prefix(namespace, name)))
-        return Place(_by(AT_TOPICS, rest), shard_of(topic_prefix(namespace, name)))
+        creates = (method, (rest or "").partition("/")[0]) == CREATING
+        return Place(By.LEADER if creates else _by(AT_TOPICS, rest), shard_of(topic_prefix(namespace, name)))
     for expression, table in _FURTHER:
         found = expression.fullmatch(path)
         if found is not None:

@@ -101,7 +101,7 @@ class Behind:
         self.views = Views(self.manager)
         known = KnownTransactions(self.manager)
         reader = LogReader(shop.store, shop.clock, shop.topics)
-        first_unstable = FirstUnstable(shop.store, shop.clock, shop.topics, reader, known)
+        first_unstable = FirstUnstable(shop.store, shop.clock, shop.topics, reader, known, self.views)
         self.ends = StableEnds(shop.store, reader, first_unstable, self.manager, self.views)
         self.ranges = Ranges(shop.store, shop.clock, shop.topics, reader, self.manager, self.ends, first_unstable)
         self.peek = Peek(shop.topics, reader, known, self.views)

@@ -159,12 +159,13 @@ class Sharers:
         names = (f"{like}-{number}" for number in range(100 * SHARDS))
         return next(name for name in names if shard_of(topic_prefix("shop", name)) in server.held)
 
-    async def give(self, topic: str, to: SharingServer) -> None:
+    async def give(self, topic: str, to: SharingServer, **given: str) -> None:
         """Move the topic's shard to this server, as an operator does."""
         shard = shard_of(topic_prefix("shop", topic))
         async with asyncio.timeout(HANG_S):
             while shard not in to.held:
-                told = await self.leader.ask("POST", "/v1/admin/cluster/moves", {"shards": [shard], "to": to.instance})
+                move = {"shards": [shard], "to": to.instance}
+                told = await self.leader.ask("POST", "/v1/admin/cluster/moves", move, **given)
                 # It does not serve yet, or the leader is about to read what must stay with it.
                 assert told.status in (200, 409, 503), told.body
                 await asyncio.sleep(STEP_S)

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 import basalt
-from basalt.server.routing import place_of_path
+from basalt.server.routing import place_of_call
 from basalt_engine.keys import table_prefix, topic_prefix
 from basalt_engine.stores.shards import shard_of
 from tests.control.server.passing_pair import TOPIC, PortServer, Told, deal, join, passing_pair, until
@@ -115,7 +115,7 @@ def test_no_owner_is_named_that_is_gone_or_the_server_itself(member: str):
     ],
 )
 def test_the_shard_that_a_path_is_about(path: str, prefix: bytes | None):
-    assert place_of_path(path).shard == (None if prefix is None else shard_of(prefix))
+    assert place_of_call("GET", path).shard == (None if prefix is None else shard_of(prefix))
 
 
 def test_a_client_that_begins_at_a_standby_asks_it_once_for_any_number_of_topics():

@@ -19,7 +19,7 @@ from basalt.server.routing import (
     newest,
     other_owner,
     place_of,
-    place_of_path,
+    place_of_call,
 )
 from basalt_engine.keys import table_prefix, topic_prefix
 from basalt_engine.stores.shards import shard_of
@@ -53,7 +53,7 @@ def table_of(route: str) -> tuple[dict[str, By], str] | None:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_route_has_its_place(route: str):
-    place = place_of_path(path_of(route))
+    place = place_of_call("GET", path_of(route))
     found = table_of(route)
     if found is not None:
         table, part = found
@@ -76,7 +76,7 @@ def test_no_part_of_a_table_is_without_a_route():
     ("path", "place"),
     [
         ("/v1/namespaces/shop/topics/orders/publish", AT_OWNER),
-        ("/v1/namespaces/shop/topics/orders/groups/billing/fetch", AT_LEADER),
+        ("/v1/namespaces/shop/topics/orders/groups/billing/fetch", AT_OWNER),
         ("/v1/namespaces/shop/topics/orders/nothing", AT_LEADER),
         ("/v1/namespaces/shop/topics/orders/publishing", AT_LEADER),
         (
@@ -97,7 +97,19 @@ def test_no_part_of_a_table_is_without_a_route():
     ],
 )
 def test_a_path_says_where_its_call_is_answered(path: str, place: Place):
-    assert place_of_path(path) == place
+    assert place_of_call("GET", path) == place
+
+
+def test_a_group_is_made_at_the_leader_and_all_else_about_groups_is_asked_of_the_owner():
+    for method, rest, place in (
+        ("PUT", "groups/billing", AT_LEADER),
+        ("PUT", "groups/billing/options", AT_LEADER),
+        ("PUT", "properties", AT_OWNER),
+        ("GET", "groups", AT_OWNER),
+        ("DELETE", "groups/billing", AT_OWNER),
+        ("POST", "groups/billing/fetch", AT_OWNER),
+    ):
+        assert place_of_call(method, f"/v1/namespaces/shop/topics/orders/{rest}") == place
 
 
 def test_a_head_remembers_its_place():
