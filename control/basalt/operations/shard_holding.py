@@ -339,7 +339,7 @@ class ShardHolding:
             await self._manager.ask()
         except CoordinatorUnavailableError:
             return POINTER_MAX
-        return self._last_pointer()
+        return self._last_pointer() if self._manager.is_known else POINTER_MAX
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, and look what the map says then: it may be refused because another server has been given the shards."""
