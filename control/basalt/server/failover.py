@@ -76,7 +76,7 @@ REST_S_MAX = 60.0
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
-ONE_SHOTS = "/v1/transactions"  # a member carries those out whose topics it has
+ONE_SHOTS = "POST", "/v1/transactions"  # a member carries those out whose topics it has
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
 
@@ -502,7 +502,7 @@ class FailoverServer:
         if not self._shares:  # then it leads, and has all shards
             return serving.app
         own = self.leadership.candidate.instance
-        if is_whole and head.path == ONE_SHOTS and HEADER not in head.headers:
+        if is_whole and (head.method, head.path) == ONE_SHOTS and HEADER not in head.headers:
             return serving.app
         return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
 
