@@ -130,6 +130,17 @@ def test_what_was_published_early_under_another_owner_is_rolled_back_by_whoever_
     run(story, 3)
 
 
+def test_a_call_that_only_its_handler_finds_to_be_the_leaders_is_passed_on_however_often_it_comes():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        async with basalt.aio.connect(member.url, namespace="shop", attempts_max=1) as client:
+            for version in range(1, 6):
+                tx = await client.named_transaction("job", "run", version)
+                await client.transactions.commit_segments(tx.id, [])
+
+    run(story)
+
+
 def test_one_shot_transactions_at_a_member_and_over_two_owners():
     async def story(world: Sharers) -> None:
         leader, (member,) = world.leader, world.members
