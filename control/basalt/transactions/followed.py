@@ -205,7 +205,7 @@ class FollowedTransactions(LogState):
             self._keep(entries)
         else:
             try:
-                self._apply(entries)
+                self._apply(entries, self._clock.now_ms())
             except CorruptionError as error:
                 log.warning("an entry of the log that came over a link is read again from the store: %s", error)
         if self._applied < self._durable:
@@ -220,15 +220,15 @@ class FollowedTransactions(LogState):
             self._ahead.clear()
             self._ahead_bytes = 0
 
-    def _apply(self, entries: Sequence[_Pushed]) -> bool:
-        """Apply those that come next, and tell of them; True when all are applied. `CorruptionError` for one that does not fit what came before."""
+    def _apply(self, entries: Sequence[_Pushed], now_ms: int | None) -> bool:
+        """Apply those that come next, and tell of them; True when all are applied. `now_ms`: they are new, and are not read from the store. `CorruptionError` for one that does not fit what came before."""
         told: list[Told] = []
         try:
             for place, entry in entries:
                 if place > self._applied:
                     return False
                 if place == self._applied:
-                    told += self._applied_one(entry)
+                    told += self._applied_one(entry, now_ms)
         finally:
             self._wake()
             self._told(told)
@@ -240,7 +240,7 @@ class FollowedTransactions(LogState):
         except Exception:  # a bug, of which what follows the log must not suffer
             log.exception("an owner could not be told what became of transactions")
 
-    def _applied_one(self, entry: bytes) -> list[Told]:
+    def _applied_one(self, entry: bytes, now_ms: int | None) -> list[Told]:
         state = self.state
         first_edit, made = self._log.decoded(self._applied, entry)
         if first_edit != state.edits_applied:
@@ -255,7 +255,10 @@ class FollowedTransactions(LogState):
             self._lost, self._state = state, None
             raise CorruptionError(f"entry {self._applied} of the log does not fit what came before: {error}") from error
         self._applied += 1
-        self.journal.replayed(first_edit, made)
+        if now_ms is None:
+            self.journal.replayed(first_edit, made)
+        else:
+            self.journal.pushed(first_edit, made, now_ms)
         return told
 
     # Reading the store.
@@ -329,7 +332,7 @@ class FollowedTransactions(LogState):
                 return self._applied > first
             for start in range(0, len(found), APPLIED_TOGETHER_MAX):
                 part = found[start : start + APPLIED_TOGETHER_MAX]
-                self._apply([_Pushed(first + start + index, entry) for index, entry in enumerate(part)])
+                self._apply([_Pushed(first + start + index, entry) for index, entry in enumerate(part)], None)
                 await asyncio.sleep(0)
         return True
 
@@ -365,7 +368,7 @@ class FollowedTransactions(LogState):
         while self._ahead:
             part = [self._ahead.popleft() for _ in range(min(len(self._ahead), APPLIED_TOGETHER_MAX))]
             self._ahead_bytes -= sum([len(each.entry) for each in part])
-            if not self._apply(part):
+            if not self._apply(part, self._clock.now_ms()):
                 left = [each for each in part if each.place > self._applied]
                 self._ahead.extendleft(reversed(left))
                 self._ahead_bytes += sum([len(each.entry) for each in left])

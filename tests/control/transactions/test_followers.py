@@ -11,7 +11,7 @@ from basalt.cluster.links.link import Link
 from basalt.errors import BusyError, CoordinatorUnavailableError, UnavailableError
 from basalt.transactions import followers as module
 from basalt.transactions import manager as manager_module
-from basalt.transactions.follow_calls import ASK, FOLLOW, Ask, Entries, Follow
+from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, Ask, Entries, Follow
 from basalt.transactions.followers import CALL_BYTES_MAX, TAKEN_MS_MAX, TOLD_AGAIN_MS, UNDER_WAY_BYTES_MAX, Followers
 from basalt.transactions.log.transaction_log import ENTRY, entry_key
 from tests.control.cluster.links.link_pair import until
@@ -35,14 +35,14 @@ def followers(world: World) -> Followers:
 def pushed_to(member: Any, monkeypatch: pytest.MonkeyPatch) -> list[Entries]:
     """All that comes to the member from now on."""
     seen: list[Entries] = []
-    handled = member.links.handlers._by_number[module.ENTRIES.number]
+    handled = member.links.handlers._by_number[ENTRIES.number]
     take = handled.answer
 
     def noted(instance: str, entries: Entries) -> Any:
         seen.append(entries)
         return take(instance, entries)
 
-    monkeypatch.setitem(member.links.handlers._by_number, module.ENTRIES.number, handled._replace(answer=noted))
+    monkeypatch.setitem(member.links.handlers._by_number, ENTRIES.number, handled._replace(answer=noted))
     return seen
 
 
@@ -113,7 +113,7 @@ async def test_a_link_that_takes_nothing_is_told_later_where_the_log_stands(monk
         send = Link.send
 
         def full(self: Link, kind: Any, *args: Any) -> None:
-            if kind is module.ENTRIES and len(refused) < 3:
+            if kind is ENTRIES and len(refused) < 3:
                 refused.append(kind)
                 raise BusyError("the link is full")
             send(self, kind, *args)
@@ -129,7 +129,7 @@ async def test_a_member_whose_services_have_ended_is_pushed_nothing_and_keeps_it
         member = await world.member()
         await member.manager.ask()
         link = member.links.to_leader
-        member.links.handlers.remove(module.ENTRIES)
+        member.links.handlers.remove(ENTRIES)
         await world.shop.transactions.begin()
         await until(lambda: len(followers(world)) == 0)
         assert link is not None
@@ -143,13 +143,13 @@ async def test_a_member_that_fails_to_take_entries_follows_anew_over_the_next_li
         member = await world.member()
         await member.manager.ask()
         link = member.links.to_leader
-        handled = member.links.handlers._by_number[module.ENTRIES.number]
+        handled = member.links.handlers._by_number[ENTRIES.number]
         broken = handled._replace(answer=lambda *_: 1 / 0)
-        monkeypatch.setitem(member.links.handlers._by_number, module.ENTRIES.number, broken)
+        monkeypatch.setitem(member.links.handlers._by_number, ENTRIES.number, broken)
         await world.shop.transactions.begin()
         assert link is not None
         await until(lambda: not link.is_open)
-        monkeypatch.setitem(member.links.handlers._by_number, module.ENTRIES.number, handled)
+        monkeypatch.setitem(member.links.handlers._by_number, ENTRIES.number, handled)
         await member.link()
         await member.until_as_the_leader()
 
