@@ -7,6 +7,7 @@ has given up is kept over that, so no later services take it back under an epoch
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from basalt.cluster.links.beats import Held
 from basalt.cluster.links.fellows import Fellows
@@ -14,10 +15,12 @@ from basalt.cluster.links.links import Links
 from basalt.cluster.links.shard_calls import LEAVING, MAP, RELEASE, Leaving, Left, NewMap, Release, Released, Taken
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import OwnersMap
-from basalt.errors import ConflictError, UnavailableError
+from basalt.errors import BasaltError, ConflictError, UnavailableError
 from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt_engine.clock import Clock
+
+log = logging.getLogger("basalt.shards")
 
 
 class ShardCalls:
@@ -53,6 +56,18 @@ class ShardCalls:
     def end(self) -> None:
         """The services are about to end: this process serves no shard from now on."""
         self._holding = self._moves = None
+
+    async def leave(self) -> int:
+        """This member is about to stop: have others take its shards; how many did. It waits no longer than a release may take, and is told no faults."""
+        holding, link = self._holding, self._links.to_leader
+        if holding is None or link is None or not holding.held().shards:
+            return 0
+        try:
+            left = await link.call(LEAVING, Leaving(self._membership.candidate.instance), holding.release_ms_max)
+        except BasaltError as error:
+            log.warning("stops with its shards, which others get once its membership is over: %s", error.message)
+            return 0
+        return left.moved
 
     def _holds(self) -> Held:
         return Held() if self._holding is None else self._holding.held()
