@@ -7,7 +7,7 @@ once, and their links are real ones or such as lose, delay and reorder.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from unittest.mock import patch
@@ -45,7 +45,7 @@ from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.clock import Clock, ManualClock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import topic_prefix
-from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.snapshot import POINTER_MAX, PointerRuns
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS, shard_of
 from tests.wiring import Wired, encoded, texts
@@ -99,7 +99,8 @@ class Member(Server):
         )  # fmt: skip
         drops = store.applies_retention
         self.owner = Owner(self.topics, roll_backs, writer, markers, self.pointers, clock, store_drops=drops)
-        self.owner.recovered(manager.state.last_pointer, manager.state.loans.in_progress)
+        if manager.is_known:  # else only the store knows of any transaction
+            self.owner.recovered(manager.state.last_pointer, manager.state.loans.in_progress)
 
 
 class Leader(Server):
@@ -120,7 +121,7 @@ class ToldOwners(Owners):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.hearers: list[Owner] = []
+        self.hearers: list[Owner] = []  # set by the fleet
 
     def expect(self, told: Expect) -> None:
         super().expect(told)
@@ -137,12 +138,21 @@ class ToldOwners(Owners):
         for each in self.hearers:
             each.end(told)
 
+    def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
+        """The log may hold ends of which nobody told: the others know as little as this one then."""
+        super().recovered(last_pointer, lent)
+        for each in self.hearers:
+            each.recovered(last_pointer, lent)
+
 
 class FakeLink:
     """A link without sockets: each question and answer is encoded. `fate` says of each call what becomes of it."""
 
-    def __init__(self, handlers: Handlers, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, handlers: Handlers, tasks: set[asyncio.Task[Any]], pause: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.handlers = handlers
+        self._pause = pause or some_turns
         self.is_cut = False
         self.fate: Callable[[str], str] = lambda _: "answered"
         self.asked: list[str] = []
@@ -162,7 +172,10 @@ class FakeLink:
         self._tasks.add(task)
         if fate == "late":
             raise UnknownOutcomeError("no answer in time")
-        answer, error = await asyncio.shield(task)
+        done, _ = await asyncio.wait((task,), timeout=timeout_ms / 1_000)
+        if not done:
+            raise UnknownOutcomeError("no answer in time")
+        answer, error = task.result()
         if fate == "unanswered":
             raise UnknownOutcomeError("the answer was lost")
         if error is not None:
@@ -170,8 +183,7 @@ class FakeLink:
         return kind.answer.decode(answer)
 
     async def _done(self, kind: CallKind[Any, Any], question: bytes) -> tuple[bytes, BasaltError | None]:
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await self._pause()
         handled = self.handlers.find(kind.number)
         assert handled is not None, kind.name
         try:
@@ -183,10 +195,16 @@ class FakeLink:
         return msgspec.msgpack.encode(answer), None
 
 
+async def some_turns() -> None:
+    """The time that a question is on its way."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 class HeldLink(FakeLink):
     """A link whose first place arrives when it is let go."""
 
-    def __init__(self, handlers: Handlers, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, handlers: Handlers, tasks: set[asyncio.Task[Any]]) -> None:
         super().__init__(handlers, tasks)
         self.let_go = asyncio.Event()
         self.is_holding = False
@@ -220,7 +238,7 @@ class Fleet:
         self.servers: dict[str, Server] = {LEADER: leader}
         self.transactions = leader.wired.transactions
         self.handlers: dict[str, Handlers] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.owners = [0] * SHARDS
         self.epochs = [EPOCH] * SHARDS
         self.version = 0

@@ -36,7 +36,7 @@ from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining, Prepared
+from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
@@ -349,14 +349,14 @@ def committed_comes_before_rows() -> Iterator[None]:
     """The outcome of a commit is logged, and then its rows are written."""
 
     async def carry(
-        carrier: Carrier, transaction: JoinedTransaction, prepared: Prepared, told: Any, started_ms: float
+        carrier: Carrier, transaction: JoinedTransaction, asked: CommitAsked, told: Any, started_ms: float
     ) -> None:
         def place(group: Group) -> None:
-            carrier._owner.commit_prepared(group, prepared.number, transaction)
+            carrier._owner.commit_prepared(group, asked.prepared.number, transaction)
 
         try:
             answer = await carrier._lanes.log.run(
-                partial(carrier._stages.decide, Decide(transaction.id, placed=True), started_ms), must_run=True
+                partial(carrier._stages.decide, Decide(transaction.id, placed=True), started_ms, None), must_run=True
             )
             await carrier._lanes.topics.run(place, must_run=True)
         except Exception as error:  # it is raised where the commit was called

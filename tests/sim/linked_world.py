@@ -22,8 +22,10 @@ from tests.wiring import shop_work
 
 NAMES = ("a", "b")
 CLIENTS = 4
-CALLS = 12  # of each client
+CALLS = 8  # of each client
 TRIES_MAX = 3
+LOOKS, LOOKS_AS_MEMBERS = 0.3, 0.3
+CALLS_OF_MEMBERS = (Kind.DECIDE_ONE_SHOTS, Kind.DECIDE_ONE_SHOTS, Kind.LEND, Kind.GIVE_BACK, Kind.ASK, Kind.FOLLOW)
 COMMITTED, REFUSED, UNKNOWN = "committed", "refused", "unknown"
 
 
@@ -32,6 +34,7 @@ class LinkedWorld:
 
     def __init__(self, seed: int) -> None:
         self.chances = random.Random(seed)
+        self.lots = random.Random(~seed)  # of its own, so that who looks changes nothing
         self.clock = ManualClock()
         self.hurry = self.chances.choice([0, 0.01])
         self.steady = self.chances.random() < 0.5
@@ -40,6 +43,7 @@ class LinkedWorld:
         self.texts: dict[str, set[tuple[TopicName, str]]] = {}  # all that a request may have written
         self.order: list[tuple[str, str]] = []  # a request, and one that was asked for after its answer
         self.seen: dict[TopicName, list[str]] = {}
+        self.seen_by: dict[tuple[str, TopicName], int] = {}
         self.working = True
         self.shop: Installation
         self.owners: dict[str, Member] = {}
@@ -137,7 +141,7 @@ class LinkedWorld:
             await self.chances.choices(list(troubles), list(troubles.values()))[0]()
             self.look()
             for member in self.owners.values():
-                if self.chances.random() < 0.7 and (member.link is None or not member.link.is_open):
+                if self.chances.random() < 0.7 and (not member.is_linked):
                     await member.connect()
 
     def _any(self) -> Member:
@@ -147,10 +151,10 @@ class LinkedWorld:
         self._any().wire.cut()
 
     async def _lose_answer(self) -> None:
-        self._any().lose(answer=True)
+        self._any().lose(self.chances.choice(CALLS_OF_MEMBERS), answer=True)
 
     async def _lose_question(self) -> None:
-        self._any().lose(question=self.chances.choice([Kind.DECIDE_ONE_SHOTS, Kind.LEND, Kind.GIVE_BACK]))
+        self._any().lose(self.chances.choice(CALLS_OF_MEMBERS))
 
     async def _lose_rows(self) -> None:
         store = self._any().store
@@ -191,6 +195,8 @@ class LinkedWorld:
 
     def look(self) -> None:
         """A committed reader sees what it saw before, and then more."""
+        if self.working and self.lots.random() > LOOKS:
+            return
         with suppress(BasaltError):
             view = self.shop.leader.transactions.manager.current()
             for title in self.shop.keys:
@@ -198,6 +204,17 @@ class LinkedWorld:
                 before = self.seen.get(title, [])
                 assert shown[: len(before)] == before, f"of {title} {before} was shown, and now {shown}"
                 self.seen[title] = shown
+                if self.lots.random() < LOOKS_AS_MEMBERS:
+                    self._look_as_members(title)
+
+    def _look_as_members(self, title: TopicName) -> None:
+        """Who follows sees no more than the leader, and what it saw before."""
+        for member in self.owners.values():
+            shown = self.shop.shown(title, member.followed.current())
+            assert self.seen[title][: len(shown)] == shown, f"{member.name} shows {shown} of {title}"
+            before = self.seen_by.get((member.name, title), 0)
+            assert before <= len(shown), f"{member.name} showed {before} of {title}, and now {shown}"
+            self.seen_by[member.name, title] = len(shown)
 
     def _check_loans(self) -> None:
         for loan in self.shop.leader.transactions.state.loans:
@@ -206,7 +223,7 @@ class LinkedWorld:
     async def _settle(self) -> None:
         self.shop.store.faults.lose = None
         for member in self.shop.members:
-            member.loses = lambda _number, _kind: False
+            member.lose_nothing()
             member.store.faults.lose = None
             await member.connect()
         await self._jobs()
@@ -215,7 +232,7 @@ class LinkedWorld:
                 await asyncio.sleep(0.1)
         for name, member in self.owners.items():
             await member.one_shot(self.titles[name][0], "end")
-            assert member.followed.in_flight.first is None
+            assert member.followed.state.in_flight.first is None
             await member.one_shots.give_back_all()
         await self.shop.leader.transactions.give_back_loans()
         self.look()

@@ -36,6 +36,7 @@ from basalt.transactions.rules.loans import LoanInUse, OneShotInFlight
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Kind as TransactionKind
 from basalt.transactions.rules.transaction import State
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import STAGES
 from basalt_engine.snapshot import POINTERS_PER_MS, Visibility
 
@@ -93,6 +94,10 @@ class LinkedDecisions:
             self._basis = _Basis(link)
         return self._basis
 
+    def basis_in(self, _state: TransactionProposals) -> _Basis:
+        """The same: it is not the log's."""
+        return self.basis
+
     @property
     def has_left_loans(self) -> bool:
         """True while the coordinator may hold loans that are not used any more, for a link broke."""
@@ -115,7 +120,7 @@ class LinkedDecisions:
             ) from error
         return Lent(basis, lent.first, lent.last)
 
-    def decide(self, one_shots: Sequence[UnderWay], settled: Settled, over: Callable[[], list[LoanInUse]]) -> None:
+    def decide(self, one_shots: Sequence[UnderWay], settled: Settled, over: list[LoanInUse]) -> None:
         """Have those decided that one group placed. Loans that are `over` are given back by themselves."""
         self._start(self._decide(one_shots, settled, written=True))
 
@@ -160,7 +165,7 @@ class LinkedDecisions:
 
     async def answered(self, asked: Asking) -> Outcome | None:
         """The outcome of an earlier one with the same request id."""
-        if self._manager.in_flight.has_request(asked.request_id):
+        if self._manager.state.in_flight.has_request(asked.request_id):
             await self.until_decided()
         await self._manager.ask()
         state = self._manager.state

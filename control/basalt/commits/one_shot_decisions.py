@@ -35,17 +35,14 @@ class UnderWay:
 
     __slots__ = ("asked", "basis", "in_flight", "placed", "plan", "staged", "started_ms", "told")
 
-    def __init__(
-        self, plan: TopicPlan, asked: Asking, told: Waiter[Outcome], staged: Staged | None, started_ms: float
-    ) -> None:
-        self.plan = plan
-        self.asked = asked
-        self.told = told
-        self.staged = staged
-        self.started_ms = started_ms
-        self.basis: object = None
-        self.placed: OneShotInFlight
-        self.in_flight: OneShotsInFlight  # in which it is kept
+    plan: TopicPlan
+    asked: Asking
+    told: Waiter[Outcome]
+    staged: Staged | None
+    started_ms: float
+    basis: object
+    placed: OneShotInFlight
+    in_flight: OneShotsInFlight  # in which it is kept
 
 
 Settled = Callable[[Sequence[UnderWay], Sequence[Answer]], None]
@@ -168,6 +165,10 @@ class OwnDecisions:
         """The state under which pointers are lent now."""
         return self._manager.state
 
+    def basis_in(self, state: TransactionProposals) -> TransactionProposals:
+        """The same, for who has the state."""
+        return state
+
     def check_taking(self) -> None:
         """Refuse a call whose rows would hold up readers until a late write of the log has ended."""
         self._lanes.log.refuse_if_late()
@@ -181,7 +182,7 @@ class OwnDecisions:
 
         return await self._manager.run(stage)
 
-    def decide(self, one_shots: Sequence[UnderWay], settled: Settled, over: Callable[[], list[LoanInUse]]) -> None:
+    def decide(self, one_shots: Sequence[UnderWay], settled: Settled, over: list[LoanInUse]) -> None:
         """Submit the stage that decides about those that one group placed; `over` are the loans to give back with them."""
         waiter = _Decided(partial(_tell_all, one_shots), partial(_tell_each, one_shots))
         self._submit(partial(self._decide_all, one_shots, settled, over), waiter)
@@ -193,7 +194,7 @@ class OwnDecisions:
     async def give_back(self, over: Callable[[], list[LoanInUse]], *, must_run: bool = False) -> None:
         """Give back these loans, where nothing of them is undecided."""
         if self._manager.is_known and not (must_run and self._lanes.log.is_late):
-            await self._lanes.log.run(partial(self._give_back, over), must_run=must_run)
+            await self._lanes.log.run(lambda group: self._give_back(over(), group), must_run=must_run)
 
     async def finish(self) -> None:
         """Before a stop, once the lanes are drained: all is decided."""
@@ -218,7 +219,7 @@ class OwnDecisions:
         STAGES.reset(token)
 
     def _decide_all(
-        self, one_shots: Sequence[UnderWay], settled: Settled, over: Callable[[], list[LoanInUse]], group: Group
+        self, one_shots: Sequence[UnderWay], settled: Settled, over: list[LoanInUse], group: Group
     ) -> list[Answer]:
         if one_shots[0].basis is not self._manager.state:
             return [given_up() for _ in one_shots]
@@ -228,7 +229,8 @@ class OwnDecisions:
             if each.staged is not None and isinstance(answer, Outcome) and answer.id == each.placed.id:
                 each.staged(group)
             answers.append(answer)
-        self._give_back(over, group)
+        if over:
+            self._give_back(over, group)
         group.when_durable(partial(settled, one_shots, answers))
         return answers
 
@@ -239,8 +241,7 @@ class OwnDecisions:
             group.when_durable(partial(settled, one_shots, ()))
         return []
 
-    def _give_back(self, over: Callable[[], list[LoanInUse]], group: Group) -> None:
-        loans = over()
+    def _give_back(self, loans: list[LoanInUse], group: Group) -> None:
         for loan in list(loans):
             rest = loan.rest
             if rest is None or not self._decisions.give_back(group, self._manager.member, (rest,)):

@@ -81,7 +81,7 @@ class OneShots:
 
     def decide(self, one_shots: Sequence[UnderWay]) -> None:
         """Their rows are durable: have them decided."""
-        self.coordinator.decide(one_shots, self._settled, self.loans.over)
+        self.coordinator.decide(one_shots, self._settled, self.loans.ended)
 
     def give_up(self, one_shots: Sequence[UnderWay]) -> None:
         """The write of their rows failed, or may have: have their pointers given up."""
@@ -112,26 +112,31 @@ class _OneShot(UnderWay):
     def __init__(
         self, one_shots: OneShots, plan: TopicPlan, asked: Asking, told: Waiter[Outcome], staged: Staged | None, started_ms: float
     ) -> None:  # fmt: skip
-        super().__init__(plan, asked, told, staged, started_ms)
         self._one_shots = one_shots
+        self.plan = plan
+        self.asked = asked
+        self.told = told
+        self.staged = staged
+        self.started_ms = started_ms
 
     def place(self, group: Group) -> int | None:
         """In a stage of the lane of topics: add the rows. Returns the transaction of the same request, where there was one before."""
         owner, request_id, principal = self.asked
         one_shots, plan = self._one_shots, self.plan
-        manager = one_shots.manager
-        state, in_flight = manager.state, manager.in_flight
+        state = one_shots.manager.state
+        in_flight = state.in_flight
         if request_id is not None and in_flight.has_request(request_id):
             raise NotLoadedError(one_shots.coordinator.until_decided)
         first = state.first_one_shot(request_id, owner)
         if first is not None:
             return first
-        loan = one_shots.loans.in_use()
+        basis = one_shots.coordinator.basis_in(state)
+        loan = one_shots.loans.in_use(basis)
         one_shots.owner.check(plan, None)
         if plan.acknowledgements:
             one_shots.groups.check(plan.acknowledgements, None, group.now_ms, loan.next)
         one_shots.owner.place_one_shot(group, plan, loan.next)
-        self.basis, self.in_flight = one_shots.loans.basis, in_flight
+        self.basis, self.in_flight = basis, in_flight
         self.placed = OneShotInFlight(loan.take(), owner, principal, request_id)
         in_flight.add(self.placed)
         together: _PlacedTogether = group.part(one_shots, partial(_PlacedTogether, one_shots))
@@ -188,9 +193,9 @@ class Borrowing:
         self._asking: asyncio.Task[None] | None = None
         self.ended: list[LoanInUse] = []  # given back once all that was placed under them is decided
 
-    def in_use(self) -> LoanInUse:
+    def in_use(self, basis: object) -> LoanInUse:
         """In a stage that needs a pointer: the loan that has the next one. `NotLoadedError` until the log has it."""
-        self._know()
+        self._know(basis)
         now_ms = self._clock.monotonic_ms()
         while self._loans and self._loans[0].is_over(now_ms):
             self._end(self._loans.pop(0))
@@ -213,7 +218,7 @@ class Borrowing:
 
     def over(self) -> list[LoanInUse]:
         """The loans that are not used any more and are to be given back; whoever does so takes them off the list."""
-        self._know()
+        self._know(self._coordinator.basis)
         if self._loans:
             now_ms = self._clock.monotonic_ms()
             for loan in [loan for loan in self._loans if loan.is_over(now_ms)]:
@@ -221,8 +226,7 @@ class Borrowing:
                 self._end(loan)
         return self.ended
 
-    def _know(self) -> None:
-        basis = self._coordinator.basis
+    def _know(self, basis: object) -> None:
         if basis is not self.basis:
             self.basis, self._loans, self.ended = basis, [], []
 
@@ -249,7 +253,7 @@ class Borrowing:
     async def _borrow(self) -> None:
         asked_ms = self._clock.monotonic_ms()
         lent = await self._coordinator.lend()
-        self._know()
+        self._know(self._coordinator.basis)
         if lent.basis is self.basis:
             self._loans.append(LoanInUse(lent.first, lent.last, asked_ms))
 

@@ -10,6 +10,7 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -158,7 +159,8 @@ class Owner:
         self._store_drops = store_drops
         self._clock = clock
         self._prepared: dict[int, _Kept] = {}  # of commits that are being carried, by number, the oldest first
-        self._prepared_before = 0
+        # Numbers begin anywhere: a carrier may have one of a run before this one, under which nothing must be found here.
+        self._prepared_before = secrets.randbits(62)
         self._forgetting: asyncio.TimerHandle | None = None
         self._expected: set[int] = set()  # transactions whose commit may place its rows, once
 

@@ -87,7 +87,7 @@ HELD_SPREAD = (
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
 
-Elsewhere = Callable[[], Coroutine[Any, Any, None] | None]
+Elsewhere = Callable[..., Coroutine[Any, Any, None] | None]
 
 log = logging.getLogger("basalt.http")
 
@@ -357,9 +357,9 @@ class _StageAnswer:
 
 
 async def _passed_on(elsewhere: Elsewhere) -> None:
-    begun = elsewhere()
-    if begun is not None:
-        await begun
+    begun = elsewhere(has_task=True)  # the request's task must not end before its answer
+    assert begun is not None
+    await begun
 
 
 def _no_leader() -> NotLeaderError:

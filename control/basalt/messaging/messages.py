@@ -247,6 +247,8 @@ class Messages:
             found = await self._reader.go_on(log, Reading(begin, limits, seen, now_ms, budget=budget, whole=whole))
             if encoding is not None:
                 found = found._replace(slices=[], encoded=found.slices)
+        if found.held_by is not None:
+            self._views.note_held(log, found.held_by)
         self.fetched_messages_total += found.messages
         self.fetched_bytes_total += found.payload_bytes
         return found

@@ -4,7 +4,7 @@ A release lets what was taken end, and takes no more: calls wait at the gate, lo
 drained, and what only memory has is saved. Then the same stage of the lane of topics looks whether rows are in doubt, and forgets all
 that is known: no other stage comes in between. A release that cannot end is called off, and the shards are served on.
 
-To take is to fence, then to read the map once more, then to serve. What the map says is tried until it is done, or the map says another thing.
+To take is to fence, then to learn up to where transactions of others may have rows in it, then to read the map once more, then to serve. What the map says is tried until it is done, or the map says another thing.
 A shard that was given up is taken again only under a higher epoch: who asked for it may have given it to another server, whose map is not here yet.
 Nothing of a shard that was lost is known when it is taken again. Decision 0072.
 """
@@ -22,7 +22,7 @@ from basalt.cluster.links.beats import Held
 from basalt.cluster.owners import OwnersMap, read_map
 from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
-from basalt.errors import BasaltError, ConflictError
+from basalt.errors import BasaltError, ConflictError, CoordinatorUnavailableError
 from basalt.groups.groups import Groups, dead_letter_title
 from basalt.groups.live_group import options_of
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -34,6 +34,7 @@ from basalt.transactions.log_state import LogState
 from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.keys import table_prefix, topic_prefix
+from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.stores.shards import SHARDS, Epochs, shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
@@ -314,6 +315,7 @@ class ShardHolding:
             try:
                 with self._measured("fence"):
                     await asyncio.to_thread(self._store.take, due)
+                newest = await self._newest_of_former_owners()
                 owners = await asyncio.to_thread(read_map, self._system)  # another may have been given them meanwhile
             except BasaltError as error:
                 log.warning("cannot fence %s, and nobody serves them until it succeeds: %s", named(due), error)
@@ -323,10 +325,21 @@ class ShardHolding:
             if owners is not None:
                 self.follow(owners)
             reigns = self.gate.reigns
-            self.gate.take(
-                [s for s, epoch in due.items() if reigns[s].phase is Phase.TAKING and reigns[s].epoch == epoch]
-            )
+            taken = [s for s, epoch in due.items() if reigns[s].phase is Phase.TAKING and reigns[s].epoch == epoch]
+            self.gate.forgot(taken, newest)
+            self.gate.take(taken)
             pause_s = TRY_AGAIN_S_MIN
+
+    async def _newest_of_former_owners(self) -> int:
+        """A write pointer above which whoever had the shards has written nothing. They are fenced, so it is one that the coordinator has given out by now.
+
+        Where that cannot be found out, none is high enough: nothing is taken for known of any transaction, and the shards are served all the same.
+        """
+        try:
+            await self._manager.ask()
+        except CoordinatorUnavailableError:
+            return POINTER_MAX
+        return self._last_pointer() if self._manager.is_known else POINTER_MAX
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, and look what the map says then: it may be refused because another server has been given the shards."""

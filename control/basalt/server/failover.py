@@ -135,13 +135,17 @@ class StandbyFrame:
         return self._respond(self._request(head, exchange, client_id))
 
     def begin_whole(
-        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes, *, has_task: bool = False
     ) -> Coroutine[Any, Any, None] | None:
-        """The same for a request that is here with all of its body; None: it is passed on without a coroutine."""
+        """The same for a request that is here with all of its body; None: it is passed on without a coroutine.
+
+        `has_task`: a task waits for the answer already, and is to have the coroutine.
+        """
         request = self._request(head, exchange, client_id)
         # Of a page that is not passed on a browser gets another one in its place; and a range may be read here.
         if (
-            not responses.is_page(request)
+            not has_task
+            and not responses.is_page(request)
             and not self.reading.may_read(request, body)
             and self.passing.submit(request, self._server_for(head), exchange, body, self._note)
         ):

@@ -337,8 +337,12 @@ async def _wire(
     transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    known_transactions, audit = KnownTransactions(manager), Audit(store, clock, is_member=is_member)
-    first_unstable, views = FirstUnstable(store, clock, topics, reader, known_transactions), Views(manager)
+    views, known_transactions, audit = (
+        Views(manager),
+        KnownTransactions(manager),
+        Audit(store, clock, is_member=is_member),
+    )
+    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions, views)
     ends = StableEnds(store, reader, first_unstable, manager, views)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))

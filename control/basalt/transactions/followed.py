@@ -21,6 +21,7 @@ from basalt.cluster.links.links import Links
 from basalt.errors import (
     CoordinatorUnavailableError,
     CorruptionError,
+    ProtocolError,
     RetryError,
     TransactionEndedError,
     UnavailableError,
@@ -35,7 +36,7 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.tellings import told_at_first, told_between, told_by
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot
 from basalt_engine.table import Store
 
 KNOWN_MS_MAX = 4_000  # how long a call waits for the log to be read: clients hear of it within five seconds
@@ -46,7 +47,7 @@ READ_BYTES_MAX = 256 << 10  # of entries, in one read of the store
 APPLIED_TOGETHER_MAX = 256  # entries that were waiting, before the event loop has a turn
 AHEAD_BYTES_MAX = 16 << 20  # pushed entries that wait for those before them; more are read from the store
 READ_AGAIN_MS_MIN = 100  # the pause after a read that failed; it doubles up to
-READ_AGAIN_MS_MAX = 4_000
+READ_AGAIN_MS_MAX = 1_000  # a server that begins to lead answers from then on
 
 log = logging.getLogger("basalt.transactions")
 
@@ -175,6 +176,13 @@ class FollowedTransactions(LogState):
         await self._applied_in_time(standing.entries, ASK_MS_MAX)
         self.current_as_of_ms = self._clock.monotonic_ms()
 
+    async def newest_pointer(self) -> int:
+        try:
+            await self.ask()
+        except CoordinatorUnavailableError:
+            return POINTER_MAX
+        return self.state.last_pointer
+
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
         joined = await self._call_coordinator(JOIN, joining, JOIN_MS_MAX)
         await self._applied_in_time(joined.entries, JOIN_MS_MAX)
@@ -197,7 +205,10 @@ class FollowedTransactions(LogState):
             raise _unanswered("there is no link to the coordinator of transactions")
         try:
             return await link.call(kind, question, timeout_ms)
-        except RetryError as error:  # to ask, or to join, twice is as good as once
+        except (
+            RetryError,
+            ProtocolError,
+        ) as error:  # to ask, or to join, twice is as good as once; who begins to lead knows no such call yet
             raise _unanswered(f"the coordinator of transactions did not answer: {error.message}") from error
 
     # Pushed entries.
@@ -209,7 +220,7 @@ class FollowedTransactions(LogState):
             self._keep(entries)
         else:
             try:
-                self._apply(entries)
+                self._apply(entries, self._clock.now_ms())
             except CorruptionError as error:
                 log.warning("an entry of the log that came over a link is read again from the store: %s", error)
         if self._applied < self._durable:
@@ -224,15 +235,15 @@ class FollowedTransactions(LogState):
             self._ahead.clear()
             self._ahead_bytes = 0
 
-    def _apply(self, entries: Sequence[_Pushed]) -> bool:
-        """Apply those that come next, and tell of them; True when all are applied. `CorruptionError` for one that does not fit what came before."""
+    def _apply(self, entries: Sequence[_Pushed], now_ms: int | None) -> bool:
+        """Apply those that come next, and tell of them; True when all are applied. `now_ms`: they are new, and are not read from the store. `CorruptionError` for one that does not fit what came before."""
         told: list[Told] = []
         try:
             for place, entry in entries:
                 if place > self._applied:
                     return False
                 if place == self._applied:
-                    told += self._applied_one(entry)
+                    told += self._applied_one(entry, now_ms)
         finally:
             self._wake()
             self._told(told)
@@ -245,7 +256,7 @@ class FollowedTransactions(LogState):
         except Exception:  # a bug, of which what follows the log must not suffer
             log.exception("an owner could not be told what became of transactions")
 
-    def _applied_one(self, entry: bytes) -> list[Told]:
+    def _applied_one(self, entry: bytes, now_ms: int | None) -> list[Told]:
         state = self.state
         first_edit, made = self._log.decoded(self._applied, entry)
         if first_edit != state.edits_applied:
@@ -260,7 +271,10 @@ class FollowedTransactions(LogState):
             self._lost, self._state = state, None
             raise CorruptionError(f"entry {self._applied} of the log does not fit what came before: {error}") from error
         self._applied += 1
-        self.journal.replayed(first_edit, made)
+        if now_ms is None:
+            self.journal.replayed(first_edit, made)
+        else:
+            self.journal.pushed(first_edit, made, now_ms)
         return told
 
     # Reading the store.
@@ -271,12 +285,13 @@ class FollowedTransactions(LogState):
 
     def _read_on(self) -> None:
         """Read the log until all is known that is known to be durable, unless that is being done."""
-        if self._reading is None:
+        if self._reading is None or self._reading.done():  # one that is done has looked for the last time
             self._reading = asyncio.get_running_loop().create_task(self._read())
             self._reading.add_done_callback(self._was_read)
 
     def _was_read(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
+        if self._reading is reading:
+            self._reading = None
         if not reading.cancelled() and (error := reading.exception()) is not None:
             log.error("the log of transactions is not followed any more", exc_info=error)
 
@@ -333,7 +348,7 @@ class FollowedTransactions(LogState):
                 return self._applied > first
             for start in range(0, len(found), APPLIED_TOGETHER_MAX):
                 part = found[start : start + APPLIED_TOGETHER_MAX]
-                self._apply([_Pushed(first + start + index, entry) for index, entry in enumerate(part)])
+                self._apply([_Pushed(first + start + index, entry) for index, entry in enumerate(part)], None)
                 await asyncio.sleep(0)
         return True
 
@@ -370,7 +385,7 @@ class FollowedTransactions(LogState):
         while self._ahead:
             part = [self._ahead.popleft() for _ in range(min(len(self._ahead), APPLIED_TOGETHER_MAX))]
             self._ahead_bytes -= sum([len(each.entry) for each in part])
-            if not self._apply(part):
+            if not self._apply(part, self._clock.now_ms()):
                 left = [each for each in part if each.place > self._applied]
                 self._ahead.extendleft(reversed(left))
                 self._ahead_bytes += sum([len(each.entry) for each in left])

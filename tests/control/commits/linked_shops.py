@@ -1,6 +1,6 @@
 """A leader and other members over one store that is not atomic, in one process and on one clock. Links are bytes in memory, which a story may lose.
 
-A member here is what carries out one-shot transactions of its own topics; it knows the log as the leader does.
+A member here is what carries out one-shot transactions of its own topics, and follows the log.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from basalt.catalog.topics import TopicName, Topics, topic_name
 from basalt.cluster.links.frames import FrameReader, Kind
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
 from basalt.cluster.links.link import Handlers, Link, opened
+from basalt.cluster.links.links import Links
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.commit_stage import Asking, CommitStage
 from basalt.commits.linked_decisions import LinkedDecisions
@@ -24,12 +25,12 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.log_reader import LogReader
 from basalt.runtime.group_commit import WriteLanes
-from basalt.transactions.log_state import Totals
+from basalt.transactions.followed import FollowedTransactions
+from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.rules.loans import OneShotsInFlight
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction_proposals import TransactionProposals
+from basalt.transactions.rules.transaction import TransactionLimits
 from basalt_engine.clock import ManualClock
 from basalt_engine.keys import TopicKeys
 from basalt_engine.messages import MessageTable
@@ -41,13 +42,13 @@ from tests.wiring import Wired
 
 HANG_S = 60.0
 SECRET = b"a secret of thirty-two characters"
-Loses = Callable[[int, int], bool]  # of a frame: its number and its kind
+Loses = Callable[[bool, int, int], bool]  # of a frame: whether a member sends it, its number and its kind
 
 
 class Wire(asyncio.Transport):
     """One end of a connection: what is written comes to the other end in a later turn, and in order."""
 
-    def __init__(self, taker: Link, loses: Loses) -> None:
+    def __init__(self, taker: Link, loses: Callable[[int, int], bool]) -> None:
         super().__init__({"peername": ("memory", 1)})
         self.taker = taker
         self.other: Wire
@@ -90,26 +91,41 @@ class Wire(asyncio.Transport):
         return 0
 
 
-class FollowedLog:
-    """A member's knowledge of the log, for a story in one process: that of the leader."""
+class LeadersLinks:
+    """The leader's links to the members, for those who push over them."""
 
-    atomic = False
+    def __init__(self, handlers: Handlers) -> None:
+        self.handlers = handlers
+        self.of_members: dict[str, Link] = {}
+        self.beats = self
 
-    def __init__(self, leader: Callable[[], TransactionManager], lanes: WriteLanes) -> None:
-        self._leader = leader
-        self.lanes = lanes
-        self.in_flight = OneShotsInFlight()
-        self.totals = Totals()
+    def views(self, instance: str, oldest_view: int) -> None:
+        """Hear of the oldest view of a member."""
 
-    @property
-    def state(self) -> TransactionProposals:
-        return self._leader().state
+    def oldest_view_of_members(self) -> int | None:
+        return None
 
-    def current(self) -> TransactionSnapshot:
-        return self._leader().current()
 
-    async def ask(self) -> None:
-        await self._leader().flush()
+class MembersLinks:
+    """A member's link to the leader, for those who follow over it."""
+
+    def __init__(self) -> None:
+        self.handlers = Handlers()
+        self.to_leader: Link | None = None
+        self.oldest_view: Callable[[], int] = lambda: 0
+        self._when_linked: list[Callable[[], None]] = []
+
+    def when_linked(self, call: Callable[[], None]) -> None:
+        self._when_linked.append(call)
+
+    def forget(self, call: Callable[[], None]) -> None:
+        self._when_linked.remove(call)
+
+    def linked(self, link: Link) -> None:
+        """There is a new link."""
+        self.to_leader = link
+        for call in self._when_linked:
+            call()
 
 
 class Member:
@@ -119,52 +135,65 @@ class Member:
         self.installation = installation
         self.name = name
         self.store = installation.store.another()
-        self.link: Link | None = None
+        self.links = MembersLinks()
         self.died: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self.loses: Loses = lambda _number, _kind: False
+        self.loses: Loses = _loses_nothing
         self.wire: Wire
         clock, store = installation.clock, self.store
         facts = install(SystemTable(store.table(SystemTable.name)), clock, 16)
         self.lanes = WriteLanes.of(store, clock)
         self.gate = ShardGate(clock)
         self.logs = TopicLogs(store, clock, Topics(store, clock, facts.buckets), tail_bytes_max=1 << 20, gate=self.gate)
-        self.followed = FollowedLog(lambda: installation.leader.transactions.manager, self.lanes)
+        log = TransactionLog(store.table("transaction_log"), TransactionLimits(), entries_kept=SHARED_ENTRIES_KEPT)
+        self.followed = FollowedTransactions(store, clock, self.lanes, log, cast("Links", self.links))
+        self.followed.start()
         manager = cast("TransactionManager", self.followed)
         reader, roll_backs = LogReader(store, clock, self.logs), RollBacks(store, self.logs, self.lanes.topics)
         markers = TopicMarkers(store, clock, self.logs, reader, self.lanes.topics, cast("Any", None))
         self.owner = Owner(
             self.logs, roll_backs, self.lanes.topics, markers, OpenPointers(manager), clock, store_drops=False
         )
-        self.linked = LinkedDecisions(manager, lambda: self.link)
+        self.linked = LinkedDecisions(manager, lambda: self.links.to_leader)
         nothing = cast("Any", None)
         stages = CommitStage(manager, self.owner, nothing, clock)
         self.one_shots = OneShots(manager, stages, self.owner, nothing, clock, nothing, self.linked)
 
     async def connect(self) -> None:
         """Have a link to the leader, in place of the one that there was."""
-        if self.link is not None:
+        if self.links.to_leader is not None:
             self.wire.cut()
         own = Acceptor(SECRET, "installation", "leader", 7, 7)
         hello = Hello(VERSION, "installation", self.name, "leader", 7, LEADER, bytes(NONCE_BYTES))
         answers = Link(Accept(bytes(NONCE_BYTES), "a test"), self.installation.handlers, lambda: own)
-        asks = Link(Dial(SECRET, hello, "a test"), Handlers())
-        self.wire = Wire(answers, lambda number, kind: self.loses(number, kind))
-        self.wire.other = Wire(asks, lambda number, kind: self.loses(number, kind))
+        asks = Link(Dial(SECRET, hello, "a test"), self.links.handlers)
+        self.wire = Wire(answers, lambda number, kind: self.loses(True, number, kind))
+        self.wire.other = Wire(asks, lambda number, kind: self.loses(False, number, kind))
         self.wire.other.other = self.wire
         answers.connection_made(self.wire.other)
         asks.connection_made(self.wire)
         assert await opened(asks, HANG_S)
         assert await opened(answers, HANG_S)
-        self.link = asks
+        self.installation.links.of_members[self.name] = answers
+        self.links.linked(asks)
+        await self.followed.ensure_known()
+
+    @property
+    def is_linked(self) -> bool:
+        """True while it has a link to the leader."""
+        return self.links.to_leader is not None and self.links.to_leader.is_open
+
+    def lose_nothing(self) -> None:
+        """From now on nothing is lost."""
+        self.loses = _loses_nothing
 
     async def die(self) -> None:
         """Its process ends: nothing of it goes on."""
         self.died.set_result(None)
         self.wire.cut()
-        self.link = None
         for task in (*self.linked._asking, self.linked._learning, self.one_shots.loans._asking):
             if task is not None:
                 task.cancel()
+        await self.followed.close()
 
     async def one_shot(self, title: TopicName, *texts: str, request_id: str | None = None) -> Outcome:
         """One of these texts in one topic."""
@@ -179,16 +208,25 @@ class Member:
         self.one_shots.carry(plan, Asking("", request_id, ""), told)
         return await told
 
-    def lose(self, *, question: Kind | None = None, answer: bool = False) -> None:
-        """Lose the next question of this kind, or the next answer, and the link with it."""
+    def lose(self, kind: Kind, *, answer: bool = False) -> None:
+        """Lose the next question of this kind, or the answer to it, and the link with it."""
+        asked: list[int] = []
 
-        def loses(_number: int, kind: int) -> bool:
-            found = kind == (Kind.ANSWER if answer else question)
+        def loses(by_member: bool, number: int, of_kind: int) -> bool:
+            if by_member and of_kind == kind:
+                asked.append(number)
+            found = (
+                of_kind in (Kind.ANSWER, Kind.ERROR) and not by_member and number in asked if answer else bool(asked)
+            )
             if found:
-                self.loses = lambda _number, _kind: False
+                self.loses = _loses_nothing
             return found
 
         self.loses = loses
+
+
+def _loses_nothing(_by_member: bool, _number: int, _kind: int) -> bool:
+    return False
 
 
 class Installation:
@@ -199,7 +237,6 @@ class Installation:
         self.members: list[Member] = []
         self.keys: dict[TopicName, TopicKeys] = {}
         self.over: set[str] = set()  # whose membership has ended
-        self.handlers = Handlers()
         self._serve()
 
     @classmethod
@@ -216,6 +253,8 @@ class Installation:
 
     def _serve(self) -> None:
         self.handlers = Handlers()
+        self.links = LeadersLinks(self.handlers)
+        self.leader.transactions.manager.lead(cast("Links", self.links))
         self.leader.transactions.decide_for_members(self.handlers, lambda name: name not in self.over)
 
     async def lead_anew(self) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import pytest
@@ -12,8 +15,9 @@ import basalt
 from basalt.catalog.topics import topic_name
 from basalt.client import Batch, Output
 from basalt.client.consumer import processing
-from basalt.errors import ShardMovingError
+from basalt.errors import ShardMovingError, TransactionEndedError, TransactionNotFoundError
 from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
+from tests.led_servers import HANG_S
 
 ORDERS = topic_name("shop", "orders")
 Isolation = Literal["committed", "uncommitted"]
@@ -106,6 +110,37 @@ def test_a_transaction_over_topics_of_two_owners_shows_in_both_at_once():
     run(story)
 
 
+def test_what_was_published_early_under_another_owner_is_rolled_back_by_whoever_has_the_topic_then():
+    """The next owner had the topic before, or never; and it is asked for a roll back by whom it follows."""
+
+    async def story(world: Sharers) -> None:
+        leader, (second, third) = world.leader, world.members
+        async with basalt.aio.connect(leader.url, namespace="shop") as client:
+            await world.give("orders", leader)
+            await client.topics.create("orders")
+            for former, following in ((second, leader), (leader, third), (third, second)):
+                await world.give("orders", former)
+                tx = await client.transactions.begin()
+                await client.topic("orders").publish("aborted", write_pointer=tx.write_pointer)
+                await world.give("orders", following)
+                await client.transactions.abort(tx)
+                await client.publish_atomically({"orders": ["committed"]})  # by it views pass the aborted one
+                assert set(await read(client, "orders")) == {"committed"}
+
+    run(story, 3)
+
+
+def test_a_call_that_only_its_handler_finds_to_be_the_leaders_is_passed_on_however_often_it_comes():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        async with basalt.aio.connect(member.url, namespace="shop", attempts_max=1) as client:
+            for version in range(1, 6):
+                tx = await client.named_transaction("job", "run", version)
+                await client.transactions.commit_segments(tx.id, [])
+
+    run(story)
+
+
 def test_one_shot_transactions_at_a_member_and_over_two_owners():
     async def story(world: Sharers) -> None:
         leader, (member,) = world.leader, world.members
@@ -186,5 +221,147 @@ def test_calls_go_on_while_a_shard_moves_to_and_fro():
             await asyncio.gather(*load)
             assert sorted(await read(client, "orders")) == sorted(sent)
             assert set(await read(client, "invoices")) < set(sent)
+
+    run(story, 3)
+
+
+class Load:
+    """Clients that publish and commit at all servers of a list, and go on through whatever becomes of one of them."""
+
+    def __init__(self, *servers: SharingServer) -> None:
+        self.urls = ",".join(server.url for server in servers)
+        self.sent: list[str] = []  # of which each is answered
+        self.over = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for work in (self.publish, self.commit, self.one_shot):
+            for number in range(2):
+                self.tasks.append(asyncio.ensure_future(work(f"{work.__name__} {number}")))
+
+    async def publish(self, name: str) -> None:
+        async with basalt.aio.connect(self.urls, namespace="shop") as client:
+            for number in itertools.count():
+                if self.over.is_set():
+                    return
+                await client.topic("orders").publish([f"{name} {number}"])
+                self.sent.append(f"{name} {number}")
+
+    async def commit(self, name: str) -> None:
+        async with basalt.aio.connect(self.urls, namespace="shop") as client:
+            for number in itertools.count():
+                if self.over.is_set():
+                    return
+                text = f"{name} {number}"
+                while True:
+                    try:
+                        async with client.transaction() as tx:
+                            await tx.store("orders", [text])
+                            await tx.publish("invoices", [text])
+                        break
+                    except (TransactionEndedError, TransactionNotFoundError):
+                        continue  # it was rolled back: it is run again
+                self.sent.append(text)
+
+    async def one_shot(self, name: str) -> None:
+        async with basalt.aio.connect(self.urls, namespace="shop") as client:
+            for number in itertools.count():
+                if self.over.is_set():
+                    return
+                await client.publish_atomically({topic: [f"{name} {number}"] for topic in ("orders", "invoices")})
+                self.sent.append(f"{name} {number}")
+
+    async def end(self) -> None:
+        self.over.set()
+        await asyncio.gather(*self.tasks)
+
+
+async def under_load(world: Sharers, happens: Callable[[], Awaitable[None]], servers: list[SharingServer]) -> None:
+    """Nothing that was answered is lost or doubled, whatever happens meanwhile."""
+    async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+        for topic in ("orders", "invoices"):
+            await client.topics.create(topic)
+    load = Load(*servers)
+    load.start()
+    await world.until(lambda: len(load.sent) > 100, "calls are answered")
+    await happens()
+    before = len(load.sent)
+    await world.until(lambda: len(load.sent) > before + 100, "calls are answered again")
+    await load.end()
+    invoiced = [text for text in load.sent if not text.startswith("publish")]
+    async with basalt.aio.connect(load.urls, namespace="shop") as client:
+        await is_read(client, "orders", load.sent)
+        await is_read(client, "invoices", invoiced)
+
+
+async def is_read(client: basalt.AsyncClient, topic: str, sent: list[str]) -> None:
+    """Each is there, and once; after some time where a reader waits for what is being rolled back."""
+    async with asyncio.timeout(HANG_S):
+        while True:
+            found = Counter(await read(client, topic))
+            assert not [text for text, count in found.items() if count > 1 or text not in sent]
+            if len(found) == len(sent):
+                return
+            await asyncio.sleep(0.05)
+
+
+def test_a_member_that_stops_has_its_shards_taken_before_and_nobody_notices():
+    async def story(world: Sharers) -> None:
+        first, second = world.members
+        await world.give("orders", first)
+        await world.give("invoices", second)
+
+        async def stops() -> None:
+            await first.end()
+            assert world.all_is_dealt(), "nobody waits for the end of a lease"
+
+        await under_load(world, stops, [world.leader, second])
+
+    run(story, 3)
+
+
+def test_a_member_that_dies_loses_nothing():
+    async def story(world: Sharers) -> None:
+        first, second = world.members
+        await world.give("orders", first)
+        await world.give("invoices", second)
+
+        async def dies() -> None:
+            await first.die()
+            await world.until(world.all_is_dealt, "others have its shards")
+
+        await under_load(world, dies, [world.leader, second])
+
+    run(story, 3)
+
+
+def test_a_leader_that_dies_loses_nothing():
+    async def story(world: Sharers) -> None:
+        leader, (first, second) = world.leader, world.members
+        await world.give("orders", first)
+
+        async def dies() -> None:
+            await leader.die()
+            await world.until(
+                lambda: any(each.leads for each in world.living) and world.all_is_dealt(), "another leads"
+            )
+
+        await under_load(world, dies, [first, second])
+
+    run(story, 3)
+
+
+def test_a_leader_that_stops_loses_nothing():
+    async def story(world: Sharers) -> None:
+        leader, (first, second) = world.leader, world.members
+        await world.give("orders", first)
+
+        async def stops() -> None:
+            await leader.end()
+            await world.until(
+                lambda: any(each.leads for each in world.living) and world.all_is_dealt(), "another leads"
+            )
+
+        await under_load(world, stops, [first, second])
 
     run(story, 3)

@@ -52,7 +52,6 @@ class TopicLogs:
         self._messages = MessageTable.of(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
-        self._newest_unknown = 0  # some open log may have rows of transactions up to this pointer that were not noted
         self._open: WeakValueDictionary[TopicName, TopicLog | AbsentTopic] = WeakValueDictionary()
 
     # Finding logs.
@@ -240,7 +239,7 @@ class TopicLogs:
         self.memory.writers.recovered(last_pointer)
 
     def settled(self, told: Settled) -> None:
-        """One-shot transactions are decided: wake the readers that they held up."""
+        """One-shot transactions are decided: wake the readers that they held up. Rows that were not noted here, `Views` knows."""
         pointers = frozenset(told.pointers)
         for log in list(self.memory.with_uncommitted):
             noted = log.uncommitted or {}
@@ -250,10 +249,6 @@ class TopicLogs:
             if ended:
                 log.end_writers(ended)
                 log.notify()
-        # Rows of an owner before this one were not noted. Such writers are old: while there is none, nobody is looked for.
-        oldest = min((*told.pointers, *(first for first, _ in told.runs)))
-        if oldest <= max(self.memory.uncommitted_unknown_up_to, self._newest_unknown):
-            self.wake_all()
 
     def wake_all(self) -> None:
         """Answer all fetches that wait: the server stops, or what was decided elsewhere may concern any topic."""
@@ -327,9 +322,7 @@ class TopicLogs:
         self.memory.touch(log)
 
     def _unknown_up_to(self, topic: Topic) -> int:
-        unknown_up_to = self.gate.reigns[shard_of(topic.keys.prefix)].unknown_up_to
-        self._newest_unknown = max(self._newest_unknown, unknown_up_to)
-        return unknown_up_to
+        return self.gate.reigns[shard_of(topic.keys.prefix)].unknown_up_to
 
     def _keep(self, log: TopicLog) -> TopicLog:
         self._open[log.topic.title] = log

@@ -14,7 +14,7 @@ from basalt.errors import CoordinatorUnavailableError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.transactions.manager import Transactions
 from basalt_engine.errors import RetryError
-from basalt_engine.snapshot import Visibility
+from basalt_engine.snapshot import POINTER_MAX, Visibility
 
 # A link answers within a millisecond, a busy coordinator within some ten. Who waits longer gets more from what comes before the row.
 VIEW_ASK_MS_MAX = 500
@@ -59,7 +59,8 @@ class Views:
             reign = log.reigns
             await self._ask()
             if log.reigns == reign:  # else a reign has begun behind the question
-                log.unknown_up_to = max(log.unknown_up_to, self._manager.state.last_pointer)
+                newest = self._manager.state.last_pointer
+                log.unknown_up_to = newest if log.unknown_up_to == POINTER_MAX else max(log.unknown_up_to, newest)
                 log.is_caught_up = True
 
     def note_held(self, log: TopicLog, write_pointer: int) -> None:

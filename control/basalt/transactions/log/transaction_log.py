@@ -126,7 +126,7 @@ class TransactionLog:
 
     def decoded(self, position: int, data: bytes) -> tuple[int, tuple[Edit, ...]]:
         """An entry that was read, or came from the server that wrote it: the number of edits before it, and its edits. `CorruptionError`"""
-        return decode_entry(data, self._named(entry_key(position)))
+        return decode_entry(data, f"entry {position} of table {self._table.name}")
 
     def recover(self, journal: Journal | None = None) -> TransactionProposals:
         """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
@@ -313,6 +313,11 @@ class Journal:
             return
         times = [at_ms for edit in group if (at_ms := _time_in(edit)) is not None]
         self._append(max(times, default=self._last_ms), bool(times), group)
+
+    def pushed(self, first_edit: int, group: Sequence[Edit], at_ms: int) -> None:
+        """An entry that became durable elsewhere a moment ago; the same."""
+        if first_edit >= self._next_edit:
+            self._append(at_ms, True, group)
 
     def since_ms(self, now_ms: int) -> int:
         """From when on every edit is here; now, when it holds none that tells its time."""

@@ -235,7 +235,9 @@ def test_a_pages_headers_are_read(topic_scope, play):
     (call,) = play(messages.poll(topic_scope)).calls
     headers = {"content-type": call.accept, "basalt-next": ID.hex(), "basalt-held-by": "42"}
     page = call.parse(Answer(200, headers, batches.START + batches.END))
-    assert (page.next_id, page.held_by, len(page)) == (ID, "42", 0)
+    assert (page.next_id, page.held_by, page.view_age_ms, len(page)) == (ID, "42", None, 0)
+    aged = call.parse(Answer(200, {**headers, "basalt-view-age": "1500"}, batches.START + batches.END))
+    assert (aged.held_by, aged.view_age_ms) == ("42", 1_500)
 
 
 def test_a_poll_asks_for_batches_and_takes_nothing_else(topic_scope, play):

@@ -423,3 +423,29 @@ def test_a_server_that_leads_no_more_answers_no_beat():
         leader.is_stopped = second.is_stopped = False
 
     run(story)
+
+
+def test_the_leader_hears_of_the_oldest_view_of_each_member_and_holds_all_until_it_has_heard_them():
+    async def story(world: World) -> None:
+        leader = await world.add("first")
+        assert leader.links.oldest_view_of_members() == 0, "it does not lead"
+        await world.until(lambda: leader.leadership.is_leader)
+        await world.until(lambda: leader.links.oldest_view_of_members() is None)
+        standby = await world.add("second")
+        linked: list[int] = []
+        standby.links.when_linked(call := lambda: linked.append(1))
+        standby.links.oldest_view = lambda: 77
+        await world.until_linked(leader, standby)
+        await world.until(lambda: leader.links.oldest_view_of_members() == 77)
+        assert linked == [1]
+        standby.links.forget(call)
+        assert standby.links.to_leader is not None
+        standby.links.to_leader.close("broken")
+        await world.until(lambda: not standby.is_linked)
+        assert leader.links.oldest_view_of_members() == 77
+        await world.until_linked(leader, standby)
+        assert linked == [1]
+        await standby.stop()
+        await world.until(lambda: leader.links.oldest_view_of_members() is None)
+
+    run(story)

@@ -13,7 +13,10 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read import first_unstable, views
 from basalt.messaging.read.log_reader import SliceLimits
 from basalt.messaging.read.views import Views
-from basalt.transactions.manager import ExternalTransactions
+from basalt.runtime.group_commit import Group
+from basalt.transactions.manager import ExternalTransactions, TransactionManager
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.edits import Proposal
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Put, TableWrite
 from tests.control.messaging.behind import Behind
@@ -226,6 +229,38 @@ async def test_rows_of_a_loan_that_the_owner_before_had_hold_the_stable_end():
     assert end is not None
     assert held < end
     await shop.services.close()
+
+
+async def test_rows_of_another_members_loan_hold_the_coordinators_own_readers_until_that_is_settled():
+    """As in a shard that it took from the member: nobody tells the log of such a writer's end."""
+    shop = await Wired.start(MemoryStore(atomic=False))
+    await shop.topics.create(A, {})
+    await shop.publish(A, "one")
+    await shop.publish(A, "two")
+    manager = shop.transactions.manager
+    lent = await manager.run(
+        lambda group: _applied(
+            manager, group, manager.state.loans.lend("other", manager.state.last_pointer, shop.clock.now_ms())
+        )
+    )
+    key = min(row.key for row in shop.store.table("message").scan(b"", None) if b"t" not in row.columns)
+    shop.store.write([TableWrite("message", [Put(key, {b"t": lent.to_bytes(8, "big")})])])
+    Behind(shop).begin_reign()
+    assert (await shop.services.ranges.stable_end(A)).id is not None
+    assert manager.lent_elsewhere().edges[0] == lent
+    log = await shop.topics.open(A)
+    task = asyncio.create_task(shop.messaging.fetch(A, None, True, committed=True, wait_ms=60_000))
+    while not log.waiting or not shop.services.views._holding:
+        await asyncio.sleep(0)
+    await manager.run(lambda group: manager.apply(group, [edits.MemberEnded("other")]))
+    assert texts(await task) == ["two"]
+    assert shop.services.views.asked_total == 0
+    await shop.services.close()
+
+
+def _applied(manager: TransactionManager, group: Group, proposal: Proposal) -> int:
+    manager.apply(group, proposal.edits)
+    return proposal.transaction_id
 
 
 def test_rows_are_looked_for_from_before_their_loan_was_made_for_clocks_are_apart():
