@@ -76,6 +76,8 @@ def wave(
         return []
     fit = _fit(members, now_ms)
     held = _held(owners, loads, members)
+    if not any(held.values()):  # what others have, who are not there, is dealt before
+        return []
     shares = _shares(members, fit, sum(held.values()))
     shards = _shards_of(owners, loads, fixed)
     moves: list[Move] = []

@@ -170,7 +170,11 @@ class ShardMoves:
             raise BusyError("another move is under way", hint="send the same call again after Retry-After")
         task = self._moving = self._start(self._move(dict.fromkeys(shards, to), PLANNED))
         task.add_done_callback(self._move_ended)
-        done, _ = await asyncio.wait([task], timeout=ANSWER_MS_MAX / 1_000)  # who gives up waiting stops no move
+        return await self._ended_in_time(task)
+
+    async def _ended_in_time(self, task: asyncio.Task[Moved]) -> Moved:
+        """The move's end. Who gives up waiting stops no move."""
+        done, _ = await asyncio.wait([task], timeout=ANSWER_MS_MAX / 1_000)
         if not done:
             raise UnknownOutcomeError(
                 f"the move has not ended within {ANSWER_MS_MAX} ms; it goes on until the store lets it end",
@@ -216,7 +220,7 @@ class ShardMoves:
         """One wave now, whether or not the leader would make one by itself."""
         moves = self.planned_balance()
         if moves:
-            await asyncio.shield(self._start(self._move({move.shard: move.to for move in moves}, BALANCE)))
+            await self._ended_in_time(self._start(self._move({move.shard: move.to for move in moves}, BALANCE)))
         return moves
 
     async def let_go(self, member: str) -> Left:
@@ -228,7 +232,7 @@ class ShardMoves:
         to = {shard: whom for shard, whom in to.items() if whom != member}
         if not to:
             return Left(0, len(theirs))
-        moved = await asyncio.shield(self._start(self._move(to, LEFT)))
+        moved = await self._ended_in_time(self._start(self._move(to, LEFT)))
         return Left(len(moved.after), len(theirs) - len(moved.after))
 
     async def anchor(self, shard: int) -> None:
@@ -248,7 +252,7 @@ class ShardMoves:
         if self._owners.owner_of(shard) == self.name:
             return
         try:
-            await asyncio.shield(self._start(self._move({shard: self.name}, ANCHORED)))
+            await self._ended_in_time(self._start(self._move({shard: self.name}, ANCHORED)))
         except BasaltError as error:
             if not was_fixed:
                 self._fixed.discard(shard)

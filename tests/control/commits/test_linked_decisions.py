@@ -11,6 +11,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.links.frames import Kind
 from basalt.commits import linked_decisions
 from basalt.errors import CoordinatorUnavailableError, UnavailableError
+from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.transactions.rules.loans import LOAN_POINTERS, USED_MS
 from basalt_engine.errors import UnknownOutcomeError
 from basalt_engine.keys import topic_prefix
@@ -133,6 +134,24 @@ async def test_who_waits_too_long_is_told_that_nobody_knows_and_its_request_id_t
     outcome = await a.one_shot(A, "kept", request_id="r")
     assert shop.shown(A) == ["first", "kept"]
     assert outcome.id == shop.leader.transactions.state.first_one_shot("r")
+
+
+async def test_a_decision_that_is_not_answered_in_time_is_learned_of_over_the_same_link(
+    shop: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    assert linked_decisions.ASK_MS_MAX > LOG_LATE_MS_MAX, (
+        "the coordinator must be the first to say that its log is late"
+    )
+    monkeypatch.setattr(linked_decisions, "ASK_MS_MAX", 10)
+    a = of(shop, "a")
+    lane = shop.leader.transactions.manager.lanes.log
+    lane._busy = True  # it does not run a stage
+    call = asyncio.ensure_future(a.one_shot(A, "kept"))
+    await lost(a)
+    lane._wake()
+    outcome = await call
+    assert outcome == shop.leader.transactions.state.outcome(outcome.id)
+    assert shop.shown(A) == ["first", "kept"]
 
 
 async def test_a_link_that_breaks_before_the_rows_are_durable_gives_them_up(shop: Installation):

@@ -15,6 +15,7 @@ from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransaction
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader
 from basalt.messaging.read.views import Views
+from basalt.transactions.log_state import LogState
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
@@ -95,9 +96,9 @@ class Lagging:
 class Behind:
     """The readers of a shop's topics over a lagging view. They share the logs, as those of the owner that writes the rows."""
 
-    def __init__(self, shop: Wired) -> None:
+    def __init__(self, shop: Wired, manager: LogState | None = None) -> None:
         self.shop = shop
-        self.manager: Any = Lagging(shop.transactions.manager)
+        self.manager: Any = manager or Lagging(shop.transactions.manager)
         self.views = Views(self.manager)
         known = KnownTransactions(self.manager)
         reader = LogReader(shop.store, shop.clock, shop.topics)

@@ -6,6 +6,8 @@ They have the part of services that shards need; what publishes is a row under t
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -17,11 +19,13 @@ from basalt.cluster.led_store import LedStore
 from basalt.cluster.owners import OwnersMap, read_map, take_up
 from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
+from basalt.errors import UnavailableError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.operations.shard_calls import ShardCalls
 from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.runtime.group_commit import Group, WriteLanes
+from basalt_engine.errors import StoreError
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS, shard_of
@@ -97,7 +101,9 @@ class Seat(Server):
         self.services: Services | None = None
         self.served_epoch: int | None = None  # of the term; 0 as a member; None: it serves nothing
         self.handle: MemoryStore | None = None
-        self.shares = True
+        self.is_dead = False
+        self.handle_fails = 0  # of the next fences
+        self._served: tuple[int, str] | None = None
 
     @property
     def run(self) -> str:
@@ -112,24 +118,67 @@ class Seat(Server):
     @property
     def held(self) -> dict[int, int]:
         """The shards that it serves, and under which epochs; none once its lease is over."""
-        if self.services is None or not (self.membership.is_on or self.leadership.is_leader):
+        if self.services is None or not self.is_on:
             return {}
         reigns = self.services.gate.reigns
         return {shard: reigns[shard].epoch for shard in range(SHARDS) if reigns[shard].phase is Phase.HELD}
 
+    @property
+    def is_on(self) -> bool:
+        """True while the lease lasts by which it serves."""
+        return self.terms[-1].is_on() if self.served_epoch else self.membership.is_on
+
     async def tend(self) -> None:
         """Serve as whatever it is now."""
-        epoch = self.leadership.epoch if self.leadership.is_leader and self.terms else 0
-        wanted = epoch if epoch or (self.shares and self.membership.is_on) else None
-        if wanted != self.served_epoch:
+        leads = bool(self.terms) and self.terms[-1].is_on()
+        epoch = self.terms[-1].epoch if leads else 0
+        wanted = (epoch, "") if leads else (0, self.membership.instance) if self.membership.is_on else None
+        if wanted != self._served:
+            if self.served_epoch:
+                self.leadership.seek()  # once more, as a server whose term is over
             await self.end()
+            self._served = wanted
             if wanted is not None:
-                await self.begin(wanted)
+                await self.begin(epoch)
         if self.served_epoch:
             await self.moves.look()
 
+    @property
+    def gate(self) -> ShardGate:
+        """Whoever comes to its shards comes in here."""
+        return self.holding.gate
+
+    @property
+    def holding(self) -> ShardHolding:
+        assert self.services is not None
+        return self.services.holding
+
+    async def publish(self, topic: str, text: str) -> None:
+        """A row of the topic, if this server has its shard."""
+        if self.services is None:
+            raise UnavailableError("it serves nothing")
+        await self.services.publish(topic, text)
+
+    def hold_takes(self, *, before: bool = True) -> tuple[threading.Event, threading.Event]:
+        """The next fence waits before it is sent, or when it was, between these two events."""
+        assert self.handle is not None
+        take, stuck, go_on = self.handle.take, threading.Event(), threading.Event()
+        self._world.held.append(go_on)
+
+        def held(epochs: Mapping[int, int]) -> None:
+            if not before:
+                take(epochs)
+            stuck.set()
+            assert go_on.wait(HANG_S)
+            if before:
+                take(epochs)
+
+        self.handle.take = held  # type: ignore[method-assign]
+        return stuck, go_on
+
     async def begin(self, epoch: int) -> None:
-        self.handle = self._tables.another()
+        self.handle, self.handle_fails = self._tables.another(), 0
+        self._may_fail(self.handle)
         store: Store = LedStore(self.handle, self.terms[-1]) if epoch else self.handle
         owners = None
         if epoch:
@@ -141,8 +190,19 @@ class Seat(Server):
         else:
             self.calls.lead(self.services.moves, owners, epoch)
 
+    def _may_fail(self, handle: MemoryStore) -> None:
+        take = handle.take
+
+        def takes(epochs: Mapping[int, int]) -> None:
+            if self.handle_fails:
+                self.handle_fails -= 1
+                raise StoreError("a region does not answer")
+            take(epochs)
+
+        handle.take = takes  # type: ignore[method-assign]
+
     async def end(self) -> None:
-        services, self.services, self.served_epoch = self.services, None, None
+        services, self.services, self.served_epoch, self._served = self.services, None, None, None
         self.calls.end()
         if services is not None:
             await services.close()
@@ -153,7 +213,7 @@ class Seat(Server):
 
     async def die(self) -> None:
         """As a kill: nothing is told to anybody."""
-        self.is_stopped = True
+        self.is_stopped = self.is_dead = True
         await self.end()
         if self.links.to_leader is not None:
             self.links.to_leader._abort("it is dead")
@@ -170,6 +230,10 @@ class DealtWorld(World):
     """The servers, and what must hold whenever one looks."""
 
     servers: list[Seat]  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[threading.Event] = []  # what a story holds up
 
     async def seat(self, name: str) -> Seat:
         server = Seat(self, name, SECRET, self.store)
@@ -207,7 +271,25 @@ class DealtWorld(World):
 
     async def until_all_served(self) -> None:
         """Let time pass until every shard is served by whom the map names, under the map's epoch."""
-        await self.until(lambda: self.is_quiet)
+        try:
+            await self.until(lambda: self.is_quiet)
+        except TimeoutError:
+            raise AssertionError(self.told()) from None
+
+    def told(self) -> str:
+        """What the servers have, for whoever looks why a shard is not served."""
+        owners = self.map
+        found = [f"map {owners.version} of leader {owners.leader_epoch}: {owners.counts()}"]
+        for seat in self.servers:
+            gate = None if seat.services is None else seat.gate
+            phases = None if gate is None else Counter(reign.phase.value for reign in gate.reigns)
+            found.append(
+                f"{seat.name}: dead {seat.is_dead}, epoch {seat.served_epoch}, on {seat.services is not None and seat.is_on}, linked"
+                f" {seat.is_linked}, {phases}, map {gate and gate.owners and gate.owners.version}"
+            )
+            if seat.served_epoch:
+                found.append(f"under way {len(seat.moves._under_way)}, serving {seat.moves._dealer()[0].serving()}")
+        return "\n".join(found)
 
     @property
     def is_quiet(self) -> bool:
@@ -236,7 +318,7 @@ def run(story: Callable[[DealtWorld], Awaitable[None]]) -> None:
     """Run a story of servers."""
 
     async def all_of_it() -> None:
-        async with asyncio.timeout(HANG_S), dealt_world() as world:
+        async with asyncio.timeout(2 * HANG_S), dealt_world() as world:
             await story(world)
 
     asyncio.run(all_of_it())
@@ -249,6 +331,8 @@ async def dealt_world() -> AsyncIterator[DealtWorld]:
     try:
         yield world
     finally:
+        for go_on in world.held:
+            go_on.set()
         for server in world.servers:
             if not server.is_stopped:
                 await server.stop()

@@ -34,6 +34,7 @@ class TestLinks:
         self.beats = Beats()
         self.oldest_view: Callable[[], int] = lambda: 0
         self.views: int | None = None
+        self.answered: tuple[Link | None, float] = (None, 0.0)
         self.calls: list[Callable[[], None]] = []
 
     def when_linked(self, call: Callable[[], None]) -> None:
