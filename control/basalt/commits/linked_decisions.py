@@ -83,7 +83,7 @@ class LinkedDecisions:
 
     @property
     def basis(self) -> _Basis:
-        """What loans rest on now. `CoordinatorUnavailableError` without a link."""
+        """The ground of all loans of now: a link. `CoordinatorUnavailableError` without a link."""
         link = self._link_of()
         if link is None or not link.is_open:
             raise CoordinatorUnavailableError(
