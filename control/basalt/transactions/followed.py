@@ -420,7 +420,7 @@ def _unanswered(why: str) -> CoordinatorUnavailableError:
 
 
 def _heard(asking: asyncio.Task[None]) -> None:
-    """Whoever waits is told the error, if there is one."""
+    """Leave the error, if there is one, to those who wait."""
     if not asking.cancelled():
         asking.exception()
 
