@@ -154,7 +154,7 @@ async def test_a_join_that_is_answered_behind_the_end_of_its_transaction_opens_n
         opened = []
         has_applied = member.manager._applied_in_time
 
-        async def late(entries: int, wait_ms: int) -> None:
+        async def late(entries: int, wait_ms: float) -> None:
             await has_applied(entries, wait_ms)
             await world.shop.transactions.abort(begun.id)
             await member.until_as_the_leader()

@@ -9,13 +9,17 @@ import pytest
 
 from basalt.cluster.links.link import QUEUE_BYTES_MAX, Link
 from basalt.errors import BusyError, CoordinatorUnavailableError, UnavailableError
-from basalt.runtime.group_commit import Group
+from basalt.runtime.group_commit import Group, WriteLanes
 from basalt.transactions import followers as module
 from basalt.transactions import manager as manager_module
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, Ask, Entries, Follow
+from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.followers import TAKEN_MS_MAX, TOLD_AGAIN_MS, UNDER_WAY_BYTES_MAX, Followers
-from basalt.transactions.log.transaction_log import ENTRY, entry_key
+from basalt.transactions.log.transaction_log import ENTRY, TransactionLog, entry_key
+from basalt_engine.stores.memory import MemoryStore
 from tests.control.cluster.links.link_pair import COUNT, until
+from tests.control.cluster.links.test_links import World as Servers
+from tests.control.cluster.links.test_links import run as servers
 from tests.control.transactions.following import World, following
 from tests.wiring import A, Wired, shop_work
 
@@ -229,3 +233,37 @@ async def test_once_the_term_is_over_nobody_is_answered() -> None:
         world.manager.close()
         with pytest.raises(CoordinatorUnavailableError, match="knows no call"):
             await member.manager.ask()
+
+
+def test_a_server_follows_the_one_that_leads_and_its_readers_count_until_its_membership_ends() -> None:
+    async def story(world: Servers) -> None:
+        leader = await world.add("first")
+        await world.until(lambda: leader.leadership.is_leader)
+        data = MemoryStore(atomic=False)  # the leases lie elsewhere
+        shop = await Wired.start(data, world.clock)
+        manager = shop.transactions.manager
+        manager.lead(leader.links)
+        standby = await world.add("second")
+        store = data.another()
+        lanes, log = WriteLanes.of(store, world.clock), TransactionLog(store.table("transaction_log"))
+        member = FollowedTransactions(store, world.clock, lanes, log, standby.links)
+        member.start()
+        await world.until_linked(leader, standby)
+        await shop.transactions.begin()
+        await world.until(lambda: member.is_known and member.state.image() == manager.state.image())
+        await member.ask()
+        await world.until(lambda: leader.links.oldest_view_of_members() == member.oldest_view())
+        old = member.oldest_view()
+        with member.reading(member.current()):
+            await shop.transactions.abort((await shop.transactions.list())[0].id)
+            await shop.topics.create(A, {})
+            for _ in range(3):
+                await shop.transactions.one_shot(shop_work(orders=["one"]))
+            await shop.transactions.give_back_loans()
+            assert (await manager.snapshot()).visibility_upper_bound == old
+        await world.until(lambda: leader.links.oldest_view_of_members() != old)
+        assert (await manager.snapshot()).visibility_upper_bound == manager.current().read_pointer > old
+        await member.close()
+        manager.close()
+
+    servers(story)
