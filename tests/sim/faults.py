@@ -29,14 +29,14 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
 from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
-from basalt.operations.shard_moves import ShardMoves
+from basalt.operations.shard_holding import ShardHolding
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase, tell
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining, Prepared
+from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Proposal
@@ -88,13 +88,13 @@ def moves_forget_early_rows() -> AbstractContextManager[object]:
 def moves_drain_no_lane() -> AbstractContextManager[object]:
     """A shard moves while writes of it are under way."""
 
-    async def release(moves: ShardMoves, shards: frozenset[int]) -> None:
-        await moves.gate.left(shards)
-        moves._logs.suspend(shards)
-        moves._tables.forget(shards)
-        moves._forget(shards)
+    async def release(holding: ShardHolding, shards: frozenset[int], release: object) -> None:
+        await holding.gate.left(shards)
+        holding._logs.suspend(shards)
+        holding._tables.forget(shards)
+        holding._forget_released(shards, release)
 
-    return patch.object(ShardMoves, "_release", release)
+    return patch.object(ShardHolding, "_release", release)
 
 
 def bounds_count_at_once() -> AbstractContextManager[object]:
@@ -349,14 +349,14 @@ def committed_comes_before_rows() -> Iterator[None]:
     """The outcome of a commit is logged, and then its rows are written."""
 
     async def carry(
-        carrier: Carrier, transaction: JoinedTransaction, prepared: Prepared, told: Any, started_ms: float
+        carrier: Carrier, transaction: JoinedTransaction, asked: CommitAsked, told: Any, started_ms: float
     ) -> None:
         def place(group: Group) -> None:
-            carrier._owner.commit_prepared(group, prepared.number, transaction)
+            carrier._owner.commit_prepared(group, asked.prepared.number, transaction)
 
         try:
             answer = await carrier._lanes.log.run(
-                partial(carrier._stages.decide, Decide(transaction.id, placed=True), started_ms), must_run=True
+                partial(carrier._stages.decide, Decide(transaction.id, placed=True), started_ms, None), must_run=True
             )
             await carrier._lanes.topics.run(place, must_run=True)
         except Exception as error:  # it is raised where the commit was called

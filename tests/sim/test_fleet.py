@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from basalt.cluster import balance
+from basalt.cluster.balance import LOSSES_MAX, WAVE_EVERY_MS, WAVE_SHARDS_MAX, MemberLoad
 from tests.budgets import SOAK
-from tests.sim.members import balance
-from tests.sim.members.balance import LOSSES_MAX, WAVE_EVERY_MS, WAVE_SHARDS_MAX, MemberLoad
 from tests.sim.members.fleet import LEASE_MS, SHARDS, Fleet, coordinator_busy, rows_of_members
 
 FALLS = 2_000 if SOAK else 40

@@ -21,7 +21,7 @@ from basalt.commits.recovery import Recovery
 from basalt.errors import StoreError, TransactionEndedError, UnavailableError, UnknownOutcomeError
 from basalt.runtime.group_commit import Waiter, tell
 from basalt.transactions.manager import TransactionManager
-from basalt.transactions.protocol import Decide, Intended, JoinedTransaction, Place, Prepared
+from basalt.transactions.protocol import Decide, Intended, JoinedTransaction, Place
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import State
 from basalt_engine.clock import STAGES, Clock, Stages
@@ -73,11 +73,10 @@ class Carrier:
     def _begin_carrying(
         self, asked: CommitAsked, told: Waiter[Answer], started_ms: float, stages: Stages | None, answer: Answer | Intended
     ) -> None:  # fmt: skip
-        transaction_id = asked.intend.transaction_id
         if isinstance(answer, Intended):
+            transaction_id = answer.transaction.id
             token = STAGES.set(stages)  # the task's waits are those of the call, in whose turn this is not
-            carrying = self._carry(answer.transaction, asked.prepared, told, started_ms)
-            task = asyncio.get_running_loop().create_task(carrying)
+            task = asyncio.get_running_loop().create_task(self._carry(answer.transaction, asked, told, started_ms))
             STAGES.reset(token)
             self._commits[transaction_id] = task
             task.add_done_callback(lambda _: self._commits.pop(transaction_id, None))
@@ -101,22 +100,24 @@ class Carrier:
             tell(told, refusal)
 
     async def _carry(
-        self, transaction: JoinedTransaction, prepared: Prepared, told: Waiter[Answer], started_ms: float
+        self, transaction: JoinedTransaction, asked: CommitAsked, told: Waiter[Answer], started_ms: float
     ) -> None:
         answer: Outcome | Exception
-        transaction_id = transaction.id
+        transaction_id, one_shot = transaction.id, asked.one_shot
         try:
-            await self._placed_in_time(Place(transaction, prepared.number))
+            await self._placed_in_time(Place(transaction, asked.prepared.number))
         except Exception as error:  # noqa: BLE001  # it is raised where the commit was called
-            answer = await self._give_up(transaction_id, error)
+            answer = await self._give_up(transaction, error)
         else:
             try:
-                decide = partial(self._stages.decide, Decide(transaction_id, placed=True), started_ms)
+                decide = partial(self._stages.decide, Decide(transaction_id, placed=True), started_ms, one_shot)
                 answer = await self._lanes.log.run(decide, must_run=True)
             except Exception as error:  # noqa: BLE001  # likewise
                 answer = error
-        self._owner.drop(prepared)
-        tell(told, answer)
+            if one_shot is not None and not (isinstance(answer, Outcome) and answer.id == transaction_id):
+                self._keep(self._recovery.drive_one(transaction_id))  # given up, for its request was carried out before
+        self._owner.drop(asked.prepared)
+        tell(told, _run_anew(answer) if one_shot is not None and isinstance(answer, TransactionEndedError) else answer)
 
     async def _placed_in_time(self, place: Place) -> None:
         """Have the owner place the rows. One that is late goes on, and what it places is rolled back."""
@@ -127,10 +128,12 @@ class Carrier:
             raise UnavailableError(f"its rows were not durable within {self._place_ms} ms")
         placing.result()
 
-    async def _give_up(self, transaction_id: int, why: Exception) -> Exception:
-        """Decide that the commit did not happen. Its answer is final: by then its owner takes nothing under its pointers any more."""
+    async def _give_up(self, transaction: JoinedTransaction, why: Exception) -> Exception:
+        """Decide that the commit did not happen. Its answer is final: by then no owner takes anything under its pointers any more."""
+        transaction_id = transaction.id
         try:
             outcome = await self.give_up(transaction_id)
+            await self._owner.closed(transaction)
         except BasaltError as error:  # recovery gives it up; or `give_up_uncarried` does, where the log did not fail
             log.warning("transaction %s is given up later: %s", transaction_id, error)
             return _half_way(why) if isinstance(why, StoreError | UnavailableError) else why
@@ -141,21 +144,30 @@ class Carrier:
 
     async def give_up(self, transaction_id: int) -> Outcome:
         """Decide that a commit which nobody carries did not happen, and have it rolled back."""
-        decide = partial(self._stages.decide, Decide(transaction_id, placed=False), 0.0)
-        outcome = await self._lanes.log.run(decide, must_run=True)
+        decide = partial(self._stages.decide, Decide(transaction_id, placed=False), 0.0, None)
+        answer = await self._lanes.log.run(decide, must_run=True)
         self._keep(self._recovery.drive_one(transaction_id))
-        return outcome
+        if isinstance(answer, BasaltError):
+            raise answer
+        return answer
 
-    async def give_up_uncarried(self) -> None:
-        """Give up the commits that had an intent and no carrier at the last call already: nobody else would, until the log is read again.
+    async def give_up_uncarried(self) -> BasaltError | None:
+        """Give up the commits that had an intent and no carrier at the last call already; the first error.
 
-        Such a one could not be given up when its carrying failed, for example while a shard that it joined moved.
+        Nobody else would, until the log is read again. Such a one could not be given up when its carrying failed, for example while a shard
+        that it joined moved, or an owner could not be reached.
         """
+        first: BasaltError | None = None
         committing = (each.id for each in self._manager.state.unfinished() if each.state is State.COMMITTING)
         uncarried = set(committing) - self._commits.keys()
         for transaction_id in sorted(uncarried & self._uncarried):
-            await self.give_up(transaction_id)
+            try:
+                await self.give_up(transaction_id)
+            except BasaltError as error:  # the others are none the worse for it
+                log.warning("transaction %s is given up later: %s", transaction_id, error)
+                first = first or error
         self._uncarried = uncarried
+        return first
 
     def _keep(self, work: Awaitable[object]) -> None:
         """Do something that nobody waits for."""
@@ -207,6 +219,11 @@ def _not_placed(transaction_id: int, why: BasaltError) -> TransactionEndedError:
         f"transaction {transaction_id} is rolled back, for its commit could not place its messages: {why.message}",
         hint="Nothing of it shows, now or later. Run it again.",
     )
+
+
+def _run_anew(why: TransactionEndedError) -> UnavailableError:
+    """The error of a one-shot transaction that was given up: its request was not carried out, and its client knows no transaction."""
+    return UnavailableError(why.message, hint="Nothing of it shows, now or later. Send the same call again.")
 
 
 def _half_way(error: BasaltError) -> UnknownOutcomeError:

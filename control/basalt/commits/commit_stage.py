@@ -16,6 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from basalt.commits.owner import Owner, TopicPlan
+from basalt.errors import TooLargeError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, NotLoadedError
@@ -33,7 +34,7 @@ from basalt.transactions.protocol import (
 )
 from basalt.transactions.rules.edits import Aborted, Aborting, Committed, Doomed, Edit, Invalidated, ReturnReason
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction import TOPICS_MAX, Kind, SessionBinding, State, Transaction
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.spans import Spans
@@ -78,16 +79,24 @@ def _asked_by(edit: Edit, request_id: str | None) -> Edit:
     return replace(edit, request_id=request_id) if isinstance(edit, Doomed) else edit
 
 
-class CommitAsked(NamedTuple):
-    """A commit: what the log is told of it, what its owner keeps for it, and what it acknowledges in groups.
+class OneShotAsked(NamedTuple):
+    """A one-shot transaction of which other servers have topics. `staged` is called in the stage that decides."""
 
-    A `guard` raises when it must not be, and then nothing has changed.
+    asking: Asking
+    staged: Callable[[Group], None] | None
+
+
+class CommitAsked(NamedTuple):
+    """A commit: what the log is told of it, what its owners keep for it, and what it acknowledges in groups.
+
+    A `guard` raises when it must not be, and then nothing has changed. A `one_shot` begins with the intent of its commit.
     """
 
     intend: Intend
     prepared: Prepared = Prepared()
     acknowledgements: Sequence[PlannedAcknowledgement] = ()
     guard: Guard | None = None
+    one_shot: OneShotAsked | None = None
 
 
 class CommitStage:
@@ -170,6 +179,11 @@ class CommitStage:
 
     def _commit(self, asked: CommitAsked, started_ms: float, group: Group) -> Outcome | BasaltError | Intended:
         state = self._manager.state
+        if asked.one_shot is not None:
+            first = self.answered_one_shot(group, asked.one_shot.asking)
+            if first is not None:
+                return first
+            asked = self._begin_one_shot(group, asked, asked.one_shot.asking)
         intend = asked.intend
         transaction_id, topics = intend.transaction_id, intend.topics
         found = state.find(transaction_id)
@@ -205,6 +219,20 @@ class CommitStage:
         group.when_durable(partial(self.count_commit, started_ms))
         return state.outcome(transaction_id)
 
+    def _begin_one_shot(self, group: Group, asked: CommitAsked, asking: Asking) -> CommitAsked:
+        """Begin it where nothing speaks against it. Its request counts once it has committed: one that is given up is carried out anew."""
+        state, topics = self._manager.state, asked.intend.topics
+        if len(topics) > TOPICS_MAX:
+            raise TooLargeError(
+                f"a one-shot transaction over several servers may publish to {TOPICS_MAX} topics, and this one has {len(topics)}",
+                hint="publish to fewer topics at a time",
+            )
+        begun = state.begin(group.now_ms, owner=asking.owner, principal=asking.principal)
+        if asked.acknowledgements:
+            self._groups.check(asked.acknowledgements, None, group.now_ms, begun.transaction_id)
+        self._manager.apply(group, begun.edits)
+        return asked._replace(intend=replace(asked.intend, transaction_id=begun.transaction_id))
+
     def _lost(self, group: Group, asked: CommitAsked, transaction: Transaction) -> Outcome | BasaltError | None:
         """The answer of a commit that has lost what it acknowledges to somebody else; None when it has not."""
         state, planned = self._manager.state, asked.acknowledgements
@@ -216,16 +244,34 @@ class CommitStage:
         self.apply(group, [_asked_by(edit, asked.intend.request_id) for edit in lost.edits])
         return lost.refusal or state.outcome(transaction.id)
 
-    def decide(self, asked: Decide, started_ms: float, group: Group) -> Outcome:
-        """In a stage of the log: the rows of a commit are durable, so it is done; or it is given up. Refused where that was so before."""
-        state = self._manager.state
-        if not asked.placed:
-            self.apply(group, state.give_up(asked.transaction_id, group.now_ms).edits)
-            return state.outcome(asked.transaction_id)
-        state.commit(asked.transaction_id, group.now_ms)
-        self.apply(group, state.finish(asked.transaction_id, group.now_ms).edits)
+    def decide(
+        self, asked: Decide, started_ms: float, one_shot: OneShotAsked | None, group: Group
+    ) -> Outcome | BasaltError:
+        """In a stage of the log: the rows of a commit are durable, so it is done; or it is given up. Refused where that was so before.
+
+        A one-shot transaction whose request was carried out meanwhile is given up, and has the answer of the first.
+        """
+        state, transaction_id = self._manager.state, asked.transaction_id
+        if asked.placed:
+            state.commit(transaction_id, group.now_ms)
+        first = None if one_shot is None or not asked.placed else self._answered(one_shot.asking)
+        if first is not None or not asked.placed:
+            self.apply(group, state.give_up(transaction_id, group.now_ms).edits)
+            return first or state.outcome(transaction_id)
+        request_id = None if one_shot is None else one_shot.asking.request_id
+        self.apply(group, state.finish(transaction_id, group.now_ms, request_id).edits)
+        if one_shot is not None and one_shot.staged is not None:
+            one_shot.staged(group)
         group.when_durable(partial(self.count_commit, started_ms))
-        return state.outcome(asked.transaction_id)
+        return state.outcome(transaction_id)
+
+    def _answered(self, asking: Asking) -> Outcome | BasaltError | None:
+        """The answer to the request by which a one-shot transaction was asked for, where it was carried out before."""
+        try:
+            first = self._manager.state.first_one_shot(asking.request_id, asking.owner)
+        except BasaltError as refusal:
+            return refusal
+        return None if first is None else self._manager.state.outcome(first)
 
     def one_shot(self, group: Group, plan: TopicPlan, asked: Asking) -> Outcome:
         """In a stage: begin, add the plan's rows and commit, unless that was done before under the same request id.
@@ -269,7 +315,7 @@ class CommitStage:
     def answered_one_shot(self, group: Group, asked: Asking) -> Outcome | None:
         """In a stage: the outcome of an earlier one-shot transaction with this request id."""
         state = self._manager.state
-        if state.in_flight.has_request(asked.request_id):
+        if self._manager.in_flight.has_request(asked.request_id):
             raise NotLoadedError(self._manager.until_decided)
         first = state.first_one_shot(asked.request_id, asked.owner)
         return None if first is None else state.outcome(first)

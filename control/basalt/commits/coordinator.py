@@ -13,14 +13,17 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
-from basalt.catalog.topics import Topic
+from basalt.catalog.topics import TopicName
+from basalt.cluster.links.link import Handlers
 from basalt.commits.carrier import Carrier
-from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard
+from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard, OneShotAsked
 from basalt.commits.dead_letters import DeadLetters
+from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
+from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
-from basalt.commits.owner import Owner, TopicPlan
+from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
 from basalt.commits.recovery import Recovery
-from basalt.errors import InputError
+from basalt.errors import InputError, NotHereError, UnavailableError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
@@ -30,7 +33,7 @@ from basalt.transactions.protocol import Intend, JoinedTransaction, Joining, Pre
 from basalt.transactions.rules.edits import Invalidated, Proposal, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.sessions import SessionState, WorkVersion
-from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, State, Transaction
+from basalt.transactions.rules.transaction import Kind, SessionBinding, State, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
@@ -44,19 +47,24 @@ class Coordinator:
     """All transactions of one store. Everything runs on the event loop of its group commit."""
 
     def __init__(
-        self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int
-    ) -> None:
+        self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int,
+        linked: LinkedDecisions | None = None,
+    ) -> None:  # fmt: skip
+        """`linked`: another server leads and decides; one-shot transactions of this one's own topics go over that link."""
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
         self._owner = owner
         self._clock = clock
         self._groups = groups
-        self._dead_letters = DeadLetters(clock, manager, groups)
+        self._dead_letters = DeadLetters(clock, manager, groups, owner)
         self._stages = CommitStage(manager, owner, groups, clock)
         self._recovery = Recovery(manager, self._stages, owner)
         self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
-        self._one_shots = OneShots(manager, self._stages, owner, groups, clock)
+        self._decisions = OneShotDecisions(manager, self._stages, groups)
+        self._linked = linked
+        self._one_shots = OneShots(manager, self._stages, owner, groups, clock, self._decisions, linked)
+        self._may_borrow: Callable[[str], bool] | None = None
         self._run = manager.run
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
@@ -131,17 +139,32 @@ class Coordinator:
     ) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing. `staged` is called while it is to be written."""
         asked = Asking(owner, request_id, principal)
+        self._check_here(work)
         try:
             plan = self._owner.plan_in_memory(work) or await self._plan(work)
         except InputError:
-            before = await self._run(lambda group: self._stages.answered_one_shot(group, asked))
+            before = await self._one_shots.answered(asked)
             if before is not None:
                 return before
             raise
         await self.manager.ensure_known()
+        if isinstance(plan, CommitAsked):
+            carried: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
+            self._carrier.commit(plan._replace(one_shot=OneShotAsked(asked, staged)), carried)
+            return _answer_or_raise(await carried)
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._submit_one_shot(told, plan, asked, staged)
         return await told
+
+    def check_leads(self) -> None:
+        """Raise `NotHereError` where another server decides."""
+        if self._linked is not None:
+            raise NotHereError
+
+    def _check_here(self, work: Work) -> None:
+        """Raise `NotHereError` for a one-shot transaction that the leader is to carry out."""
+        if self._linked is not None and (work.acknowledge or not self._owner.has_all_topics(work)):
+            raise NotHereError
 
     def _submit_one_shot(
         self, told: Waiter[Outcome], plan: TopicPlan, asked: Asking, staged: Callable[[Group], None] | None = None
@@ -155,13 +178,29 @@ class Coordinator:
         """Return once every commit that has begun is decided, or has failed."""
         await self._carrier.finish()
 
+    def decide_for_members(self, handlers: Handlers, may_borrow: Callable[[str], bool]) -> None:
+        """As the leader: answer members' calls about one-shot transactions, and end the loans of those that may not borrow any more."""
+        self._may_borrow = may_borrow
+        DecisionsForMembers(self.manager, self._decisions, may_borrow).answer_over(handlers)
+
+    async def end_loans(self) -> None:
+        """End the loans of members that are over: readers wait at their rows until then."""
+        if self._over():
+            await self._run(lambda group: self._decisions.end(group, self._over()))
+
+    def _over(self) -> list[str]:
+        if self._may_borrow is None or not self.manager.is_known:
+            return []
+        others = {loan.member for loan in self.state.loans} - {self.manager.member}
+        return [member for member in others if not self._may_borrow(member)]
+
     async def give_back_loans(self) -> None:
         """Before a stop: what was taken is decided, and nothing more comes."""
         await self._one_shots.give_back_all()
 
     def has_idle_loan(self) -> bool:
-        """True while `expire` has a loan to give back."""
-        return self._one_shots.has_idle_loan()
+        """True while `expire` has a loan to give back, or to end."""
+        return self._one_shots.has_idle_loan() or bool(self._over())
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -217,11 +256,11 @@ class Coordinator:
             transaction_id, lambda group: self.state.mark_external_writes(transaction_id, group.now_ms)
         )
 
-    async def join_topic(self, transaction_id: int, topic: Topic) -> Transaction:
+    async def join_topic(self, transaction_id: int, title: TopicName) -> Transaction:
         """The topic takes part in the transaction, before anything was written to it."""
+        join = await self._owner.join_of(title)
 
         def stage(group: Group) -> Transaction:
-            join = Join(topic.keys.prefix, topic.generation, self._owner.newest_ms(topic))
             self.manager.admit(group, Joining(transaction_id, join))
             return self.state.get(transaction_id)
 
@@ -267,6 +306,7 @@ class Coordinator:
         self, waiter: Waiter[Outcome], work: Work, owner: str = "", request_id: str | None = None, principal: str = ""
     ) -> bool:
         """As `one_shot`, where nothing speaks against the work and its topics are in memory."""
+        self._check_here(work)
         try:
             plan = self._owner.plan_in_memory(work)
         except InputError:
@@ -285,18 +325,28 @@ class Coordinator:
     async def expire(self) -> int:
         """End the transactions whose time is up, and go on with ends that were interrupted; how many ended.
 
-        Raises, when all that can be done is done, why one of them could not be rolled back.
+        Raises, when all that can be done is done, why one of them could not be ended or rolled back.
         """
         expired = 0
+        failed: BasaltError | None = None
         while True:
-            proposal = await self._run(self._stage_expire)
+            try:
+                proposal = await self._run(partial(self._stage_expire, all_of_them=failed is None))
+            except (
+                UnavailableError
+            ) as error:  # an owner of some that are to be invalid is away; the others can be ended
+                if failed is not None or not self.manager.is_known:
+                    raise
+                failed = error
+                continue
             if not proposal:
                 break
             expired += proposal
         await self._one_shots.give_back()
+        await self.end_loans()
         if not self.manager.atomic:
-            await self._carrier.give_up_uncarried()
-        failed = await self._recovery.drive_all()
+            failed = failed or await self._carrier.give_up_uncarried()
+        failed = await self._recovery.drive_all() or failed
         if failed is not None:
             raise failed
         return expired
@@ -362,10 +412,16 @@ class Coordinator:
             self._owner.drop(prepared)
             raise
 
-    async def _plan(self, work: Work) -> TopicPlan:
-        """The plan of a one-shot transaction."""
+    async def _plan(self, work: Work) -> TopicPlan | CommitAsked:
+        """The plan of a one-shot transaction; where other servers have topics of it, the commit that several owners carry out."""
         if work.acknowledge:
             work = await self._dead_letters.with_rejected(work)
+        if not self._owner.has_all(work):
+            check_one_shot(work)
+            prepared, acknowledgements = await self._prepared(work, None)
+            if prepared.topics:
+                return CommitAsked(Intend(0, prepared.topics), prepared, acknowledgements)
+            return NOTHING._replace(acknowledgements=acknowledgements)
         plan = await self._owner.plan(work, None)
         if not work.acknowledge:
             return plan
@@ -379,8 +435,10 @@ class Coordinator:
 
         return _answer_or_raise(await self._run(stage))
 
-    def _stage_expire(self, group: Group) -> int:
+    def _stage_expire(self, group: Group, *, all_of_them: bool) -> int:
         made = self.state.expire(group.now_ms).edits
+        if not all_of_them:
+            made = tuple(edit for edit in made if not isinstance(edit, Invalidated))
         self._stages.apply(group, made)
         return sum(len(edit.ids) if isinstance(edit, Invalidated) else 1 for edit in made)
 

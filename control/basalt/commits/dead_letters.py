@@ -15,6 +15,7 @@ from typing import NamedTuple
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName, title_of
+from basalt.commits.owner import Owner
 from basalt.errors import BusyError, ConflictError, MessageNotFoundError, TooLargeError, TopicNotFoundError
 from basalt.groups.groups import Groups, dead_letter_title
 from basalt.groups.live_group import LiveGroup, options_of
@@ -65,7 +66,8 @@ class _Dead(NamedTuple):
 class DeadLetters:
     """Moves messages of all groups of one store to the topics for them."""
 
-    def __init__(self, clock: Clock, manager: TransactionManager, groups: Groups) -> None:
+    def __init__(self, clock: Clock, manager: TransactionManager, groups: Groups, owner: Owner) -> None:
+        self._owner = owner
         self._clock = clock
         self._manager = manager
         self._groups = groups
@@ -196,7 +198,7 @@ class DeadLetters:
             return False
         title = dead_letter_title(self._logs, live.title, live.options)
         try:
-            await self._logs.open(title)
+            await self._owner.join_of(title)
         except TopicNotFoundError:
             log.warning(
                 "dead letters of group %s of %s stay parked: topic %s is not there", live.state.name, live.title, title

@@ -9,14 +9,24 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
-from basalt.catalog.topics import Topic, title_of
-from basalt.errors import InputError, TooLargeError, TopicNotFoundError, TransactionEndedError, UnavailableError
+from basalt.catalog.topics import Topic, TopicName, title_of
+from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.errors import (
+    InputError,
+    ShardMovingError,
+    TooLargeError,
+    TopicNotFoundError,
+    TransactionEndedError,
+    UnavailableError,
+)
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
@@ -40,10 +50,11 @@ from basalt.transactions.protocol import (
 )
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position
+from basalt_engine.keys import position, topic_prefix
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
 from basalt_engine.snapshot import PointerRuns
+from basalt_engine.stores.shards import shard_of
 
 PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -96,11 +107,16 @@ class TopicPlan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The work of a commit, and since when it is kept."""
+    """The work of a commit, since when it is kept, and the shards that do not move meanwhile."""
 
     plan: TopicPlan
     since_ms: float
+    shards: Collection[int]
 
+
+PLANS_MAX = (
+    3  # of one commit, where a topic begins to move each time that it is planned: a move takes some ten times as long
+)
 
 NOTHING = TopicPlan([])  # of a commit that brings no work
 
@@ -115,6 +131,12 @@ def _add_publication(publications: list[Publication], number: int, part: WorkPub
         )
     if messages:
         publications.append(Publication(log, messages, extras))
+
+
+def check_one_shot(work: Work) -> None:
+    """Refuse work that no one-shot transaction can have."""
+    if work.segments is not None:
+        raise _no_segments()
 
 
 class Owner:
@@ -137,7 +159,9 @@ class Owner:
         self._store_drops = store_drops
         self._clock = clock
         self._prepared: dict[int, _Kept] = {}  # of commits that are being carried, by number, the oldest first
-        self._prepared_before = 0
+        # Numbers begin anywhere: a carrier may have one of a run before this one, under which nothing must be found here.
+        self._prepared_before = secrets.randbits(62)
+        self._forgetting: asyncio.TimerHandle | None = None
         self._expected: set[int] = set()  # transactions whose commit may place its rows, once
 
     def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
@@ -180,24 +204,63 @@ class Owner:
             _add_publication(publications, number, part, log)
         return TopicPlan(publications, (), work.segments)
 
+    def has_all_topics(self, work: Work) -> bool:
+        """True when the work brings something, and this server owns all topics to which it does, as of now."""
+        named: list[WorkPublish | WorkMarker] = [*work.publish, *work.markers]
+        try:
+            titles = [self._logs.title(part.namespace, part.topic) for part in named]
+        except InputError:
+            return False
+        return bool(titles) and all(self._logs.gate.is_held(shard_of(topic_prefix(*title))) for title in titles)
+
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
-        plan = await self.plan(asked.work, asked.transaction)
-        atomic = self._logs.memory.atomic  # then the stage that decides has the rows, and looks by itself
-        if not atomic and asked.transaction is not None:
-            await self._checked(plan, asked.transaction)
+        plan, shards = await self._planned(asked)
         if plan.is_empty:
             return Prepared()
-        now_ms = self._clock.monotonic_ms()
-        while self._prepared and next(iter(self._prepared.values())).since_ms < now_ms - PREPARED_MS_MAX:
-            del self._prepared[next(iter(self._prepared))]
+        self._forget_late()
         self._prepared_before += 1
-        self._prepared[self._prepared_before] = _Kept(plan, now_ms)
-        return Prepared(self._prepared_before, () if atomic else tuple(self.joins(plan)), plan.payload_bytes)
+        self._prepared[self._prepared_before] = _Kept(plan, self._clock.monotonic_ms(), shards)
+        if self._forgetting is None:  # what nobody drops, for who asked has died, would keep its shards here
+            self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
+        joins = () if self._logs.memory.atomic else tuple(self.joins(plan))
+        return Prepared(self._prepared_before, joins, plan.payload_bytes)
+
+    async def _planned(self, asked: Prepare) -> tuple[TopicPlan, Collection[int]]:
+        """The plan, and the shards of its topics, none of which moves from now on."""
+        gate, shards = self._logs.gate, self._shards_of(asked.work)
+        for _ in range(PLANS_MAX):
+            plan = await self.plan(asked.work, asked.transaction)
+            # Where the store is atomic, the stage that decides has the rows, and looks by itself.
+            if not self._logs.memory.atomic and asked.transaction is not None:
+                await self._checked(plan, asked.transaction)
+            if plan.is_empty or gate.stay(shards):
+                return plan, shards
+        raise ShardMovingError("a topic of the commit moves between servers; nothing was done", hint=SEND_AGAIN)
+
+    def _shards_of(self, work: Work | None) -> frozenset[int]:
+        named: list[WorkPublish | WorkMarker] = [] if work is None else [*work.publish, *work.markers]
+        return frozenset(shard_of(topic_prefix(*self._logs.title(part.namespace, part.topic))) for part in named)
 
     def drop(self, prepared: Prepared) -> None:
         """The commit has an answer: what was kept for it is of no use any more."""
-        self._prepared.pop(prepared.number, None)
+        self._forget_prepared(prepared.number)
+
+    def _forget_late(self) -> None:
+        before_ms = self._clock.monotonic_ms() - PREPARED_MS_MAX
+        while self._prepared and next(iter(self._prepared.values())).since_ms < before_ms:
+            self._forget_prepared(next(iter(self._prepared)))
+
+    def _forget_later(self) -> None:
+        self._forgetting = None
+        self._forget_late()
+        if self._prepared:
+            self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
+
+    def _forget_prepared(self, number: int) -> None:
+        kept = self._prepared.pop(number, None)
+        if kept is not None:
+            self._logs.gate.leave(kept.shards)
 
     async def _checked(self, plan: TopicPlan, transaction: JoinedTransaction) -> None:
         """Check as the stage will, and read what it would have to read."""
@@ -270,11 +333,7 @@ class Owner:
             self._markers.admit(self._taking_messages(plan, transaction))
         if plan.segments is not None:
             if transaction is None:
-                raise InputError(
-                    "a one-shot transaction has stored nothing, and no segments",
-                    field="segments",
-                    hint="Leave them out.",
-                )
+                raise _no_segments()
             self._check_segments(plan.segments, transaction)
 
     def _taking_messages(self, plan: TopicPlan, transaction: JoinedTransaction | None) -> Iterator[TopicLog]:
@@ -308,14 +367,20 @@ class Owner:
                         hint="Store what may be left out, and do not publish it. Abort this one, or name the segment, too.",
                     )
 
-    def joins(self, plan: TopicPlan) -> list[Join]:
-        """The plan's topics, each once, as they are before its rows."""
-        topics = {topic.keys.generation_key: topic for topic in plan.topics}
-        return [Join(*key, self.newest_ms(topic)) for key, topic in topics.items()]
+    @staticmethod
+    def joins(plan: TopicPlan) -> list[Join]:
+        """The plan's topics, each once, as they are before its rows: none of these has an earlier publish time."""
+        logs = {log.topic.keys.generation_key: log for log in plan.logs}
+        return [Join(*key, log.newest_ms) for key, log in logs.items()]
 
-    def newest_ms(self, topic: Topic) -> int:
-        """No row that is appended to the topic from now on has an earlier publish time."""
-        return self._logs.loaded(topic.title).newest_ms
+    async def join_of(self, title: TopicName) -> Join:
+        """The topic as a transaction joins it now: no row that is appended from now on has an earlier publish time."""
+        log = await self._logs.open(title)
+        return Join(log.topic.keys.prefix, log.topic.generation, log.newest_ms)
+
+    def has_all(self, work: Work) -> bool:
+        """True when this server has all topics of the work: here it has every topic."""
+        return True
 
     def expect(self, told: Expect) -> None:
         """The log has the intent of this commit."""
@@ -440,8 +505,11 @@ class Owner:
         for pointer in pointers:
             self._staged.remove_unpublished(group, log, pointer)
 
-    async def hold(self, transactions: Sequence[JoinedTransaction]) -> object:
-        """Open the topics of transactions that are about to go to the invalid list; they stay open while what is returned is held."""
+    async def closed(self, transaction: JoinedTransaction) -> None:
+        """Return once no owner takes anything under the transaction's pointers. Here that is so when it is told: `close`."""
+
+    async def hold(self, transactions: Sequence[JoinedTransaction]) -> Callable[[], None]:
+        """Open the topics of transactions that are about to go to the invalid list; they stay open until what is returned is called."""
         return await self._logs.hold(
             {title_of(join.topic) for transaction in transactions for join in transaction.topics}
         )
@@ -455,9 +523,31 @@ class Owner:
         if self._store_drops:
             self._logs.loaded_joined([join for transaction in transactions for join in transaction.topics])
 
+    async def note_ends(self, transactions: Sequence[JoinedTransaction]) -> None:
+        """These are about to go to the invalid list: take no more under their pointers, and leave the notes, durably.
+
+        Notes of one that does not go there after all change nothing.
+        """
+        for transaction in transactions:
+            self.close(Close(transaction.id))
+        release = await self.hold(transactions)
+        try:
+            # Behind writes that were taken before, so that the notes are about these, too.
+            await self._writer.run(partial(self._note_ends, transactions))
+        finally:
+            release()
+
+    def _note_ends(self, transactions: Sequence[JoinedTransaction], group: Group) -> None:
+        self.require(transactions)
+        for transaction in transactions:
+            self._note_garbage(group, transaction, in_log=False)
+
     def invalidate(self, group: Group, transaction: JoinedTransaction) -> None:
         """In a stage: take no more, and leave notes, so that retention finds the rows of a writer that went to the invalid list."""
         self.close(Close(transaction.id))
+        self._note_garbage(group, transaction, in_log=True)
+
+    def _note_garbage(self, group: Group, transaction: JoinedTransaction, *, in_log: bool) -> None:
         if not self._store_drops:
             garbage_cells.note(group, self._roll_backs.noted, transaction)
         for join in transaction.topics:
@@ -470,7 +560,7 @@ class Owner:
                 rows = None if self._logs.knows(transaction, join) else (from_position, None)
             start, stop = (from_position, from_position) if rows is None else rows
             self._roll_backs.note_garbage(
-                group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=True
+                group, join, list(transaction.pointers), start, stop or FOREVER, log, in_log=in_log
             )
 
     def end(self, told: End) -> None:
@@ -484,6 +574,12 @@ class Owner:
             if log is not None:
                 log.end_writers(pointers)
                 log.notify()
+
+
+def _no_segments() -> InputError:
+    return InputError(
+        "a one-shot transaction has stored nothing, and no segments", field="segments", hint="Leave them out."
+    )
 
 
 def _not_expected(transaction_id: int) -> TransactionEndedError:

@@ -10,7 +10,7 @@ from functools import partial
 from basalt.commits.commit_stage import CommitStage
 from basalt.commits.owner import Owner
 from basalt.errors import CoordinatorUnavailableError
-from basalt.runtime.group_commit import Group
+from basalt.runtime.group_commit import Group, NotLoadedError
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.protocol import JoinedTransaction, RollBack
 from basalt.transactions.rules.transaction import State, Transaction
@@ -70,7 +70,8 @@ class Recovery:
             state = await self._manager.read_log()
             self._owner.recovered(state.last_pointer, state.loans.in_progress)
             await self._owner.decide_doubts()
-            held = await self._owner.hold([JoinedTransaction.of(each) for each in state.transactions(State.COMMITTING)])
+            committing = [each for each in state.transactions(State.COMMITTING) if each.cannot_roll_back]
+            release = await self._owner.hold(list(map(JoinedTransaction.of, committing)))
             try:
                 await self._lanes.log.run(partial(self._take_over, state))
                 return
@@ -78,7 +79,7 @@ class Recovery:
                 if not tries_left:
                     raise
             finally:
-                del held
+                release()
 
     def _take_over(self, state: TransactionProposals, group: Group) -> None:
         """In a stage: lead, and decide what the log leaves open: a commit of which it has no outcome did not happen.
@@ -89,7 +90,10 @@ class Recovery:
         self._manager.adopt(group, state)
         self._manager.apply(group, state.loans.end({loan.member for loan in state.loans}).edits)
         for transaction in state.transactions(State.COMMITTING):
-            self._stages.apply(group, state.give_up(transaction.id, group.now_ms).edits)
+            try:
+                self._stages.apply(group, state.give_up(transaction.id, group.now_ms).edits)
+            except NotLoadedError:  # an owner of it is away, which holds up nobody else: `Carrier.give_up_uncarried`
+                log.warning("the commit of transaction %s is given up later", transaction.id)
 
     async def drive_all(self) -> BasaltError | None:
         """Go on with all roll backs but those that a call has in hand, which need not hold up the others."""

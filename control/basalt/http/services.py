@@ -29,6 +29,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
+from basalt.cluster.reigns import Phase
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
@@ -59,6 +60,7 @@ from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
+from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
@@ -129,6 +131,7 @@ class Services:
     pipelines: PipelineInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    shard_holding: ShardHolding = field(init=False)
     shard_moves: ShardMoves = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
@@ -137,6 +140,7 @@ class Services:
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
     membership: Membership | None = None  # of the same server
+    is_member: bool = False  # it serves topics of its own while another server leads
     granted: Granted | None = None  # the map that this term began with
     loop_lag: LoopLag = field(init=False)  # of this process, too
     watching: asyncio.Task[None] | None = None  # what the alerts go by
@@ -151,14 +155,20 @@ class Services:
             age_s = self.directory.age_ms / 1_000
             detail = f"tokens and grants were read {age_s:.0f} s ago, version {self.directory.entries.version}"
             parts.append(ServerPart("policy", not self.directory.is_stale, 0.0, detail))
-        if self.leadership is not None:
+        if self.is_member:
+            reigns = self.shard_moves.gate.reigns
+            held = sum(reign.phase is Phase.HELD for reign in reigns)
+            parts.append(ServerPart("shards", True, 0.0, f"{held} of {len(reigns)} shards are served here"))
+        elif self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
             parts.append(ServerPart("leader", leads, 0.0, detail))
         # Without the coordinator all calls but those about transactions are served, so requests may come.
         ready = all(part.ok for part in parts if part.name != COORDINATOR)
-        if self.membership is not None:  # no request needs it: the leader serves without, though nobody is told of it
+        if self.membership is not None:
             parts.append(member_part(self.membership))
+            # The leader serves without, though nobody is told of it.
+            ready = ready and (not self.is_member or self.membership.is_on)
         return Readiness(ready, tuple(parts))
 
     async def store_info(self) -> StoreInfo:
@@ -246,8 +256,7 @@ class Services:
 
     async def join_topic(self, transaction_id: int, title: TopicName) -> None:
         """The topic takes part in the transaction from now on."""
-        log = await self.topics.open(title)  # held, so that the stage finds it
-        await self.transactions.join_topic(transaction_id, log.topic)
+        await self.transactions.join_topic(transaction_id, title)
 
     async def end_of_topic(self, title: TopicName) -> bytes | None:
         """The id behind the newest message of a topic; None where there is none."""

@@ -303,6 +303,24 @@ class LeaderSettings:
 class ClusterSettings:
     """The servers that share a store; read only when store.kind is hbase."""
 
+    share: Annotated[
+        bool,
+        Flag(
+            "all servers serve topics, each those that the leader gives it; false: the leader serves all, and others stand by"
+        ),
+    ] = False
+    balance: Annotated[
+        bool,
+        Flag(
+            "the leader evens out by itself what servers have; false: it deals only what nobody has, and what operators move"
+        ),
+    ] = True
+    weight: Annotated[
+        int, Whole("how much this server is to have, in hundredths of an ordinary one's share", 1, 100_000)
+    ] = 100
+    leader_share: Annotated[
+        int, Whole("hundredths of its share that a server has while it leads others; alone it has all", 1, 100)
+    ] = 50
     pass_on: Annotated[
         bool, Flag("a server that does not lead passes calls on to the one that does; false: it says who leads")
     ] = True

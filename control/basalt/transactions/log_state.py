@@ -6,7 +6,7 @@ Whoever reads goes by it and need not know which of the two it is. Only the coor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from basalt.transactions.log.transaction_log import Journal, TransactionLog
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
+from basalt.transactions.rules.loans import OneShotsInFlight
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Durations
@@ -173,6 +174,11 @@ class LogState:
         return self._state
 
     @property
+    def in_flight(self) -> OneShotsInFlight:
+        """The one-shot transactions of this server whose rows are written, or being written, and which are not decided."""
+        return self.state.in_flight
+
+    @property
     def limits(self) -> TransactionLimits:
         return self._log.limits
 
@@ -229,6 +235,9 @@ class LogState:
             return write_pointer
 
     # What the coordinator alone does.
+
+    def recovered_by(self, recover: Callable[[], Awaitable[None]]) -> None:
+        """Name what makes the state known; a member reads the log itself."""
 
     async def run(self, stage: Callable[[Group], T], size_bytes: int = 0) -> T:
         """Run a stage of the log."""

@@ -41,7 +41,7 @@ from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSna
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.loans import LOAN_POINTERS
+from basalt.transactions.rules.loans import LOAN_POINTERS, OneShotsInFlight
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
@@ -393,6 +393,10 @@ class ExternalTransactions:
     def state(self) -> TransactionProposals:
         raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
 
+    @property
+    def in_flight(self) -> OneShotsInFlight:
+        return self.state.in_flight
+
     def current(self) -> TransactionSnapshot:
         raise InputError(
             "isolation=committed needs a transaction manager here, and transactions.manager is external",
@@ -406,6 +410,9 @@ class ExternalTransactions:
     follows = False
     view_age_ms = 0.0
 
+    async def ask(self) -> None:
+        return
+
     def when_view_moves(self, told: Callable[[], None]) -> None:
         """Nobody is ever told: there is no view."""
 
@@ -416,9 +423,6 @@ class ExternalTransactions:
         return
 
     async def flush(self) -> None:
-        return
-
-    async def ask(self) -> None:
         return
 
     def check_view(self) -> None:

@@ -101,10 +101,13 @@ class OpenPointers:
     # What the owner is told.
 
     def close(self, transaction_id: int) -> None:
-        """Nothing is written under its pointers any more."""
+        """Nothing is written under its pointers any more, also where the answer to its first join is still on its way."""
         known = self._transactions.get(transaction_id)
         if known is not None:
             known.is_closed = True
+        elif not self._atomic:
+            self._transactions[transaction_id] = closed = _OpenTransaction(0)
+            closed.is_closed = True
 
     def end(self, transaction_id: int) -> None:
         """The transaction is over: the coordinator refuses whoever asks for it now."""

@@ -15,7 +15,14 @@ all that it says, and knows of topics only who joined which, from when on. A car
     Settled                  coordinator to owner: the same of one-shot transactions
     Recovered                to owner: the log was read, and of what began before nothing is known but what the store says
 
-None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md.
+A one-shot transaction whose topics all have the same owner needs none of these. Its owner has the pointers before:
+
+    Lend -> LentPointers     owner to coordinator: write pointers for one-shot transactions
+    DecideOneShots -> OneShotsDecided    the rows of these are durable, or will not be
+    GiveBack -> GivenBack    the rest of a loan was never used
+
+None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md. Those that
+the owner of another server gets are arrays: `basalt.commits.owner_calls`.
 """
 
 from __future__ import annotations
@@ -23,10 +30,13 @@ from __future__ import annotations
 import msgspec
 
 from basalt.api.bodies.messages import Work
+from basalt.cluster.links.frames import ErrorBody
+from basalt.transactions.rules.loans import OneShotInFlight
+from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, TableJoin, Transaction
 
 
-class JoinedTransaction(msgspec.Struct, frozen=True, gc=False):
+class JoinedTransaction(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A transaction, as owners know it: its write pointers, ascending, and the topics and tables that it joined.
 
     `was_invalid`: it is being aborted from the invalid list, so owners have forgotten where its rows lie.
@@ -73,8 +83,11 @@ class Prepare(msgspec.Struct, frozen=True, gc=False):
     transaction: JoinedTransaction | None
 
 
-class Prepared(msgspec.Struct, frozen=True, gc=False):
-    """Something is kept for a commit, under this number: 0 is nothing. With the topics that it writes to, each once."""
+class Prepared(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Something is kept for a commit, under this number: 0 is nothing. With the topics that it writes to, each once.
+
+    Numbers below 0 are of commits of which several owners keep something: each under a number of its own.
+    """
 
     number: int = 0
     topics: tuple[Join, ...] = ()
@@ -102,7 +115,7 @@ class Expect(msgspec.Struct, frozen=True, gc=False):
     transaction_id: int
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class Place(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Make rows of what the transaction has stored, and of what was prepared under this number."""
 
     transaction: JoinedTransaction
@@ -116,13 +129,13 @@ class Decide(msgspec.Struct, frozen=True, gc=False):
     placed: bool
 
 
-class Close(msgspec.Struct, frozen=True, gc=False):
+class Close(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The transaction writes no more: it is being rolled back, or has lost a conflict."""
 
     transaction_id: int
 
 
-class RollBack(msgspec.Struct, frozen=True, gc=False):
+class RollBack(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """It is decided that the transaction did not happen."""
 
     transaction: JoinedTransaction
@@ -132,6 +145,54 @@ class End(msgspec.Struct, frozen=True, gc=False):
     """The outcome of the transaction is durable, and nothing is left to do."""
 
     transaction: JoinedTransaction
+
+
+class Lend(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An owner wants write pointers. `ends`: its loans of before are over, for it does not know what the coordinator heard of them."""
+
+    ends: bool = False
+
+
+class LentPointers(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log has the loan of these pointers."""
+
+    first: int
+    last: int
+
+
+class DecideOneShots(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One-shot transactions of one group, in the order of their pointers. Not `written`: nobody knows which of their rows are there."""
+
+    placed: tuple[OneShotInFlight, ...]
+    written: bool = True
+
+
+class OtherAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A one-shot transaction that was given up, by its place in the question: its request was carried out before, or why."""
+
+    number: int
+    first: Outcome | None = None
+    error: ErrorBody | None = None
+
+
+class OneShotsDecided(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log has the outcomes. All were committed at this time, but for the others."""
+
+    at_ms: int
+    others: tuple[OtherAnswer, ...] = ()
+
+
+class GiveBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """First and last of what is left of loans. `ends`: as in `Lend`."""
+
+    rests: tuple[tuple[int, int], ...] = ()
+    ends: bool = False
+
+
+class GivenBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first pointers of those before which something is undecided: they are to be given back later."""
+
+    undecided: tuple[int, ...] = ()
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):

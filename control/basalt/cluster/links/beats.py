@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -27,11 +27,20 @@ STALL_MS = (
 RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for there are 1,024 shards
 
 
+class Held(NamedTuple):
+    """What a member holds: ranges of shards, first and last, and the version of the map by which it does; 0: it follows none."""
+
+    shards: tuple[tuple[int, int], ...] = ()
+    map_version: int = 0
+    weight: int = 100  # in hundredths of that of an ordinary server
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True):
     """One word of a member: `count` rises by one with each; all else is since, or as of, the last one.
 
     `shards` are the ranges, first and last, that it holds. `oldest_view` is the oldest view in use by its readers, 0: none. `rtt_us` is
-    how long the last beat was under way there and back, 0: none was yet.
+    how long the last beat was under way there and back, 0: none was yet. `map_version` is that of the map by which it holds them; 0: it holds none,
+    and follows no map. `weight`: how much it is to have, in hundredths of what an ordinary server has.
     """
 
     count: int
@@ -40,6 +49,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     bytes: int = 0
     oldest_view: int = 0
     rtt_us: int = 0
+    map_version: int = 0
+    weight: int = 100
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, array_like=True):

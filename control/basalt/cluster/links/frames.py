@@ -54,6 +54,19 @@ class Kind(enum.IntEnum):
     ENTRIES = 21
     ASK = 22
     JOIN = 23
+    PREPARE = 30
+    PLACE = 31
+    ROLL_BACK = 32
+    DROP = 33
+    NOTE_ENDS = 34
+    CLOSE = 35
+    JOIN_OF = 36
+    RELEASE = 40
+    MAP = 41
+    LEAVING = 42
+    LEND = 50
+    DECIDE_ONE_SHOTS = 51
+    GIVE_BACK = 52
 
 
 CALLS_FROM = 16

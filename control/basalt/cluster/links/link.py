@@ -72,6 +72,15 @@ class Handlers:
             raise ValueError(f"calls of kind {kind.name} are answered already")
         self._by_number[kind.number] = _Handled(kind, answer)
 
+    def from_now_on(self) -> Callable[[], None]:
+        """Call what is returned to answer no more calls of kinds that were added since: links last longer than who answers."""
+        before = self._by_number.copy()
+
+        def forget() -> None:
+            self._by_number = before
+
+        return forget
+
     def remove(self, kind: CallKind[Any, Any]) -> None:
         """Answer calls of this kind no more."""
         self._by_number.pop(kind.number, None)

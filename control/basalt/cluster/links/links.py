@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.members import MEMBERS_MAX
@@ -36,6 +36,7 @@ REDIAL_MS_MAX = 4_000  # well below the 30 s after which a member without a link
 SILENT_MS = 2 * LINKED_MS  # an open link without a beat for so long is closed: the member dials again, if it lives
 RESTS_LEASES = 4  # for which a leader that gave up for loneliness leaves the lead to others
 TOLD_AGAIN_MS = 60_000  # the same kind of refusal fills one line of the log a minute, however often it comes
+HOLDS_NOTHING = Held()
 
 log = logging.getLogger("basalt.links")
 
@@ -54,7 +55,7 @@ class Links:
         # The link over which the last answered beat went, and when: what the leader had sent by then has come.
         self.answered: tuple[Link | None, float] = (None, 0.0)
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
-        self.held: tuple[tuple[int, int], ...] = ()  # ranges of shards that this member holds, told with each beat
+        self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
         self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
         self._when_linked: list[Callable[[], None]] = []
         self.calls = self.bytes = 0  # done for clients since the last beat; whoever does them adds to it
@@ -106,6 +107,14 @@ class Links:
     def linked(self) -> list[str]:
         """The members that are linked to this server, which leads."""
         return self.beats.linked(self._clock.monotonic_ms())
+
+    def of_run(self, run: str) -> Link | None:
+        """The link of the member that the map of owners knows by this name: of its memberships only the last one is linked."""
+        for instance, link in self.of_members.items():
+            seen = self._membership.seen.get(instance)
+            if seen is not None and seen.record.run == run and link.is_open:
+                return link
+        return None
 
     def when_linked(self, call: Callable[[], None]) -> None:
         """Call each time that there is a new link to the leader, until `forget`."""
@@ -249,8 +258,9 @@ class Links:
         """Tell the leader that this member is there. A beat that is not answered in time ends the link."""
         self._beats_sent += 1
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
+        held = self.holds()
         beat, began_ms = (
-            Beat(self._beats_sent, self.held, calls, sent_bytes, self.oldest_view(), self.rtt_us),
+            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:]),
             self._clock.monotonic_ms(),
         )
         try:

@@ -1,6 +1,7 @@
 """A call that is made from within the process, and its answer: pages show what calls answer, and nothing else.
 
-It has no socket, so neither host nor origin is asked of it; who makes it is handed in, and judged as over a socket.
+It has no socket, so neither host nor origin is asked of it; who makes it is handed in, and judged as over a socket. Where another server is to answer it, that one
+judges the visitor by what the visitor has sent for the page.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ANSWER_BYTES_MAX = 16 << 20  # of an answer that is kept as a whole: more than a
 class InsideCall:
     """A call: its method, its target as a client would send it, and its body in JSON (empty: none).
 
-    `once`: an Idempotency-Key, with which what is sent twice is done once.
+    `once`: an Idempotency-Key, with which what is sent twice is done once. `visitor` are the headers that prove who looks at the page, and `scheme` is
+    that of the page.
     """
 
     method: str
@@ -31,11 +33,13 @@ class InsideCall:
     address: str | None = None  # of whoever looks at the page, for the audit
     agent: bytes = b""
     once: str = ""
+    visitor: tuple[tuple[bytes, bytes], ...] = ()
+    scheme: str = "http"
 
     def head(self) -> Head:
         """The head that a client would have sent."""
         raw_path, _, query = self.target.partition("?")
-        headers = {b"user-agent": self.agent}
+        headers = {b"user-agent": self.agent, **dict(self.visitor)}
         if self.body:
             headers |= {b"content-type": JSON, b"content-length": b"%d" % len(self.body)}
         if self.once:
@@ -74,13 +78,13 @@ class InsideExchange:
     internal = True
     is_admitted = False
     id_is_clients = True
-    scheme = "http"
     sequence: bytes | None = None
     certificate: ClientCertificate | None = None
     end_point_hash: bytes | None = None
 
     def __init__(self, call: InsideCall) -> None:
         self.client = call.address
+        self.scheme = call.scheme
         self._body = call.body
         self.reply = Reply()
 
@@ -94,7 +98,8 @@ class InsideExchange:
 
     async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
         """Keep the answer."""
-        assert not isinstance(parts, AsyncIterator), "no call of the API streams"
+        if isinstance(parts, AsyncIterator):  # another server has answered
+            parts = [bytes(part) async for part in parts]
         collected, size = [], 0
         for part in parts:
             size += len(part)

@@ -51,7 +51,7 @@ class KnownTransactions:
     def in_flight(self) -> list[OneShotInFlight]:
         """The one-shot transactions of which rows may be there, and no outcome."""
         try:
-            return list(self._manager.state.in_flight)
+            return list(self._manager.in_flight)
         except RetryError:
             return []
 

@@ -80,7 +80,10 @@ class Committing(Edit, frozen=True):
 
 
 class Committed(Edit, frozen=True):
-    """A transaction's writes are visible to everyone who begins from now on."""
+    """A transaction's writes are visible to everyone who begins from now on.
+
+    `request_id` is that of the commit, where it had no Committing; behind one, that of a one-shot transaction over several owners.
+    """
 
     id: int
     ended_ms: int
@@ -296,7 +299,7 @@ class GivenUp(Edit, frozen=True):
 
 
 class MemberEnded(Edit, frozen=True):
-    """A member writes nothing any more. What its loans leave undecided goes to the invalid list, of each loan as one run."""
+    """A member writes nothing any more under the loans that it has. What they leave undecided goes to the invalid list, of each as one run."""
 
     member: str
 

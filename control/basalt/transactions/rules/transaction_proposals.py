@@ -341,11 +341,11 @@ class TransactionProposals(TransactionTable):
             return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
         return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
 
-    def finish(self, transaction_id: int, now_ms: int) -> Proposal:
+    def finish(self, transaction_id: int, now_ms: int, one_shot_request_id: str | None = None) -> Proposal:
         """The participants of a committing or aborting transaction are done. Repeated: no edits."""
         found = self._standing(transaction_id, Event.FINISH, "finish")
         if found.state is State.COMMITTING:
-            return Proposal((edits.Committed(transaction_id, now_ms, None),), transaction_id)
+            return Proposal((edits.Committed(transaction_id, now_ms, one_shot_request_id),), transaction_id)
         if found.state is State.ABORTING:
             return Proposal((edits.Aborted(transaction_id, now_ms, False),), transaction_id)
         return Proposal((), transaction_id)

@@ -390,7 +390,9 @@ class TransactionTable:
             committed = CommittedSet(edit.id, transaction.owner, seen_from, transaction.changes)
             self.conflicts.show(committed, self._change_bytes[edit.id])
         self.read_pointer = max(self.read_pointer, transaction.write_pointer)
-        self._remember(edit.request_id, RequestCall.COMMIT, edit.id, edit.ended_ms)
+        # The request of a commit comes with its intent, if it has one; that of a one-shot transaction over several owners only now.
+        call = RequestCall.ONE_SHOT if transaction.state is State.COMMITTING else RequestCall.COMMIT
+        self._remember(edit.request_id, call, edit.id, edit.ended_ms)
         if transaction.session is not None:
             self.session_table.committed(transaction.session, transaction.id, edit.ended_ms)
         self.groups.committed(edit.id, edit.ended_ms)

@@ -17,7 +17,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import Term
 from basalt.cluster.links import links as module
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LONELY_MS, UNLINKED_MS, Beat
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LONELY_MS, UNLINKED_MS, Beat, Held
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Dial, Hello
 from basalt.cluster.links.link import Link, opened
 from basalt.cluster.links.links import (
@@ -155,7 +155,7 @@ def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
         await world.until(lambda: leader.leadership.is_leader)
         standby = await world.add("second", secret)
         await world.until_linked(leader, standby)
-        standby.links.held, standby.links.calls = ((0, 3),), 5
+        standby.links.holds, standby.links.calls = lambda: Held(((0, 3),), 7), 5
 
         def told() -> Beat | None:
             return leader.links.beats.heard[standby.membership.instance].beat
@@ -164,7 +164,7 @@ def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
         await world.until(lambda: (beat := told()) is not None and beat.calls == 0 and beat.rtt_us > 0)
         beat = told()
         assert beat is not None
-        assert beat.shards == ((0, 3),)
+        assert (beat.shards, beat.map_version) == (((0, 3),), 7)
         assert beat.count >= 3
         record = MEMBER.get(world.system, standby.membership.instance)
         assert record is not None

@@ -1,0 +1,101 @@
+"""Faults to plant in the world of commits over several owners: each leaves out one rule, and the world must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+from basalt.commits.commit_stage import CommitStage
+from basalt.commits.owner import Owner
+from basalt.commits.owners import Owners
+from basalt.errors import UnavailableError
+from basalt.transactions.protocol import Place, RollBack
+from tests import several_owners
+
+
+def numbers_begin_at_nothing() -> AbstractContextManager[object]:
+    """Each run of a server numbers what it keeps from 1 on: a commit finds what another one brought to the next run."""
+    original = Owner.__init__
+
+    def init(owner: Owner, *given: Any, **named: Any) -> None:
+        original(owner, *given, **named)
+        owner._prepared_before = 0
+
+    return patch.object(Owner, "__init__", init)
+
+
+def a_topic_that_moved_is_placed_by_its_new_owner_alone() -> AbstractContextManager[object]:
+    """Nobody looks whether a topic has another owner than the one that keeps messages for it."""
+
+    def numbers(owners: Owners, number: int, _: object) -> Mapping[str, int]:
+        if number >= 0:
+            return {owners._member: number} if number else {}
+        kept = owners._apart.get(number)
+        return {} if kept is None else kept.numbers
+
+    return patch.object(Owners, "_numbers", numbers)
+
+
+def a_silent_owner_has_placed() -> AbstractContextManager[object]:
+    """An owner that gives no answer counts as one that has placed its rows."""
+    original = Owners.place
+
+    async def place(owners: Owners, asked: Place) -> None:
+        with suppress(UnavailableError):
+            await original(owners, asked)
+
+    return patch.object(Owners, "place", place)
+
+
+def only_this_server_rolls_back() -> AbstractContextManager[object]:
+    """A roll back is done at this server, and logged as if it were done at all."""
+
+    async def roll_back(owners: Owners, asked: RollBack) -> None:
+        part = owners._split(asked.transaction).get(owners._member)
+        if part is not None:
+            await Owner.roll_back(owners, RollBack(part))
+
+    return patch.object(Owners, "roll_back", roll_back)
+
+
+def a_roll_back_goes_on_without_an_answer() -> AbstractContextManager[object]:
+    """A roll back that an owner did not answer counts as done."""
+    original = Owners.roll_back
+
+    async def roll_back(owners: Owners, asked: RollBack) -> None:
+        with suppress(UnavailableError):
+            await original(owners, asked)
+
+    return patch.object(Owners, "roll_back", roll_back)
+
+
+def late_places_are_taken() -> AbstractContextManager[object]:
+    """A place counts though nobody expects it any more."""
+    original = Owner._place
+
+    def place(owner: Owner, asked: Place, group: Any) -> None:
+        owner._expected.add(asked.transaction.id)
+        original(owner, asked, group)
+
+    return patch.object(Owner, "_place", place)
+
+
+def requests_are_not_looked_for_at_the_end() -> AbstractContextManager[object]:
+    """A one-shot transaction commits, though its request was carried out meanwhile."""
+    return patch.object(CommitStage, "_answered", lambda *_: None)
+
+
+@contextmanager
+def a_new_owner_knows_all_writers() -> Iterator[None]:
+    """Who takes a shard takes its memory for all that open transactions did there."""
+    original = several_owners.Fleet._take
+
+    def take(fleet: several_owners.Fleet, server: several_owners.Server, shards: Any) -> None:
+        original(fleet, server, shards)
+        for shard in shards:
+            server.gate.reigns[shard] = server.gate.reigns[shard]._replace(unknown_up_to=0)
+
+    with patch.object(several_owners.Fleet, "_take", take):
+        yield
