@@ -36,7 +36,7 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.tellings import told_at_first, told_between, told_by
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot
+from basalt_engine.snapshot import TransactionSnapshot
 from basalt_engine.table import Store
 
 KNOWN_MS_MAX = 4_000  # how long a call waits for the log to be read: clients hear of it within five seconds
@@ -190,13 +190,6 @@ class FollowedTransactions(LogState):
         standing = await self._call_coordinator(ASK, Ask(self._applied), ASK_MS_MAX)
         await self._applied_in_time(standing.entries, ASK_MS_MAX)
         self._newest_ms = self._clock.monotonic_ms()
-
-    async def newest_pointer(self) -> int:
-        try:
-            await self.ask()
-        except CoordinatorUnavailableError:
-            return POINTER_MAX
-        return self.state.last_pointer
 
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
         began_ms = self._clock.monotonic_ms()
