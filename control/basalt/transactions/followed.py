@@ -93,7 +93,7 @@ class FollowedTransactions(LogState):
         """Follow from now on, until `close`."""
         self._links.handlers.add(ENTRIES, self._pushed)
         self._links.when_linked(self._linked)
-        self._links.oldest_view = self._told_with_a_beat
+        self._links.oldest_view = self.oldest_view
         self._newest_ms = self._clock.monotonic_ms()
         self._read_on()
 
@@ -134,23 +134,9 @@ class FollowedTransactions(LogState):
 
     @property
     def view_age_ms(self) -> float:
-        """For how long it is not known that nothing newer is durable than what is known here; 0 while the coordinator pushes."""
-        return 0.0 if self._is_pushed_all() else self._clock.monotonic_ms() - self._newest_ms
-
-    def _is_pushed_all(self) -> bool:
-        link = self._followed
-        return (
-            link is not None
-            and link is self._links.to_leader
-            and link.is_open
-            and self._state is not None
-            and self._applied >= self._durable
-        )
-
-    def _told_with_a_beat(self) -> int:
-        if self._is_pushed_all():
-            self._newest_ms = self._clock.monotonic_ms()
-        return self.oldest_view()
+        link, beat_ms = self._links.answered
+        heard = link is not None and link is self._followed and self._applied >= self._durable
+        return self._clock.monotonic_ms() - max(self._newest_ms, beat_ms if heard else 0.0)
 
     async def ensure_known(self) -> None:
         if self._state is None:
