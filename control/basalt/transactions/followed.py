@@ -83,7 +83,7 @@ class FollowedTransactions(LogState):
         self._asking: asyncio.Task[None] | None = None
         self._next_asking: asyncio.Task[None] | None = None
         self.reads = self.whole_reads = 0  # of the log, further on and from its snapshot
-        self._newest_ms = 0.0  # of the monotonic clock: then nothing newer was durable, as far as could be known
+        self.current_as_of_ms = 0.0  # of the monotonic clock: then it was known that nothing newer was durable
 
     def tells(self, tell: Callable[[Sequence[Told]], None]) -> None:
         """Name what hears of transactions, in the log's order: an owner. Before `start`."""
@@ -93,8 +93,7 @@ class FollowedTransactions(LogState):
         """Follow from now on, until `close`."""
         self._links.handlers.add(ENTRIES, self._pushed)
         self._links.when_linked(self._linked)
-        self._links.oldest_view = self._told_with_a_beat
-        self._newest_ms = self._clock.monotonic_ms()
+        self._links.oldest_view = self.oldest_view
         self._read_on()
 
     async def close(self) -> None:
@@ -129,25 +128,6 @@ class FollowedTransactions(LogState):
     def oldest_view(self) -> int:
         """The oldest view that a reader here uses, or may begin to use; 0 before the log was read."""
         return max(1, self._readers.bound(bound_of(self.current()))) if self._has_view else 0
-
-    def view_age_ms(self) -> float:
-        """For how long it is not known that nothing newer is durable than what is known here; 0 while the coordinator pushes."""
-        return 0.0 if self._is_pushed_all() else self._clock.monotonic_ms() - self._newest_ms
-
-    def _is_pushed_all(self) -> bool:
-        link = self._followed
-        return (
-            link is not None
-            and link is self._links.to_leader
-            and link.is_open
-            and self._state is not None
-            and self._applied >= self._durable
-        )
-
-    def _told_with_a_beat(self) -> int:
-        if self._is_pushed_all():
-            self._newest_ms = self._clock.monotonic_ms()
-        return self.oldest_view()
 
     async def ensure_known(self) -> None:
         if self._state is None:
@@ -186,7 +166,7 @@ class FollowedTransactions(LogState):
         self._asking, self._next_asking = self._next_asking, None
         standing = await self._call_coordinator(ASK, Ask(self._applied), ASK_MS_MAX)
         await self._applied_in_time(standing.entries, ASK_MS_MAX)
-        self._newest_ms = self._clock.monotonic_ms()
+        self.current_as_of_ms = self._clock.monotonic_ms()
 
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
         began_ms = self._clock.monotonic_ms()

@@ -149,10 +149,6 @@ class LogState:
         """Return once all is known here that the coordinator had made durable when this was asked."""
         raise NotImplementedError
 
-    def view_age_ms(self) -> float:
-        """For how long `current` may have been older than what is durable."""
-        return 0.0
-
     async def snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
         raise NotImplementedError

@@ -402,9 +402,6 @@ class ExternalTransactions:
     async def ask(self) -> None:
         return
 
-    def view_age_ms(self) -> float:
-        return 0.0
-
     def check_view(self) -> None:
         return
 

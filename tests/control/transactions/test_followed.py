@@ -225,21 +225,6 @@ async def test_a_snapshot_of_a_member_tells_pointers_and_lists_and_no_bound() ->
         assert member.manager.id_of(begun.write_pointer) == begun.id
 
 
-async def test_a_view_grows_old_once_nobody_pushes() -> None:
-    async with following() as world:
-        member = await world.member()
-        await member.manager.ask()
-        world.clock.advance(60_000)
-        assert member.manager.view_age_ms() == world.manager.view_age_ms() == 0
-        member.links.oldest_view()  # as with each beat
-        await member.cut()
-        world.clock.advance(700)
-        assert member.manager.view_age_ms() == 700
-        await member.link()
-        await member.manager.ask()
-        assert member.manager.view_age_ms() == 0
-
-
 async def test_another_leader_gives_up_what_the_last_one_did_not_decide_and_owners_hear_so() -> None:
     async with following() as world:
         member = await world.member()
