@@ -335,8 +335,9 @@ class TransactionManager(LogState):
         runs = self._current.in_progress_runs
         if not runs or self._state is None:
             return runs
-        own = (loan.last for loan in self._state.loans.of(self.member))
-        return runs.without(PointerRuns((last - LOAN_POINTERS + 1, last) for last in own))
+        # By the loans that there are now: what an entry ends that is not durable yet, its owner is told of once it is.
+        others = sorted(loan.last for loan in self._state.loans if loan.member != self.member)
+        return runs.without(runs.without(PointerRuns((last - LOAN_POINTERS + 1, last) for last in others)))
 
     async def until_decided(self) -> Callable[[], None]:
         """Return once the one-shot transactions that are in flight now are decided."""
