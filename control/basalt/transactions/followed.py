@@ -169,8 +169,9 @@ class FollowedTransactions(LogState):
         self.current_as_of_ms = self._clock.monotonic_ms()
 
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
+        began_ms = self._clock.monotonic_ms()
         joined = await self._call_coordinator(JOIN, joining, JOIN_MS_MAX)
-        await self._applied_in_time(joined.entries, JOIN_MS_MAX)
+        await self._applied_in_time(joined.entries, max(1.0, JOIN_MS_MAX - (self._clock.monotonic_ms() - began_ms)))
         # Entries behind the join may have been applied by now. What they said is in the state; what comes later will be told.
         transaction = self.state.find(joined.transaction_id)
         if transaction is None or transaction.state is not State.OPEN or transaction.doomed is not None:
@@ -377,15 +378,15 @@ class FollowedTransactions(LogState):
 
     # Who waits.
 
-    async def _applied_in_time(self, entries: int, wait_ms: int) -> None:
+    async def _applied_in_time(self, entries: int, wait_ms: float) -> None:
         try:
             await self._has_applied(entries, wait_ms)
         except TimeoutError:
             raise _unanswered(
-                f"what is decided was not known here within {wait_ms} ms {self.unread_because}".rstrip()
+                f"what is decided was not known here within {wait_ms:.0f} ms {self.unread_because}".rstrip()
             ) from None
 
-    async def _has_applied(self, entries: int, wait_ms: int) -> None:
+    async def _has_applied(self, entries: int, wait_ms: float) -> None:
         """Return once so many entries are applied, to a state that is known. `TimeoutError`"""
         self._durable = max(self._durable, entries)
         if self._state is not None and self._applied >= entries:
@@ -420,7 +421,7 @@ def _unanswered(why: str) -> CoordinatorUnavailableError:
 
 
 def _heard(asking: asyncio.Task[None]) -> None:
-    """Whoever waits is told the error, if there is one."""
+    """Leave the error, if there is one, to those who wait."""
     if not asking.cancelled():
         asking.exception()
 
