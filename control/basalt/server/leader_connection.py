@@ -102,6 +102,10 @@ class LeaderConnection(asyncio.Protocol):
         """The body of an answer that is whole."""
         return self._taken() or [b""]
 
+    def seen(self) -> bytes:
+        """What has come of the body so far, which stays to be taken."""
+        return b"".join(self._parts)
+
     @property
     def is_free(self) -> bool:
         """True where it can carry a call, or another one."""
