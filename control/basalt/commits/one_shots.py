@@ -28,6 +28,7 @@ from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.loans import LoanInUse, OneShotInFlight
 from basalt.transactions.rules.outcomes import Outcome
 from basalt_engine.clock import STAGES, Clock
+from basalt_engine.snapshot import Visibility
 
 log = logging.getLogger("basalt.transactions")
 
@@ -92,9 +93,12 @@ class OneShots:
     def _settled(self, one_shots: Sequence[UnderWay], answers: Sequence[Answer]) -> None:
         """It is durable what became of them: wake the readers that they held up."""
         writers_in: dict[TopicLog, set[int]] = {}
+        view = self.manager.current()
         for each in one_shots:
             each.in_flight.remove(each.placed)
-            for topic_log in each.plan.logs:
+            # An answer may overtake the entry of the log, and by the view that is known here it is open until that comes.
+            is_known = view.judge(each.placed.id) is not Visibility.HOLD
+            for topic_log in each.plan.logs if is_known else ():
                 writers_in.setdefault(topic_log, set()).add(each.placed.id)
         for topic_log, writers in writers_in.items():
             topic_log.end_writers(writers)

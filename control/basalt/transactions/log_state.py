@@ -218,10 +218,6 @@ class LogState:
         for told in self._told_of_views:
             told()
 
-    async def newest_pointer(self) -> int:
-        """No later pointer had been given out when this was asked; `POINTER_MAX` where nobody can tell: for who takes shards from others."""
-        raise NotImplementedError
-
     def lent_elsewhere(self) -> PointerRuns:
         """The undecided pointers of other members' loans: no owner here is told whose rows lie where."""
         return self.current().in_progress_runs

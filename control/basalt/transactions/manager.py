@@ -327,10 +327,6 @@ class TransactionManager(LogState):
     async def ask(self) -> None:
         return
 
-    async def newest_pointer(self) -> int:
-        # Before the log was read nothing is known to memory; and then only of those that began since.
-        return 0 if self._state is None else self._state.last_pointer
-
     def lent_elsewhere(self) -> PointerRuns:
         runs = self._current.in_progress_runs
         if not runs or self._state is None:

@@ -33,6 +33,7 @@ class Lagging:
 
     def __init__(self, manager: TransactionManager) -> None:
         self.state = TransactionProposals(manager.limits, manager.state.image())
+        self.in_flight = self.state.in_flight
         self.behind: list[list[Edit]] = []
         self.answers = True
         self.asked = 0

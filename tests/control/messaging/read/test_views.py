@@ -272,7 +272,7 @@ async def test_a_search_that_has_not_come_to_its_end_tells_no_end_that_might_lie
 ):
     monkeypatch.setattr(first_unstable, "ROWS_MAX", 1)
     tx = await shop.transactions.begin()
-    await shop.transactions.join_topic(tx.id, (await shop.topics.open(A)).topic)
+    await shop.services.join_topic(tx.id, A)
     for number in range(600):
         await shop.publish(A, str(number))
     behind = Behind(shop)

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from basalt.errors import CoordinatorUnavailableError
-from basalt_engine.snapshot import POINTER_MAX
 from tests.control.cluster.links.link_pair import until
 from tests.control.messaging.behind import Behind
 from tests.control.transactions.following import World, following
@@ -55,12 +54,9 @@ async def test_a_read_without_a_link_is_told_how_old_its_view_is_and_one_with_a_
         assert (texts(page), page.view_age_ms) == ([], 3_000)
         with pytest.raises(CoordinatorUnavailableError):
             await readers.ranges.stable_end(A)
-        assert await member.manager.newest_pointer() == POINTER_MAX
         await member.link()
         assert await read(readers) == there
         assert readers.views.age_ms == 0
-        assert await member.manager.newest_pointer() == world.manager.state.last_pointer
-        assert await world.manager.newest_pointer() == world.manager.state.last_pointer
 
 
 async def test_a_beat_that_was_answered_says_that_the_view_is_as_new():
