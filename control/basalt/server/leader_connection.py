@@ -103,7 +103,7 @@ class LeaderConnection(asyncio.Protocol):
         return self._taken() or [b""]
 
     def seen(self) -> bytes:
-        """What has come of the body so far, which stays to be taken."""
+        """The part of the body that has come so far; it stays to be taken."""
         return b"".join(self._parts)
 
     @property
