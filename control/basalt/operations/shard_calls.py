@@ -66,9 +66,8 @@ class ShardCalls:
             async with asyncio.timeout(holding.release_ms_max / 1_000):
                 return (await self._let_go(name, holding.release_ms_max)).moved
         except (BasaltError, TimeoutError) as error:
-            log.warning(
-                "stops with its shards, which others get once its membership is over: %s", error or "no time is left"
-            )
+            why = error.message if isinstance(error, BasaltError) else "no time is left"
+            log.warning("stops with its shards, which others get once its membership is over: %s", why)
             return 0
 
     async def _let_go(self, name: str, timeout_ms: float) -> Left:
