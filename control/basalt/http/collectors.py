@@ -180,7 +180,9 @@ class ShardMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
         moves, gate = self._moves, self._moves.gate
-        text = "Shards that moved, and those whose move was called off, so that they are served as before"
+        text = (
+            "Shards that moved, by the reason, and those whose move was called off, so that they are served as before"
+        )
         yield counters("basalt_cluster_moves", text, "why", moves.moves)
         text = "The parts of moves: calls wait from the first to the last of them"
         phases = HistogramMetricFamily("basalt_cluster_move_seconds", text, labels=("phase",))
