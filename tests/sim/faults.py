@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phas
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.log.transaction_log import TransactionLog
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining
 from basalt.transactions.rules import edits
@@ -379,13 +380,13 @@ def joins_come_after_rows() -> AbstractContextManager[object]:
     def join(pointers: OpenPointers, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
         if pointers._atomic:
             return original(pointers, group, write_pointer, topic, from_ms)
-        pointers._manager._open_writer(write_pointer, group.now_ms)
+        cast("TransactionManager", pointers._manager)._open_writer(write_pointer, group.now_ms)
         return ask_later(pointers, write_pointer, topic=Join(topic.keys.prefix, topic.generation, from_ms))
 
     def join_table(pointers: OpenPointers, group: Group, write_pointer: int, table: TableJoin) -> None:
         if pointers._atomic:
             return of_tables(pointers, group, write_pointer, table)
-        pointers._manager._open_writer(write_pointer, group.now_ms)
+        cast("TransactionManager", pointers._manager)._open_writer(write_pointer, group.now_ms)
         return ask_later(pointers, write_pointer, table=table)
 
     original, of_tables = OpenPointers.join, OpenPointers.join_table

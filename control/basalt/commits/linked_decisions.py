@@ -83,7 +83,7 @@ class LinkedDecisions:
 
     @property
     def basis(self) -> _Basis:
-        """What loans rest on now. `CoordinatorUnavailableError` without a link."""
+        """The ground of all loans of now: a link. `CoordinatorUnavailableError` without a link."""
         link = self._link_of()
         if link is None or not link.is_open:
             raise CoordinatorUnavailableError(
@@ -146,14 +146,21 @@ class LinkedDecisions:
                 loans.remove(loan)
 
     async def finish(self) -> None:
-        """Before a stop: return once all that was asked is answered, or its answer is lost."""
+        """Before a stop: return once all that was asked is answered, or its answer is lost. What is unknown by then stays so."""
+        await self._answered_or_lost()
+        if self._learning is not None:
+            self._learning.cancel()
+            for one_shots, _ in self._unknown:
+                _tell_unknown(one_shots)
+
+    async def _answered_or_lost(self) -> None:
         while self._asking:
             await asyncio.wait(self._asking)
 
     async def until_decided(self) -> Callable[[], None]:
         """Return once those that are in flight now are decided; refused while nobody can tell about some."""
         await self._manager.lanes.topics.passed()
-        await self.finish()
+        await self._answered_or_lost()
         if self._learning is not None:
             await asyncio.wait((self._learning,), timeout=LEARN_MS_MAX / 1_000)
         if self._unknown:
@@ -174,7 +181,10 @@ class LinkedDecisions:
 
     def tell_first(self, first: int, told: Waiter[Outcome]) -> None:
         """Answer with the outcome of the same request, which the log has."""
-        tell(told, self._manager.state.outcome(first))
+        try:
+            tell(told, self._manager.state.outcome(first))
+        except BasaltError as error:  # it is forgotten
+            tell(told, error)
 
     # Asking.
 

@@ -51,7 +51,7 @@ class PrepareCall(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def asked(self) -> Prepare:
-        """What was carried."""
+        """The message that was carried."""
         publish = [
             WorkPublish(namespace, topic, messages, [RecordIn(*record) for record in records])
             for namespace, topic, messages, records in self.publish

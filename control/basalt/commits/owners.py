@@ -47,7 +47,7 @@ log = logging.getLogger("basalt.transactions")
 
 
 class _KeptApart(NamedTuple):
-    """What several owners keep of one commit, and since when."""
+    """The parts that several owners keep of one commit, and since when."""
 
     numbers: Mapping[str, int]  # by member
     topics: Mapping[bytes, str]  # of the work: the members that keep its messages, by the topics' prefixes
@@ -209,7 +209,7 @@ class Owners(Owner):
         return parts
 
     def _numbers(self, number: int, parts: Mapping[str, JoinedTransaction]) -> Mapping[str, int]:
-        """Under which numbers the owners keep what the commit brings. Refused where one of them has lost a topic of it since."""
+        """The numbers under which the owners keep what the commit brings, by member. Refused where one of them has lost a topic of it since."""
         if not number:
             return {}
         if number > 0:  # all of it was here

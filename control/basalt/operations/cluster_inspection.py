@@ -166,9 +166,11 @@ class ClusterInspection:
     def _holds(self, owner: ShardOwner) -> bool | None:
         """Tell whether another server says in its beats that it holds its shard; None where it is not heard."""
         assert self._membership is not None
-        member = self._membership.row_of(owner.instance)
-        heard = None if member is None else self._membership.beats.heard.get(member)
-        if heard is None or heard.beat is None or not heard.is_open:
+        member, beats = self._membership.row_of(owner.instance), self._membership.beats
+        if member is None or not beats.is_linked(member, self._clock.monotonic_ms()):
+            return None
+        heard = beats.heard[member]
+        if heard.beat is None:
             return None
         return any(first <= owner.shard <= last for first, last in heard.beat.shards)
 

@@ -33,7 +33,14 @@ from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership, Owner
 from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
 from basalt.commits.owner_calls import OwnerCalls
-from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, ShardMovingError, UnavailableError
+from basalt.errors import (
+    BasaltError,
+    NotLeaderError,
+    NotOwnerError,
+    ShardMovingError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
 from basalt.http.asgi.connections import Connections
@@ -512,7 +519,15 @@ class FailoverServer:
 
     def _elsewhere(self, head: Head, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Make the coroutine that has another server answer a call from within; None: this one is to."""
-        return self._standby.begin(head, exchange) if self._application(head) is self._standby else None
+        return self._ask(head, exchange) if self._application(head) is self._standby else None
+
+    async def _ask(self, head: Head, exchange: Exchange) -> None:
+        try:
+            await self._standby.begin(head, exchange)
+        except LeaderLostError:  # no connection breaks by which whoever asked would see it
+            why = "the server that answers broke off in its answer"
+            error = UnavailableError(why) if head.method in METHODS else UnknownOutcomeError(why)
+            await self._standby.refuse(head, exchange, None, error)
 
     def _owners(self) -> OwnersMap | None:
         """The newest map of owners that this server knows of."""

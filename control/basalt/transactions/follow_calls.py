@@ -15,7 +15,7 @@ class Follow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):
-    """Where the log stands: the epoch under which the coordinator leads, and how many entries are durable."""
+    """The standing of the log: the epoch under which the coordinator leads, and how many entries are durable."""
 
     epoch: int
     entries: int
@@ -35,7 +35,7 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """Where does the log stand? The member has applied so many entries."""
+    """Tell the standing of the log. The member has applied so many entries."""
 
     entries: int
 

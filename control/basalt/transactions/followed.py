@@ -83,7 +83,7 @@ class FollowedTransactions(LogState):
         self._asking: asyncio.Task[None] | None = None
         self._next_asking: asyncio.Task[None] | None = None
         self.reads = self.whole_reads = 0  # of the log, further on and from its snapshot
-        self.current_as_of_ms = 0.0  # of the monotonic clock: then it was known that nothing newer was durable
+        self._newest_ms = 0.0  # of the monotonic clock: then nothing newer was durable, as far as could be known
 
     def tells(self, tell: Callable[[Sequence[Told]], None]) -> None:
         """Name what hears of transactions, in the log's order: an owner. Before `start`."""
@@ -94,6 +94,7 @@ class FollowedTransactions(LogState):
         self._links.handlers.add(ENTRIES, self._pushed)
         self._links.when_linked(self._linked)
         self._links.oldest_view = self.oldest_view
+        self._newest_ms = self._clock.monotonic_ms()
         self._read_on()
 
     async def close(self) -> None:
@@ -123,12 +124,6 @@ class FollowedTransactions(LogState):
 
     follows = True
 
-    @property
-    def view_age_ms(self) -> float:
-        link, beat_ms = self._links.answered
-        heard = link is not None and link is self._followed and self._applied >= self._durable
-        return self._clock.monotonic_ms() - max(self.current_as_of_ms, beat_ms if heard else 0.0)
-
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         view = self.state.view()
         return view, view
@@ -136,6 +131,12 @@ class FollowedTransactions(LogState):
     def oldest_view(self) -> int:
         """The oldest view that a reader here uses, or may begin to use; 0 before the log was read."""
         return max(1, self._readers.bound(bound_of(self.current()))) if self._has_view else 0
+
+    @property
+    def view_age_ms(self) -> float:
+        link, beat_ms = self._links.answered
+        heard = link is not None and link is self._followed and self._applied >= self._durable
+        return self._clock.monotonic_ms() - max(self._newest_ms, beat_ms if heard else 0.0)
 
     async def ensure_known(self) -> None:
         if self._state is None:
@@ -174,11 +175,12 @@ class FollowedTransactions(LogState):
         self._asking, self._next_asking = self._next_asking, None
         standing = await self._call_coordinator(ASK, Ask(self._applied), ASK_MS_MAX)
         await self._applied_in_time(standing.entries, ASK_MS_MAX)
-        self.current_as_of_ms = self._clock.monotonic_ms()
+        self._newest_ms = self._clock.monotonic_ms()
 
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
+        began_ms = self._clock.monotonic_ms()
         joined = await self._call_coordinator(JOIN, joining, JOIN_MS_MAX)
-        await self._applied_in_time(joined.entries, JOIN_MS_MAX)
+        await self._applied_in_time(joined.entries, max(1.0, JOIN_MS_MAX - (self._clock.monotonic_ms() - began_ms)))
         # Entries behind the join may have been applied by now. What they said is in the state; what comes later will be told.
         transaction = self.state.find(joined.transaction_id)
         if transaction is None or transaction.state is not State.OPEN or transaction.doomed is not None:
@@ -357,7 +359,7 @@ class FollowedTransactions(LogState):
                 f"the store shows {self._log.position} entries of the log of transactions, and {max(self._applied, self._durable)} are durable"
             )
         self._adopt(state)
-        self.current_as_of_ms = max(self.current_as_of_ms, began_ms)
+        self._newest_ms = max(self._newest_ms, began_ms)
 
     def _adopt(self, state: TransactionProposals) -> None:
         before = self._state
@@ -387,15 +389,15 @@ class FollowedTransactions(LogState):
 
     # Who waits.
 
-    async def _applied_in_time(self, entries: int, wait_ms: int) -> None:
+    async def _applied_in_time(self, entries: int, wait_ms: float) -> None:
         try:
             await self._has_applied(entries, wait_ms)
         except TimeoutError:
             raise _unanswered(
-                f"what is decided was not known here within {wait_ms} ms {self.unread_because}".rstrip()
+                f"what is decided was not known here within {wait_ms:.0f} ms {self.unread_because}".rstrip()
             ) from None
 
-    async def _has_applied(self, entries: int, wait_ms: int) -> None:
+    async def _has_applied(self, entries: int, wait_ms: float) -> None:
         """Return once so many entries are applied, to a state that is known. `TimeoutError`"""
         self._durable = max(self._durable, entries)
         if self._state is not None and self._applied >= entries:
@@ -430,7 +432,7 @@ def _unanswered(why: str) -> CoordinatorUnavailableError:
 
 
 def _heard(asking: asyncio.Task[None]) -> None:
-    """Whoever waits is told the error, if there is one."""
+    """Leave the error, if there is one, to those who wait."""
     if not asking.cancelled():
         asking.exception()
 

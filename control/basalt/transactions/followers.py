@@ -19,9 +19,6 @@ from basalt.transactions.log_state import bound_of
 from basalt.transactions.protocol import Admitted, Joining
 from basalt_engine.snapshot import TransactionSnapshot
 
-CALL_BYTES_MAX = (
-    64 << 10
-)  # of small entries in one call: two thousand one-shot transactions, which a member applies in some 10 ms
 UNDER_WAY_BYTES_MAX = 8 << 20  # not taken by one member: seconds of a busy log, and a quarter of what its link holds
 TAKEN_MS_MAX = 10_000  # for a call's answer: a link whose beats are not answered is closed long before
 TOLD_AGAIN_MS = 250  # until a member whose link is full is told anew where the log stands
@@ -53,7 +50,6 @@ class Followers:
         self._loop = asyncio.get_running_loop()
         self._is_known = False  # the coordinator knows what the log holds
         self._entries = 0  # that are durable
-        self._due: list[tuple[int, bytes | None]] = []  # became durable in this turn
         self._of_members: dict[str, _Follower] = {}
         self.dropped = 0  # how often one was left behind
         links.handlers.add(FOLLOW, self._follow)
@@ -85,12 +81,15 @@ class Followers:
         self._is_known = False
 
     def add(self, place: int, entry: bytes | None) -> None:
-        """This entry is durable. Without its bytes members read it from the store."""
+        """This entry is durable. Without its bytes members read it from the store. Whatever is sent to a member later comes behind it."""
         self._entries = place + 1
-        if self._of_members:
-            if not self._due:
-                self._loop.call_soon(self._flush)
-            self._due.append((place, entry))
+        for instance, follower in list(self._of_members.items()) if self._of_members else ():
+            if not follower.link.is_open:
+                del self._of_members[instance]
+            elif entry is None:
+                self._leave_behind(instance, follower)
+            elif not follower.behind:
+                self._push(instance, follower, Entries(place, (entry,)), len(entry))
 
     def bound(self, visibility_upper_bound: int) -> int:
         """The same, with the readers of members."""
@@ -124,21 +123,8 @@ class Followers:
 
     # Pushing.
 
-    def _flush(self) -> None:
-        due, self._due = self._due, []
-        calls = _calls(due)
-        for instance, follower in list(self._of_members.items()):
-            if not follower.link.is_open:
-                del self._of_members[instance]
-                continue
-            for call in calls:
-                self._push(instance, follower, call)
-
-    def _push(self, instance: str, follower: _Follower, call: Entries) -> None:
-        if follower.behind:
-            return
-        size_bytes = sum(map(len, call.entries))
-        if not size_bytes or follower.under_way_bytes + size_bytes > UNDER_WAY_BYTES_MAX:
+    def _push(self, instance: str, follower: _Follower, call: Entries, size_bytes: int) -> None:
+        if follower.under_way_bytes + size_bytes > UNDER_WAY_BYTES_MAX:
             self._leave_behind(instance, follower)
             return
         follower.under_way_bytes += size_bytes
@@ -183,23 +169,3 @@ class Followers:
         except BasaltError:
             follower.behind = True
             self._loop.call_later(TOLD_AGAIN_MS / 1_000, self._tell, instance, follower)
-
-
-def _calls(due: list[tuple[int, bytes | None]]) -> list[Entries]:
-    """The entries in as few calls as their sizes allow. One that is not here is a call without entries."""
-    calls: list[Entries] = []
-    first, together, size_bytes = due[0][0], list[bytes](), 0
-    for place, entry in due:
-        if together and (entry is None or place != first + len(together) or size_bytes + len(entry) > CALL_BYTES_MAX):
-            calls.append(Entries(first, tuple(together)))
-            together, size_bytes = [], 0
-        if entry is None:
-            calls.append(Entries(place + 1, ()))
-            continue
-        if not together:
-            first = place
-        together.append(entry)
-        size_bytes += len(entry)
-    if together:
-        calls.append(Entries(first, tuple(together)))
-    return calls

@@ -1,4 +1,4 @@
-"""What the log's entries tell an owner, in the log's order. Pure.
+"""The words for an owner that follow from entries of the log, in the log's order. Pure.
 
 In its own process the coordinator tells the owner as it decides. A member that follows the log hears the same from the edits themselves: `told_by`
 is what follows from one edit, and `told_between` from all that lie between two states, where those edits cannot be had any more.
@@ -33,7 +33,7 @@ def told_by(state: TransactionTable, made: Sequence[Edit], apply: Callable[[Edit
 
 
 def told_at_first(state: TransactionTable, known: Collection[int] = ()) -> list[Told]:
-    """What an owner hears of a state that was read, and of which it knew nothing: no commit of those that it did know is expected."""
+    """The words about a state that was read, for an owner that knew nothing of it: no commit of those that it did know is expected."""
     committing = [each.id for each in state.transactions(State.COMMITTING)]
     return [
         Recovered(state.last_pointer, tuple(map(tuple, state.loans.in_progress))),  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def told_at_first(state: TransactionTable, known: Collection[int] = ()) -> list[
 
 
 def told_between(before: TransactionTable, after: TransactionTable) -> list[Told]:
-    """What follows from all edits that lie between these two states of one log."""
+    """The words that follow from all edits between these two states of one log."""
     told: list[Told] = []
     for was in before.transactions():
         now = after.by_id.get(was.id)

@@ -416,6 +416,21 @@ def test_a_leader_whose_membership_was_ended_still_owns_what_the_map_gives_it(
     assert leader.membership.owner("first-1") == Owner("first-1", "first", "http://first:4780", "live")
 
 
+def test_a_run_whose_membership_was_ended_is_known_by_its_next_one_and_by_its_secret(
+    world: World, pair: tuple[Server, Server]
+):
+    leader, standby = pair
+    standby.membership.candidate = standby.membership.candidate._replace(secret="its secret")
+    world.go_on(2 * LEASE_MS, standby)
+    assert leader.membership.owner("second-1") == Owner("second-1", "second", "http://second:4780", "dead")
+    world.go_on(2 * LOOK_MS)
+    assert standby.membership.instance != "second-1"
+    now = Owner("second-1", "second", "http://second:4780", "live", "its secret")
+    assert leader.membership.owner("second-1") == now
+    assert leader.membership.row_of("second-1") == standby.membership.instance
+    assert leader.membership.row_of("nobody-1") is None
+
+
 def test_a_map_is_taken_apart_once(world: World, pair: tuple[Server, Server]):
     leader, _ = pair
     world.system.write(KIND, NAME, granted(None, "first-1", (), 1).encode())

@@ -10,9 +10,10 @@ from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.links.frames import Kind
 from basalt.commits import linked_decisions
-from basalt.errors import CoordinatorUnavailableError, UnavailableError
+from basalt.errors import CoordinatorUnavailableError, TransactionNotFoundError, UnavailableError
 from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.transactions.rules.loans import LOAN_POINTERS, USED_MS
+from basalt.transactions.rules.outcomes import Outcome
 from basalt_engine.errors import UnknownOutcomeError
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.shards import shard_of
@@ -301,6 +302,26 @@ async def test_a_stop_gives_back_what_it_has(shop: Installation):
     assert not shop.undecided("a")
     assert not shop.leader.transactions.state.invalid.runs
     assert shop.shown(A) == ["first", "last"]
+
+
+async def test_a_stop_waits_for_nothing_that_nobody_can_tell(shop: Installation):
+    a = of(shop, "a")
+    a.lose(Kind.DECIDE_ONE_SHOTS)
+    call = asyncio.ensure_future(a.one_shot(A, "unknown"))
+    await lost(a)
+    await a.one_shots.give_back_all()
+    with pytest.raises(UnknownOutcomeError):
+        await call
+    await learned(a)
+    assert a.linked._unknown, "it was learned of without a link"
+
+
+async def test_a_first_outcome_that_is_forgotten_is_told_to_be(shop: Installation):
+    a = of(shop, "a")
+    told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    a.linked.tell_first(1, told)
+    with pytest.raises(TransactionNotFoundError):
+        await told
 
 
 async def test_loans_that_a_broken_link_left_are_ended_by_a_member_that_has_nothing_to_do(shop: Installation):

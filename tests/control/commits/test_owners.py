@@ -15,6 +15,8 @@ from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind
 from basalt.commits import commit_stage
+from basalt.commits.owner import PREPARED_MS_MAX
+from basalt.commits.owners import ASKED_MS_MAX, ROLL_BACK_MS_MAX
 from basalt.errors import (
     BasaltError,
     ConflictError,
@@ -291,6 +293,32 @@ async def test_a_topic_of_another_server_joins_as_its_owner_has_it(shop: Fleet) 
     with pytest.raises(TopicNotFoundError):
         await shop.transactions.join_topic(tx.id, TopicName("shop", "nowhere"))
     await shop.transactions.abort(tx.id)
+
+
+async def test_a_silent_owner_is_waited_for_no_longer_than_a_client_waits(shop: Fleet) -> None:
+    waits: dict[str, float] = {}
+    real = link(shop, "second").call
+
+    async def call(kind: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
+        waits[kind.name] = timeout_ms
+        return await real(kind, question, timeout_ms)
+
+    link(shop, "second").call = call  # type: ignore[method-assign]
+    tx = await shop.transactions.begin()
+    await shop.transactions.commit(tx.id, work_of({THERE: ["a"]}))
+    aborted = await shop.transactions.begin()
+    await shop.store(THERE, "stored", tx=aborted)
+    await shop.transactions.abort(aborted.id)
+    await shop.settled()
+    assert waits == {"prepare": ASKED_MS_MAX, "place": 2_000, "drop": ASKED_MS_MAX, "roll_back": ROLL_BACK_MS_MAX}
+
+
+async def test_what_several_owners_keep_for_nobody_is_forgotten_after_a_minute(shop: Fleet) -> None:
+    owner = shop.leader.owner
+    await owner.prepare(Prepare(work_of({HERE: ["a"], THERE: ["b"]}), None))
+    shop.clock.advance(PREPARED_MS_MAX + 1)
+    last = await owner.prepare(Prepare(work_of({HERE: ["a"], THERE: ["b"]}), None))
+    assert list(owner._apart) == [last.number]
 
 
 async def test_nothing_is_kept_once_the_commit_has_an_answer(shop: Fleet) -> None:

@@ -40,22 +40,25 @@ def in_json(topic: str) -> bytes:
 
 
 def asked(member: Client, headers: dict[bytes, bytes], body: bytes, *, at_once: bool = False) -> tuple[Prompt, int]:
-    """The answers of this server, and how often the request was begun elsewhere."""
-    exchange, begun = Prompt(body), list[int]()
+    """The answers of this server, and how often the request was begun elsewhere: by a coroutine where a task waits for the answer."""
+    exchange, begun, in_tasks = Prompt(body), list[int](), list[bool]()
 
     async def passed_on() -> None:
         begun.append(1)
 
-    def elsewhere():  # type: ignore[no-untyped-def]
-        if at_once:
+    def elsewhere(*, has_task: bool = False):  # type: ignore[no-untyped-def]
+        in_tasks.append(has_task)
+        if at_once and not has_task:
             begun.append(1)
             return None
         return passed_on()
 
     async def story() -> None:
         answering = member.app.begin_whole(head_of(PATH, headers), exchange, None, body, elsewhere)
+        is_at_once = bool(in_tasks)
         if answering is not None:
             await answering
+        assert in_tasks in ([], [not is_at_once]), "a task that waits for the answer would end without it"
         await member.services.writer._idle.wait()
 
     member.run(story())

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import pytest
 import uvloop
 
 import basalt
 from basalt.cluster.owners import granted
+from basalt.server.leader_connection import LeaderLostError
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings
 from tests.control.server.passing_pair import JSON, SHARD, TOPIC, PortServer, until
@@ -319,3 +321,17 @@ def test_a_page_asks_the_owner_who_judges_the_visitor_by_what_was_sent_for_the_p
             assert b"shard_moving" not in page.body
 
     run(story, asked, Authorization=root)
+
+
+def test_a_page_tells_of_an_owner_that_broke_off_in_its_answer(monkeypatch: pytest.MonkeyPatch):
+    async def breaks_off(*_of: object) -> None:
+        raise LeaderLostError("it went away")
+
+    async def story(three: Three) -> None:
+        monkeypatch.setattr(three.leader.member._standby, "begin", breaks_off)
+        form = {"Accept": "text/html", "Content-Type": "application/x-www-form-urlencoded"}
+        told = await three.leader.ask("POST", "/console/topics/create", b"namespace=shop&topic=orders", **form)
+        assert told.status == 503
+        assert b"broke off in its answer" in told.body
+
+    run(story)

@@ -15,7 +15,7 @@ from tests.vector_lines import cases
 
 POINTER = 1_700_000_000_000_000_000
 MS = 1_700_000_000_000
-BODIES = {
+BODIES: dict[str, tuple[Any, Any]] = {
     "follow": (FOLLOW.question, Follow(POINTER)),
     "standing": (FOLLOW.answer, Standing(7, 4_100)),
     "no_entries": (ENTRIES.question, Entries(4_200, ())),

@@ -6,9 +6,19 @@ import asyncio
 
 import pytest
 
-from basalt.errors import CoordinatorUnavailableError, TransactionEndedError
+from basalt.errors import CoordinatorUnavailableError, TransactionEndedError, UnavailableError
+from basalt.transactions import followed as module
+from basalt.transactions.followed import (
+    ASK_MS_MAX,
+    FOLLOW_MS_MAX,
+    JOIN_MS_MAX,
+    KNOWN_MS_MAX,
+    READ_AGAIN_MS_MAX,
+    READ_AGAIN_MS_MIN,
+)
 from basalt.transactions.protocol import Close, End, Expect, Joining, Recovered
 from basalt.transactions.rules.transaction import Join
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from tests.control.cluster.links.link_pair import until
 from tests.control.transactions.following import Member, World, following
 from tests.wiring import A, shop_work
@@ -144,7 +154,7 @@ async def test_a_join_that_is_answered_behind_the_end_of_its_transaction_opens_n
         opened = []
         has_applied = member.manager._applied_in_time
 
-        async def late(entries: int, wait_ms: int) -> None:
+        async def late(entries: int, wait_ms: float) -> None:
             await has_applied(entries, wait_ms)
             await world.shop.transactions.abort(begun.id)
             await member.until_as_the_leader()
@@ -166,3 +176,89 @@ async def test_a_coordinator_that_reads_its_log_says_so() -> None:
         await world.manager.ensure_known()
         await member.manager.ask()
         await member.until_as_the_leader()
+
+
+async def test_whoever_waits_for_what_cannot_be_known_hears_so_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert FOLLOW_MS_MAX <= ASK_MS_MAX <= KNOWN_MS_MAX == JOIN_MS_MAX < 5_000, "clients hear of it within five seconds"
+    assert READ_AGAIN_MS_MIN <= READ_AGAIN_MS_MAX < KNOWN_MS_MAX
+    for name in ("ASK_MS_MAX", "JOIN_MS_MAX", "KNOWN_MS_MAX"):
+        monkeypatch.setattr(module, name, 1)
+    async with following() as world:
+        world.manager.close()  # it answers nothing
+        member = await world.member(linked=False)
+        member.manager._log.recover = unreadable  # type: ignore[method-assign, assignment]
+        with pytest.raises(CoordinatorUnavailableError, match="reading its log"):
+            await member.manager.ensure_known()
+        with pytest.raises(CoordinatorUnavailableError):
+            member.manager.check_view()
+        assert member.manager.current().read_pointer == 0
+        assert member.manager.oldest_view() == 0
+        await member.link()
+        for call in (member.manager.ask(), member.manager.join(Joining(1))):
+            with pytest.raises(CoordinatorUnavailableError):
+                await call
+        assert member.manager._waiting == [], "nobody is waited for in vain"
+
+
+def unreadable(_journal: object) -> TransactionProposals:
+    raise UnavailableError("the region is away")
+
+
+async def test_a_member_that_stops_leaves_nothing_behind() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        await member.manager.close()
+        assert member.links.oldest_view() == 0
+        assert member.links.calls == []
+        member.manager.start()  # as another one would: nothing is in its way
+
+
+async def test_a_snapshot_of_a_member_tells_pointers_and_lists_and_no_bound() -> None:
+    async with following() as world:
+        member = await world.member()
+        begun = await world.shop.transactions.begin()
+        found = await member.manager.snapshot()
+        leaders = await world.manager.snapshot()
+        assert found == leaders._replace(visibility_upper_bound=0)
+        assert found.decided == begun.id - 1
+        assert member.manager.id_of(begun.write_pointer) == begun.id
+
+
+async def test_a_view_grows_old_once_nobody_pushes() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        assert member.manager.view_age_ms == world.manager.view_age_ms == 0
+        world.clock.advance(60_000)
+        member.links.answered = (member.links.to_leader, world.clock.monotonic_ms())  # a beat was
+        assert member.manager.view_age_ms == world.manager.view_age_ms == 0
+        await member.cut()
+        world.clock.advance(700)
+        assert member.manager.view_age_ms == 700
+        await member.link()
+        await member.manager.ask()
+        assert member.manager.view_age_ms == 0
+
+
+async def test_another_leader_gives_up_what_the_last_one_did_not_decide_and_owners_hear_so() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        begun = await world.shop.transactions.begin()
+        await world.shop.store_aside(A, "stored", tx=begun)
+        manager = world.manager
+        await manager.run(
+            lambda group: manager.apply(group, manager.state.commit(begun.id, group.now_ms, inline=False).edits)
+        )
+        await member.until_as_the_leader()
+        assert [type(each) for each in member.told[1:]] == [Expect]
+        manager.close()
+        await member.cut()
+        world.shop = await world.shop.restarted()
+        world.manager.lead(world.links.links)
+        assert [type(each) for each in member.told[1:]] == [Expect], "no link, no word"
+        await member.link()
+        await member.until_as_the_leader()
+        assert [type(each) for each in member.told[1:]] == [Expect, Close, End]
+        assert member.manager.whole_reads == 1

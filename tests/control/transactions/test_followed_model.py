@@ -187,11 +187,13 @@ def test_a_member_that_has_missed_what_a_snapshot_stands_for_reads_all(kept: int
         scene.manager.start()
         await scene.step("link", True)
         await until(lambda: scene.manager.is_known)
+        in_flight = scene.manager.state.in_flight
         for number in range(8):
             scene.author.act((0, 0), (2, 0), (19, number))
         scene.author.snapshot()
         await scene.end()
         assert scene.manager.state.image() == scene.author.state.image()
+        assert scene.manager.state.in_flight is in_flight, "that is of this process, and in no log"
         assert scene.manager.whole_reads == (1 if kept == 1_000 else 2)
         no_more_of(scene.manager.state, scene.owner)
         await scene.manager.close()

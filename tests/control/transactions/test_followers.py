@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
-from basalt.cluster.links.link import Link
+from basalt.cluster.links.link import QUEUE_BYTES_MAX, Link
 from basalt.errors import BusyError, CoordinatorUnavailableError, UnavailableError
+from basalt.runtime.group_commit import Group, WriteLanes
 from basalt.transactions import followers as module
 from basalt.transactions import manager as manager_module
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, Ask, Entries, Follow
-from basalt.transactions.followers import CALL_BYTES_MAX, TAKEN_MS_MAX, TOLD_AGAIN_MS, UNDER_WAY_BYTES_MAX, Followers
-from basalt.transactions.log.transaction_log import ENTRY, entry_key
-from tests.control.cluster.links.link_pair import until
+from basalt.transactions.followed import FollowedTransactions
+from basalt.transactions.followers import TAKEN_MS_MAX, TOLD_AGAIN_MS, UNDER_WAY_BYTES_MAX, Followers
+from basalt.transactions.log.transaction_log import ENTRY, TransactionLog, entry_key
+from basalt_engine.stores.memory import MemoryStore
+from tests.control.cluster.links.link_pair import COUNT, until
+from tests.control.cluster.links.test_links import World as Servers
+from tests.control.cluster.links.test_links import run as servers
 from tests.control.transactions.following import World, following
 from tests.wiring import A, Wired, shop_work
 
@@ -67,7 +72,6 @@ async def test_what_is_pushed_is_what_the_log_has(monkeypatch: pytest.MonkeyPatc
 async def test_where_nobody_follows_nothing_is_kept_and_no_turn_is_asked_for() -> None:
     async with following() as world:
         await world.shop.transactions.one_shot(shop_work(orders=["one"]))
-        assert followers(world)._due == []
         assert len(followers(world)) == 0
     shop = await Wired.start()
     assert shop.transactions.manager._followers is None
@@ -90,7 +94,7 @@ async def test_an_entry_that_is_encoded_while_it_is_written_is_read_from_the_sto
 
 async def test_who_does_not_keep_up_reads_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNDER_WAY_BYTES_MAX", 100)
-    assert UNDER_WAY_BYTES_MAX > CALL_BYTES_MAX
+    assert UNDER_WAY_BYTES_MAX < QUEUE_BYTES_MAX, "a link has room for other calls"
     async with following() as world:
         member = await world.member()
         await member.manager.ask()
@@ -154,12 +158,23 @@ async def test_a_member_that_fails_to_take_entries_follows_anew_over_the_next_li
         await member.until_as_the_leader()
 
 
-async def test_small_entries_of_one_turn_go_in_one_call_up_to_its_size() -> None:
-    big = bytes(CALL_BYTES_MAX)
-    calls = module._calls([(5, b"a"), (6, b"b"), (7, big), (8, b"c"), (9, None), (10, b"d")])
-    assert calls == [
-        Entries(5, (b"a", b"b")), Entries(7, (big,)), Entries(8, (b"c",)), Entries(10, ()), Entries(10, (b"d",)),
-    ]  # fmt: skip
+async def test_what_is_sent_behind_an_entry_comes_behind_it() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        seen: list[tuple[int, int]] = []
+        member.links.handlers.add(COUNT, lambda _, number: seen.append((number, member.manager.applied)) or 0)  # type: ignore[func-returns-value]
+
+        def stage(group: Group) -> None:
+            begun = world.manager.state.begin(group.now_ms)
+            world.manager.apply(group, begun.edits)
+            link = world.links.of_members["m1"]
+            group.when_durable(lambda: link.send(COUNT, followers(world)._entries, 60_000, lambda _: None))
+
+        for _ in range(3):
+            await world.manager.run(stage)
+        await until(lambda: len(seen) == 3)
+        assert all(applied >= durable for durable, applied in seen)
 
 
 async def test_a_call_that_comes_when_nobody_knows_the_log_is_refused() -> None:
@@ -218,3 +233,37 @@ async def test_once_the_term_is_over_nobody_is_answered() -> None:
         world.manager.close()
         with pytest.raises(CoordinatorUnavailableError, match="knows no call"):
             await member.manager.ask()
+
+
+def test_a_server_follows_the_one_that_leads_and_its_readers_count_until_its_membership_ends() -> None:
+    async def story(world: Servers) -> None:
+        leader = await world.add("first")
+        await world.until(lambda: leader.leadership.is_leader)
+        data = MemoryStore(atomic=False)  # the leases lie elsewhere
+        shop = await Wired.start(data, world.clock)
+        manager = shop.transactions.manager
+        manager.lead(leader.links)
+        standby = await world.add("second")
+        store = data.another()
+        lanes, log = WriteLanes.of(store, world.clock), TransactionLog(store.table("transaction_log"))
+        member = FollowedTransactions(store, world.clock, lanes, log, standby.links)
+        member.start()
+        await world.until_linked(leader, standby)
+        await shop.transactions.begin()
+        await world.until(lambda: member.is_known and member.state.image() == manager.state.image())
+        await member.ask()
+        await world.until(lambda: leader.links.oldest_view_of_members() == member.oldest_view())
+        old = member.oldest_view()
+        with member.reading(member.current()):
+            await shop.transactions.abort((await shop.transactions.list())[0].id)
+            await shop.topics.create(A, {})
+            for _ in range(3):
+                await shop.transactions.one_shot(shop_work(orders=["one"]))
+            await shop.transactions.give_back_loans()
+            assert (await manager.snapshot()).visibility_upper_bound == old
+        await world.until(lambda: leader.links.oldest_view_of_members() != old)
+        assert (await manager.snapshot()).visibility_upper_bound == manager.current().read_pointer > old
+        await member.close()
+        manager.close()
+
+    servers(story)

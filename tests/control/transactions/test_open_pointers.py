@@ -107,6 +107,15 @@ async def test_a_closed_pointer_takes_nothing_though_its_join_is_answered_later(
     assert await shop.read(B) == []
 
 
+async def test_a_transaction_that_joined_nothing_here_is_closed_too_until_its_end(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    pointers(shop).close(tx.id)
+    with pytest.raises(Exception, match="leaves memory faster than it is read"):
+        await shop.store_aside(A, "late", tx=tx)
+    await shop.transactions.abort(tx.id)
+    assert pointers(shop)._transactions == {}
+
+
 async def test_a_log_that_is_read_anew_ends_what_was_told(shop: Wired) -> None:
     tx = await shop.transactions.begin()
     await shop.store_aside(A, "first", tx=tx)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies import json
+from basalt.api.bodies.messages import Buffer
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import JSON, Head, Headers, Parts, RequestHead
 
@@ -98,17 +99,24 @@ class InsideExchange:
 
     async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
         """Keep the answer."""
-        if isinstance(parts, AsyncIterator):  # another server has answered
-            parts = [bytes(part) async for part in parts]
         collected, size = [], 0
-        for part in parts:
+        async for part in _each(parts):
             size += len(part)
             if size > ANSWER_BYTES_MAX:
                 request.status = _TOO_LONG.status
                 self.reply = _TOO_LONG
                 return
             collected.append(bytes(part))
-            if not isinstance(parts, list):
-                await asyncio.sleep(0)  # making a part takes time: others go in between
         request.sent_bytes = size
         self.reply = Reply(status, list(headers), b"".join(collected))
+
+
+async def _each(parts: Parts) -> AsyncIterator[Buffer]:
+    if isinstance(parts, AsyncIterator):  # of another server, which has answered
+        async for part in parts:
+            yield part
+        return
+    for part in parts:
+        yield part
+        if not isinstance(parts, list):
+            await asyncio.sleep(0)  # making a part takes time: others go in between

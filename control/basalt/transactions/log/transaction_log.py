@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from basalt.transactions.log.entry_format import FieldReader, decode_entry, encode_entry, opened, sealed
@@ -117,12 +118,9 @@ class TransactionLog:
 
     def read_entries(self, position: int, bytes_max: int) -> list[bytes]:
         """Entries from this number on, without a gap: at least one if there is one, then up to so many bytes. For who follows the log."""
-        found: list[bytes] = []
-        for row in self._table.scan(entry_key(position), SNAPSHOTS, bytes_max=bytes_max):
-            if row.key != entry_key(position + len(found)):
-                break
-            found.append(_only(row, ENTRY, self._named(row.key)))
-        return found
+        rows = list(self._table.scan(entry_key(position), SNAPSHOTS, bytes_max=bytes_max))
+        together = takewhile(lambda each: each[1].key == entry_key(each[0]), enumerate(rows, position))
+        return [_only(row, ENTRY, self._named(row.key)) for _, row in together]
 
     def decoded(self, position: int, data: bytes) -> tuple[int, tuple[Edit, ...]]:
         """An entry that was read, or came from the server that wrote it: the number of edits before it, and its edits. `CorruptionError`"""

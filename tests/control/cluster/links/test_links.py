@@ -148,6 +148,19 @@ async def three(world: World) -> tuple[Server, Server, Server]:
     return leader, *others
 
 
+def test_a_members_link_is_found_by_the_name_that_the_map_of_owners_has():
+    async def story(world: World) -> None:
+        leader, standby, _ = await three(world)
+        name = standby.leadership.candidate.instance
+        await world.until(lambda: leader.links.of_run(name) is not None)
+        assert leader.links.of_run(name) is leader.links.of_members[standby.membership.instance]
+        assert leader.links.of_run(leader.leadership.candidate.instance) is None
+        await standby.stop()
+        await world.until(lambda: leader.links.of_run(name) is None)
+
+    run(story)
+
+
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
     async def story(world: World) -> None:

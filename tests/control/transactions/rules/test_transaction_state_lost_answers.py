@@ -39,6 +39,19 @@ def test_a_repeated_one_shot_transaction_is_committed_once(scene):
     assert len(scene.edits) == 1
 
 
+def test_a_one_shot_transaction_over_several_owners_counts_under_its_request_once_it_has_committed(scene):
+    given_up, opened = scene.begin(), scene.begin()
+    for each in (given_up, opened):
+        scene.done(scene.state.commit(each.id, scene.now_ms))
+    scene.done(scene.state.give_up(given_up.id, scene.now_ms))
+    assert scene.state.first_one_shot("r1") is None
+    scene.done(scene.state.finish(opened.id, scene.now_ms, "r1"))
+    assert scene.state.first_one_shot("r1") == opened.id
+    assert scene.one_shot(request_id="r1").id == opened.id
+    with pytest.raises(RequestReusedError):
+        scene.begin(request_id="r1")
+
+
 @pytest.mark.parametrize("request_id", [None, "r1"])
 def test_a_repeated_commit_succeeds_again(scene, request_id):
     opened = scene.begin()
