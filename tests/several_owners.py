@@ -275,7 +275,7 @@ class Fleet:
         last_pointer = manager.state.last_pointer if manager.is_known else POINTER_MAX
         for shard in shards:
             server.gate.reigns[shard] = Reign(self.epochs[shard], 0, Phase.HELD, last_pointer)
-        server.gate.wake()
+        server.gate.call_off(())  # wakes who waits
 
     def fake_links(self) -> dict[str, FakeLink]:
         """Links without sockets to all members."""
@@ -307,7 +307,7 @@ class Fleet:
             await before.lane.run(lambda _: self._forget(before, shard, logs))
         except BasaltError:
             before.gate.reigns[shard] = held
-            before.gate.wake()
+            before.gate.call_off(())
             raise
         before.gate.reigns[shard] = before.gate.reigns[shard]._replace(phase=Phase.TAKING)
         if self.servers[before.name] is not before:  # it died meanwhile

@@ -31,7 +31,7 @@ from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
 from basalt.cluster.reigns import Phase
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
+from basalt.errors import BasaltError, ConflictError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
@@ -226,10 +226,22 @@ class Services:
         return await self.cluster.explain(title, spread, self.topics.catalog.buckets, readiness, regions)
 
     def in_map(self, member: str) -> str:
-        """The name by which the map knows a member. This one began its term under that name; its membership may have begun anew since."""
+        """The name by which the map knows a member, which may be told by its name for people or by its membership's instance, too. A run of a server has
+        one name in the map, and a membership may have ended since, and another one begun."""
         own = self.membership
-        is_own = own is not None and member in (own.instance, own.candidate.holder)
-        return own.candidate.instance if own is not None and is_own else member
+        if own is None or member == own.candidate.instance:
+            return member
+        found = {own.candidate.instance} if member in (own.instance, own.candidate.holder) else set()
+        for instance, seen in own.seen.items():
+            if not seen.record.is_over and member in (instance, seen.record.holder, seen.record.run):
+                found.add(seen.record.run)
+        if len(found) > 1:
+            raise ConflictError(
+                f"{len(found)} servers are named {member[:80]!r}",
+                field="to",
+                hint="name one by its instance, as `basalt -o json cluster members` tells",
+            )
+        return found.pop() if found else member
 
     async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
         """The shards that a move is asked for; a topic that is named has to be there."""

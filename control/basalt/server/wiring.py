@@ -141,10 +141,10 @@ class RunningServices(services.Services):
             self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
+        shared = self.settings.cluster
+        self.shard_holding.release_ms_max, self.shard_holding.weight = shared.release_ms, shared.weight
         self.shard_moves = ShardMoves(self.store, self.clock, self.shard_holding)
-        cluster = self.settings.cluster
-        self.shard_holding.weight = cluster.weight
-        self.shard_moves.balances, self.shard_moves.leader_share = cluster.balance, cluster.leader_share
+        self.shard_moves.balances, self.shard_moves.leader_share = shared.balance == "auto", shared.leader_share
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)

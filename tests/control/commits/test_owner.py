@@ -171,13 +171,3 @@ async def test_whoever_is_held_up_by_a_one_shot_transaction_is_woken_once_it_is_
     assert held.done()
     assert not idle.done(), "it was held up by nobody"
     assert log.uncommitted_writers({7, 70}) == [70]
-
-
-async def test_whoever_may_be_held_up_by_a_row_that_a_former_owner_placed_is_woken_too(shop: Wired) -> None:
-    log = await shop.topics.open(A)
-    owner_of(shop).hear([Recovered(50, ())])
-    held = log.waiter()
-    owner_of(shop).hear([Settled((51,))])
-    assert not held.done()
-    owner_of(shop).hear([Settled((50,))])
-    assert held.done()

@@ -15,7 +15,7 @@ import basalt
 from basalt.catalog.topics import topic_name
 from basalt.client import Batch, Output
 from basalt.client.consumer import processing
-from basalt.errors import ShardMovingError, TransactionEndedError, TransactionNotFoundError
+from basalt.errors import CoordinatorUnavailableError, ShardMovingError, TransactionEndedError, TransactionNotFoundError
 from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
 from tests.led_servers import HANG_S
 
@@ -139,6 +139,29 @@ def test_a_call_that_only_its_handler_finds_to_be_the_leaders_is_passed_on_howev
                 await client.transactions.commit_segments(tx.id, [])
 
     run(story)
+
+
+def test_who_takes_a_topic_and_cannot_ask_the_coordinator_serves_it_and_takes_no_transaction_for_known():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+            await world.give("orders", world.leader)
+            await client.topics.create("orders")
+            tx = await client.transactions.begin()
+            await client.topic("orders").publish("aborted", write_pointer=tx.write_pointer)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(member.services.transactions.manager, "ask", _unanswered)
+                await world.give("orders", member)
+                await client.topic("orders").publish("plain")
+            await client.transactions.abort(tx)
+            await client.publish_atomically({"orders": ["committed"]})
+            assert await read(client, "orders") == ["plain", "committed"]
+
+    run(story)
+
+
+async def _unanswered() -> None:
+    raise CoordinatorUnavailableError("nobody answers")
 
 
 def test_one_shot_transactions_at_a_member_and_over_two_owners():
