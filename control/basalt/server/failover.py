@@ -292,7 +292,9 @@ class StandbyFrame:
             if error is not None:
                 return error
         place = place_of(request.head)
-        if self._settings.cluster.share and place.by is By.OWNER and (is_passed_on or server is None):
+        # Who has no lease cannot read who serves what, perhaps for long: its callers are to ask another server.
+        knows = self._settings.cluster.share and self._membership.is_on
+        if knows and place.by is By.OWNER and (is_passed_on or server is None):
             return ShardMovingError(
                 f"no server is known to serve shard {place.shard} now, or two servers know different ones; nothing was done",
                 hint="send the same call again after Retry-After",

@@ -243,6 +243,24 @@ def test_a_topic_whose_owner_died_moves_and_all_else_goes_on():
     run(story)
 
 
+def test_servers_that_are_cut_off_from_the_store_have_callers_go_to_others():
+    """Whom nothing is known to but what was, and who would have callers wait for it, while another server serves the topic."""
+
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        for server in (three.leader, three.owner):
+            server.is_stopped = True  # neither reads nor renews a row any more
+        await three.world.until(lambda: three.other.leads and SHARD in three.other.held, "the third has the topic")
+        for server in (three.leader, three.owner):
+            await three.world.until(lambda server=server: server.term is None, "it has seen that its lease is over")  # type: ignore[misc]
+            for direct in ({"Basalt-Direct": "1"}, {}):
+                told = await server.ask("POST", PUBLISH, {"messages": ["a"]}, **direct)
+                assert (told.status, told.json()["code"]) == (503, "not_leader"), told.body
+        assert await read(three.other) == []
+
+    run(story)
+
+
 def test_calls_follow_a_topic_that_moves_from_server_to_server():
     async def story(three: Three) -> None:
         await three.owner.ask("PUT", TOPIC)
