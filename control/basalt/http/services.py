@@ -51,8 +51,8 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
 from basalt.operations.cluster_inspection import Alone, ClusterInspection
-from basalt.operations.group_inspection import GroupInspection
-from basalt.operations.group_listing import GroupListing
+from basalt.operations.groups.inspection import GroupInspection
+from basalt.operations.groups.listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection

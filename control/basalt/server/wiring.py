@@ -48,8 +48,8 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.group_inspection import GroupInspection
-from basalt.operations.group_listing import GroupListing
+from basalt.operations.groups.inspection import GroupInspection
+from basalt.operations.groups.listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
