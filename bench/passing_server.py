@@ -23,7 +23,7 @@ from basalt.cluster.lease import LEASE, Candidate, LeaseRecord
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import listen_address
 from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, keep_large_buffers, listen
-from basalt.server.wiring import RunningServices, open_services, open_store
+from basalt.server.wiring import RunningServices, Shared, open_services, open_store
 from basalt.settings import Settings
 from basalt.settings.tree import LogSettings
 from basalt_engine.clock import SystemClock
@@ -60,8 +60,8 @@ async def _serve(leads: bool, place: str, port_file: Path) -> None:
     def open_one() -> Store:
         return leases.another() if next(opened) < HANDLES_OF_ROWS else open_store(SETTINGS, Path(place))
 
-    async def open_all(store: Store, epoch: int) -> RunningServices:
-        return await open_services(SETTINGS, Path(place), store=store, clock=clock, epoch=epoch)
+    async def open_all(store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+        return await open_services(SETTINGS, Path(place), store=store, clock=clock, epoch=epoch, shared=shared)
 
     server = FailoverServer(clock, candidate, open_store=open_one, open_services=open_all, settings=SETTINGS)
     if not leads:

@@ -1,7 +1,7 @@
 """How long the searching tests search: the budgets of `make test`, and those of `make soak`, for nights.
 
 The tests are the same in both, and so is what they assert. `make soak` sets BASALT_SOAK=1, and it is read here alone.
-BASALT_SIM_SEEDS, BASALT_KILL_ROUNDS and BASALT_SHARD_MOVES put another number in place of one of them, to look further by hand.
+BASALT_SIM_SEEDS, BASALT_KILL_ROUNDS, BASALT_SHARD_MOVES and BASALT_MEMBER_LIVES put another number in place of one of them, to look further by hand.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ FENCE_RACES = 25 if SOAK else 5
 
 # Planned moves of shards under load, in tests/hbase/test_shard_moves.py: a tenth of a second each.
 SHARD_MOVES = int(os.environ.get("BASALT_SHARD_MOVES") or (200 if SOAK else 20))
+
+# Lives of two to four servers under load and faults, in tests/hbase/test_member_faults.py: about a minute each, three of every kind of fault. A
+# soak has each fault alone, at each server, too.
+MEMBER_LIVES = int(os.environ.get("BASALT_MEMBER_LIVES") or (1_000 if SOAK else 3))
 
 # For how long the log of transactions is away at least in each stage of tests/hbase/test_log_away.py. Otherwise as long as it takes until
 # every client has met it a few times.

@@ -34,6 +34,7 @@ from basalt.messaging.producers import ProducerLimits, Producers
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
+from basalt.messaging.read.views import Views
 from basalt.runtime.group_commit import GroupCommit
 from basalt.server import wiring
 from basalt.server.wiring import BUCKETS_EMBEDDED, open_services
@@ -88,13 +89,14 @@ class Member(Server):
         self.topics = TopicLogs(store, clock, Topics(store, clock, BUCKETS_EMBEDDED), tail_bytes_max=0, gate=self.gate)
         self.pointers = OpenPointers(manager)
         reader, roll_backs = LogReader(store, clock, self.topics), RollBacks(store, self.topics, writer)
-        unstable = FirstUnstable(store, clock, self.topics, reader, KnownTransactions(manager))
+        views = Views(manager)
+        unstable = FirstUnstable(store, clock, self.topics, reader, KnownTransactions(manager), views)
         markers = TopicMarkers(
-            store, clock, self.topics, reader, writer, StableEnds(store, reader, unstable, manager)
+            store, clock, self.topics, reader, writer, StableEnds(store, reader, unstable, manager, views)
         )  # fmt: skip
         producers = Producers(store, clock, self.topics, writer, ProducerLimits(10, 10_000, 10_000, 10_000))
         self.messages = Messages(
-            clock, self.topics, reader, roll_backs, writer, manager, self.pointers, markers, producers,
+            clock, self.topics, reader, roll_backs, writer, manager, views, self.pointers, markers, producers,
             limits=SliceLimits(1_000, 1 << 20), lifetime_ms_max=60_000,
         )  # fmt: skip
         drops = store.applies_retention

@@ -31,7 +31,7 @@ GROUPS = {
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
     # As long as all else that needs an HBase: a second one takes a quarter of a minute of a core, and the suite ends minutes earlier.
     "servers-on-hbase": re.compile(
-        r"^tests/(hbase/test_(group_faults|links|shard_moves|\w*two_(tls_)?servers)|demo/test_demo_on_hbase)\.py"
+        r"^tests/(hbase/test_(group_faults|member_faults|member_late_writes|links|shard_moves|\w*two_(tls_)?servers)|demo/test_demo_on_hbase)\.py"
     ),
     "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
     "spark": re.compile(rf"^(?!{SPARK_DEMO})(tests/spark/|.*/test_\w*spark\w*\.py)"),

@@ -270,6 +270,14 @@ class ShardMovingError(UnavailableError, code="shard_moving"):
     """The topic or table is in a shard that moves between servers at this moment. Nothing was done."""
 
 
+class ShardElsewhereError(ShardMovingError):
+    """Another server has the shard by now. Whoever took the call passes it on, where it can."""
+
+
+class NotHereError(Exception):
+    """The server that leads is to carry out this call; nothing was done. Never an answer: whoever took the call passes it on."""
+
+
 class NotLeaderError(RetryError, code="not_leader"):
     """Another server leads the store; nothing was done. `leader_url` is where to send the call, if that is known."""
 

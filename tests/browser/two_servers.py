@@ -14,9 +14,9 @@ import uvicorn
 
 from basalt.cluster.lease import Candidate
 from basalt.server.failover import FailoverServer
-from basalt.server.wiring import RunningServices, open_services
+from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
-from basalt.settings.tree import ClusterSettings
+from basalt.settings.cluster import ClusterSettings
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
 from tests.led_servers import LEASE_MS, LeaseTime, ServerClock
@@ -53,8 +53,8 @@ class OneOfTwo:
         except OSError:
             return False
 
-    async def _open(self, store: Store, epoch: int) -> RunningServices:
-        return await open_services(SETTINGS, None, store=store, clock=self.clock, epoch=epoch)
+    async def _open(self, store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+        return await open_services(SETTINGS, None, store=store, clock=self.clock, epoch=epoch, shared=shared)
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""Clients of several servers while the log of transactions comes and goes: each makes one kind of call on and on, and keeps what it was told.
+"""Clients of several servers while the log of transactions, or servers, come and go: each makes one kind of call on and on, and keeps what it was told.
 
 What they were told is then compared with what is in the topics.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tests.system.caller import JSON, Caller
-from tests.system.server_process import Reply, ServerProcess
+from tests.system.server_process import ANSWER_SECONDS_MAX, Reply, ServerProcess
 
 NAMESPACE = "away"
 TOPICS = f"/v1/namespaces/{NAMESPACE}/topics"
@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.05  # between two calls of a client: they are there all the ti
 
 DONE, UNKNOWN, NOTHING = "done", "unknown", "nothing"
 NOTHING_WAS_DONE = {  # the last one: a commit comes after the transaction was given up
-    "coordinator_unavailable", "store_unavailable", "unavailable", "not_leader", "not_owner", "fenced", "stopping", "busy", "transaction_ended",
+    "coordinator_unavailable", "store_unavailable", "unavailable", "not_leader", "not_owner", "fenced", "stopping", "busy", "transaction_ended", "shard_moving",
 }  # fmt: skip
 
 
@@ -43,8 +43,9 @@ class Answer(NamedTuple):
 class Story:
     """Who takes calls at the moment, and what is going on."""
 
-    def __init__(self, servers: Sequence[ServerProcess]) -> None:
+    def __init__(self, servers: Sequence[ServerProcess], answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
         self.servers = tuple(servers)
+        self.answer_seconds_max = answer_seconds_max
         self.phase = ""
         self.name = secrets.token_hex(4)  # in request ids, which the tables know of earlier stories, too
         self.is_over = threading.Event()
@@ -72,14 +73,14 @@ class Worker(threading.Thread):
         """Make the next call, or those that belong together."""
         raise NotImplementedError
 
-    def ask(self, target: str, body: Any, request_id: str = "") -> Reply | None:
+    def ask(self, target: str, body: Any, request_id: str = "", method: str = "POST") -> Reply | None:
         """Make one call; None: its answer was lost."""
         servers, phase, began = self._story.servers, self._story.phase, time.monotonic()
         port = servers[len(self.answers) % len(servers)].port
-        caller = self._callers.setdefault(port, Caller(port))
+        caller = self._callers.setdefault(port, Caller(port, self._story.answer_seconds_max))
         named = f"{self._story.name}.{request_id}" if request_id else ""
-        reply = caller.ask("POST", target, json.dumps(body).encode(), JSON, named)
-        status, code = (0, "") if reply is None else (reply.status, "" if reply.status == 200 else reply.json()["code"])
+        reply = caller.ask(method, target, b"" if body is None else json.dumps(body).encode(), JSON, named)
+        status, code = (0, "") if reply is None else (reply.status, code_of(reply, target))
         kept_phase = phase if phase == self._story.phase else ""
         self.answers.append(Answer(kept_phase, status, code, time.monotonic() - began))
         return reply
@@ -87,6 +88,15 @@ class Worker(threading.Thread):
     def of(self, phase: str) -> list[Answer]:
         """The answers to calls of this phase."""
         return [answer for answer in tuple(self.answers) if answer.phase == phase]
+
+
+def code_of(reply: Reply, target: str) -> str:
+    """The code of an error; empty for what was done. Whatever it is, the answer must be whole."""
+    try:
+        value = reply.json() if reply.body else {}
+        return "" if reply.status == 200 else str(value["code"])
+    except (ValueError, KeyError) as error:
+        raise AssertionError(f"{target} was answered with {reply}") from error
 
 
 def outcome_of(reply: Reply | None) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from msgspec.structs import replace
@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from basalt.catalog.topics import Topic, TopicName
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import CommitAsked, CommitStage
-from basalt.commits.one_shots import Borrowing, OneShots, _PlacedTogether
+from basalt.commits.one_shot_decisions import OneShotDecisions, OwnDecisions
+from basalt.commits.one_shots import Borrowing, _PlacedTogether
 from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import ProducerUnknownError, SequenceGapError
@@ -29,12 +30,13 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
 from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
-from basalt.operations.shard_moves import ShardMoves
+from basalt.operations.shard_holding import ShardHolding
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase, tell
 from basalt.tables import garbage_cells
 from basalt.thrift.deferred_change_sets import DeferredChangeSets
 from basalt.transactions.log.transaction_log import TransactionLog
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.protocol import Admitted, Decide, Intended, JoinedTransaction, Joining
 from basalt.transactions.rules import edits
@@ -88,13 +90,13 @@ def moves_forget_early_rows() -> AbstractContextManager[object]:
 def moves_drain_no_lane() -> AbstractContextManager[object]:
     """A shard moves while writes of it are under way."""
 
-    async def release(moves: ShardMoves, shards: frozenset[int]) -> None:
-        await moves.gate.left(shards)
-        moves._logs.suspend(shards)
-        moves._tables.forget(shards)
-        moves._forget(shards)
+    async def release(holding: ShardHolding, shards: frozenset[int], release: object) -> None:
+        await holding.gate.left(shards)
+        holding._logs.suspend(shards)
+        holding._tables.forget(shards)
+        holding._forget_released(shards, release)
 
-    return patch.object(ShardMoves, "_release", release)
+    return patch.object(ShardHolding, "_release", release)
 
 
 def bounds_count_at_once() -> AbstractContextManager[object]:
@@ -293,17 +295,17 @@ def snapshots_have_no_runs() -> AbstractContextManager[object]:
 def pointers_are_used_before_the_log_has_their_loan() -> Iterator[None]:
     """A loan is used from when it is decided, and not from when the log has it."""
 
-    def lend(loans: Borrowing, group: Group) -> Any:
-        state, lent = original(loans, group)
-        loans._know(state)
-        loans._loans.append(LoanInUse(lent.first, lent.last, 0.0 + loans._clock.monotonic_ms()))
-        return state, lent
-
     async def borrow(loans: Borrowing) -> None:
-        await loans._manager.run(loans._lend)
+        own = cast("OwnDecisions", loans._coordinator)
 
-    original = Borrowing._lend
-    with patch.multiple(Borrowing, _lend=lend, _borrow=borrow):
+        def lend(group: Group) -> None:
+            lent = own._decisions.lend(own._manager.member, group)
+            loans._know(own.basis)
+            loans._loans.append(LoanInUse(lent.first, lent.last, 0.0 + loans._clock.monotonic_ms()))
+
+        await own._manager.run(lend)
+
+    with patch.object(Borrowing, "_borrow", borrow):
         yield
 
 
@@ -311,13 +313,13 @@ def pointers_are_used_before_the_log_has_their_loan() -> Iterator[None]:
 def repeated_requests_are_carried_out_again() -> Iterator[None]:
     """Nobody waits for the one-shot transaction of the same request, nor looks for it at the decision."""
 
-    def decide(one_shots: OneShots, each: Any, group: Group) -> Any:
+    def decide(decisions: OneShotDecisions, *asked: Any) -> Any:
         with patch.object(TransactionProposals, "first_one_shot", lambda *_: None):
-            return original(one_shots, each, group)
+            return original(decisions, *asked)
 
-    original = OneShots._decide
+    original = OneShotDecisions.decide
     with (
-        patch.object(OneShots, "_decide", decide),
+        patch.object(OneShotDecisions, "decide", decide),
         patch.object(OneShotsInFlight, "has_request", lambda *_: False),
     ):
         yield
@@ -379,13 +381,13 @@ def joins_come_after_rows() -> AbstractContextManager[object]:
     def join(pointers: OpenPointers, group: Group, write_pointer: int, topic: Topic, from_ms: int) -> None:
         if pointers._atomic:
             return original(pointers, group, write_pointer, topic, from_ms)
-        pointers._manager._open_writer(write_pointer, group.now_ms)
+        cast("TransactionManager", pointers._manager)._open_writer(write_pointer, group.now_ms)
         return ask_later(pointers, write_pointer, topic=Join(topic.keys.prefix, topic.generation, from_ms))
 
     def join_table(pointers: OpenPointers, group: Group, write_pointer: int, table: TableJoin) -> None:
         if pointers._atomic:
             return of_tables(pointers, group, write_pointer, table)
-        pointers._manager._open_writer(write_pointer, group.now_ms)
+        cast("TransactionManager", pointers._manager)._open_writer(write_pointer, group.now_ms)
         return ask_later(pointers, write_pointer, table=table)
 
     original, of_tables = OpenPointers.join, OpenPointers.join_table
@@ -558,12 +560,11 @@ def acknowledgements_come_before_the_outcome() -> Iterator[None]:
         stages._groups.check(plan.acknowledgements, None, group.now_ms)
         stages._manager.apply(group, stages._groups.stage(group, plan.acknowledgements, None, group.now_ms))
 
-    def decide(one_shots: OneShots, each: Any, group: Group) -> Any:
-        each.plan = each.plan._replace(acknowledgements=())
-        return original(one_shots, each, group)
+    def decide(decisions: OneShotDecisions, group: Group, placed: Any, plan: TopicPlan) -> Any:
+        return original(decisions, group, placed, plan._replace(acknowledgements=()))
 
-    original = OneShots._decide
-    with patch.object(_PlacedTogether, "closing", closing), patch.object(OneShots, "_decide", decide):
+    original = OneShotDecisions.decide
+    with patch.object(_PlacedTogether, "closing", closing), patch.object(OneShotDecisions, "decide", decide):
         yield
 
 

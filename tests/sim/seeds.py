@@ -36,6 +36,7 @@ from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.job_world import JobWorld
 from tests.sim.late_writers_world import LateWritersWorld
+from tests.sim.linked_world import LinkedWorld
 from tests.sim.marked_world import MarkedWorld
 from tests.sim.moving_world import MovingWorld
 from tests.sim.one_shot_world import LateDeletesWorld, OneShotWorld
@@ -147,7 +148,12 @@ def first_failure_without_epochs(seeds: Iterable[int]) -> str | None:
     return _first_failure(seeds, lambda seed: SharedWorld(seed, fenced=False))
 
 
-def _first_failure(seeds: Iterable[int], world: Callable[[int], World | OwnersWorld]) -> str | None:
+def first_failure_of_linked_servers(seeds: Iterable[int]) -> str | None:
+    """The same of servers that have one-shot transactions decided over links."""
+    return _first_failure(seeds, LinkedWorld)
+
+
+def _first_failure(seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld]) -> str | None:
     with _as_the_seed_decides():
         return _first_failure_here(seeds, world)
 
@@ -181,7 +187,7 @@ def _as_the_seed_decides() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World | OwnersWorld]) -> str | None:
+def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld]) -> str | None:
     for seed in seeds:
         try:
             _run(world(seed), seed)
@@ -204,7 +210,7 @@ def writes_of(world: Callable[[int], World], seed: int) -> list[str]:
     return writes
 
 
-def _run(world: World | OwnersWorld, seed: int) -> None:
+def _run(world: World | LinkedWorld | OwnersWorld, seed: int) -> None:
     """One run, with a loop of its own: nothing of another seed's servers is left on it."""
     secret, writes = random.Random(seed), random.Random(seed)
 

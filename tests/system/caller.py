@@ -12,8 +12,9 @@ AVRO, JSON = "avro/binary", "application/json"
 class Caller:
     """A kept connection. Whatever breaks it, the answer is None: nobody knows what became of the call."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, answer_seconds_max: float = ANSWER_SECONDS_MAX) -> None:
         self._port = port
+        self._answer_seconds_max = answer_seconds_max
         self._connection: http.client.HTTPConnection | None = None
         self.answers = 0  # that it got
 
@@ -23,7 +24,7 @@ class Caller:
         """Send once, and wait for the whole answer."""
         connection = self._connection
         if connection is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_SECONDS_MAX)
+            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self._answer_seconds_max)
         self._connection = None
         headers = {"Content-Type": content_type} if content_type else {}
         if request_id:

@@ -3,6 +3,8 @@
 Rows are written first and the version behind them, by check-and-write. A server reads the version every second where others
 share its store, and all rows when it has moved, and once a minute anyway: a crash between a row and the version is found by then. What is
 in force is one value that never changes, and is replaced as a whole. Rows: docs/formats/system-table.md.
+
+The rows are the leader's. A member that serves while another server leads reads them, and writes none: not even what was used when.
 """
 
 from __future__ import annotations
@@ -79,14 +81,20 @@ class Entries:
 
 
 class Directory:
-    """The entries in force, read and changed. `superusers` are principals and groups that may do everything; `quotas` go by the rows."""
+    """The entries in force, read and changed. `superusers` are principals and groups that may do everything; `quotas` go by the rows.
 
-    def __init__(self, store: Store, clock: Clock, superusers: Iterable[str], quotas: Quotas | None = None) -> None:
+    `is_member`: another server changes the rows, and this one only reads them.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, superusers: Iterable[str], quotas: Quotas | None = None, *, is_member: bool = False
+    ) -> None:  # fmt: skip
         self.quotas = Quotas(QuotaLimits()) if quotas is None else quotas
         self.sightings = Sightings(clock)
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
-        self._is_shared = store.remote
+        self._is_shared = store.remote or is_member
+        self._is_member = is_member
         self._clock = clock
         self._superusers = frozenset(superusers)
         self._changing = asyncio.Lock()
@@ -115,6 +123,8 @@ class Directory:
             with suppress(asyncio.CancelledError):
                 await self._watch
             self._watch = None
+            if self._is_member:
+                return
             self._take_uses()
             with suppress(BasaltError, RuntimeError):
                 await self._save_uses(everything=True)
@@ -171,8 +181,9 @@ class Directory:
         async with self._changing:
             if self._must_read or now_ms - self._read_ms >= READ_MS:
                 await self.read()
-                await self._forget_old()
-                await self._save_uses()
+                if not self._is_member:
+                    await self._forget_old()
+                    await self._save_uses()
             else:
                 await self._catch_up()
 

@@ -17,7 +17,7 @@ from basalt.catalog.topics import title_of
 from basalt.commits.commit_stage import Guard
 from basalt.commits.coordinator import Coordinator
 from basalt.errors import BasaltError, ForbiddenError
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import Belonging, State, Transaction, check_request_id
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 
@@ -68,7 +68,7 @@ def must_act(caller: Caller, verb: str, whose: Belonging | None, shown: str) -> 
         )
 
 
-def message_for(caller: Caller, manager: TransactionManager, error: BasaltError) -> str:
+def message_for(caller: Caller, manager: LogState, error: BasaltError) -> str:
     """The error's message without the names of transactions at which the caller may not look."""
     if caller.policy is None or not error.others:
         return error.message

@@ -78,6 +78,7 @@ class TableCatalog(Catalog[TableName, HostedTable]):
             others = {"kind": KIND, "conflict": conflict}
             return TopicMetadata(generation, FOREVER_MS, OnInvalid.DROP, 1, 1, now_ms, now_ms, others)
 
+        await self.gate.anchor(self._prefix(title))
         async with self.gate.visit(self._prefix(title)), self.changing(title):
             table = self._known[title] = await self._create(title, describe)
             return table

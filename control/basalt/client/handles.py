@@ -265,6 +265,11 @@ class ReaderFacts:
         """The id of the open transaction at which the last page ended, if one did that."""
         return self._cursor.held_by
 
+    @property
+    def view_age_ms(self) -> int | None:
+        """The age (ms) of what the server knew of that transaction, where the coordinator did not answer it; else None."""
+        return self._cursor.view_age_ms
+
 
 class FollowerFacts:
     """Of the place of a follower."""

@@ -1,4 +1,4 @@
-"""A term, the time in which one server leads under one epoch; and a store that is written only while it lasts.
+"""A term, the time in which one server leads under one epoch, or is a member; and a store that is written only while it lasts.
 
 A term is asked from the event loop and from the threads that write; it is extended by the thread that renews the lease.
 Once over, it stays over.
@@ -8,29 +8,36 @@ it wakes. The store itself refuses a write that was sent before: see `Store.lead
 
 Cells are also read only while the term lasts: compactions drop versions that no reader needs, and the next leader knows
 nothing of this one's readers.
+
+A member writes rows of topics and tables, and lines of the audit under names of its own. All others are the leader's: a member's would have
+timestamps below all of the leader's, and the store would hide them without a word.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from basalt_engine.clock import Clock
-from basalt_engine.errors import FencedError
-from basalt_engine.table import Columns, Mutation, Row, Store, Table, TableWrite
+from basalt_engine.errors import FencedError, StoreError
+from basalt_engine.stores.shards import row_shard
+from basalt_engine.system import SystemTable
+from basalt_engine.table import Columns, DeleteRange, Mutation, Row, Store, Table, TableWrite
 
 CELLS = "cell"
+AUDIT = b"audit:"  # the rows of lines, each written by one server alone
 
 T = TypeVar("T")
 
 
 class Term:
-    """The time in which this server leads under `epoch`."""
+    """The time in which this server leads under `epoch`; or is `member`, where that is given: then it leads nobody, and the epoch is 0."""
 
-    def __init__(self, clock: Clock, epoch: int, until_ms: float) -> None:
+    def __init__(self, clock: Clock, epoch: int, until_ms: float, member: str | None = None) -> None:
         self.epoch = epoch
+        self.member = member
         self._clock = clock
         self._until_ms = until_ms
         self._over: str | None = None
@@ -45,10 +52,19 @@ class Term:
         """`FencedError` unless the lease holds at this moment; one that has run out ends the term."""
         if not self.is_on():
             self.end("its lease ran out")
+            was = f"led under epoch {self.epoch}" if self.member is None else f"was member {self.member}"
             raise FencedError(
-                f"this server led under epoch {self.epoch} until {self._over}",
-                hint="send the call again: it is answered by the server that leads now",
+                f"this server {was} until {self._over}",
+                hint="send the call again: it is answered by the server that has taken over",
             )
+
+    def check_rows(self, table: str, keys: Iterable[bytes]) -> None:
+        """`StoreError` where a member is about to write a row of no topic or table."""
+        if self.member is None:
+            return
+        for key in keys:
+            if row_shard(table, key) is None and not (table == SystemTable.name and key.startswith(AUDIT)):
+                raise StoreError(f"row {key.hex()} of table {table} is the leader's, and this server is a member")
 
     def extend(self, until_ms: float) -> None:
         """The lease was renewed. A term that is over takes no notice."""
@@ -111,9 +127,11 @@ class LedTable:
         return self._inner.size_bytes(start, stop)
 
     def write(self, mutations: Sequence[Mutation]) -> None:
+        self._term.check_rows(self.name, _keys(mutations))
         _within(self._term, lambda: self._inner.write(mutations))
 
     def check_and_write(self, key: bytes, column: bytes, expected: bytes | None, columns: Columns) -> bool:
+        self._term.check_rows(self.name, [key])
         return _within(self._term, lambda: self._inner.check_and_write(key, column, expected, columns))
 
     def _read(self, rows: Iterator[Row]) -> Iterator[Row]:
@@ -160,19 +178,28 @@ class LedStore:
         return led(self._inner.table(name), self._term)
 
     def write(self, writes: Sequence[TableWrite]) -> None:
+        for name, mutations in writes:
+            self._term.check_rows(name, _keys(mutations))
         _within(self._term, lambda: self._inner.write(writes))
 
     def lead(self, epoch: int) -> None:
         _within(self._term, lambda: self._inner.lead(epoch))
 
     def take(self, epochs: Mapping[int, int]) -> None:
-        _within(self._term, lambda: self._inner.take(epochs))
+        """A refusal says that another server has these shards, and nothing about the term."""
+        self._term.check()
+        self._inner.take(epochs)
 
     def checkpoint(self, directory: Path) -> None:
         self._inner.checkpoint(directory)
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _keys(mutations: Sequence[Mutation]) -> Iterator[bytes]:
+    """A key of each: of a range, its first."""
+    return (each.start if isinstance(each, DeleteRange) else each.key for each in mutations)
 
 
 def _within(term: Term, write: Callable[[], T]) -> T:

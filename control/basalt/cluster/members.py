@@ -34,6 +34,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
 
     `count` rises with every renewal, so no two records of a row are the same. `ended_ms` is 0 while the membership lasts. `link` is where
     the member takes links of others; `run` is the run of the server, whose lease would have it as its instance: a run may have several memberships.
+    `secret` proves to the member that a call comes from another server, as that of the lease does to the leader.
     """
 
     holder: str
@@ -45,6 +46,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
     ended_ms: int
     link: str = ""
     run: str = ""
+    secret: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -119,6 +121,21 @@ class Seen(NamedTuple):
         return not self.record.is_over and now_ms - self.since_ms >= self.record.lease_ms
 
 
+def by_run(seen: Mapping[str, Seen]) -> dict[str, Seen]:
+    """The membership of each run of a server that has any: one that lasts before one that is over, and of several the newest."""
+    runs: dict[str, Seen] = {}
+    for instance, each in seen.items():
+        run = each.record.run or instance
+        known = runs.get(run)
+        if known is None or _age(known) < _age(each):
+            runs[run] = each
+    return runs
+
+
+def _age(seen: Seen) -> tuple[bool, int]:
+    return not seen.record.is_over, seen.record.began_ms
+
+
 def looked(before: Mapping[str, Seen], rows: Iterable[tuple[str, bytes]], at_ms: float) -> dict[str, Seen]:
     """The knowledge of a watcher after a look, whose answer came at `at_ms`. Rows that are not there any more are forgotten."""
     seen: dict[str, Seen] = {}
@@ -130,8 +147,8 @@ def looked(before: Mapping[str, Seen], rows: Iterable[tuple[str, bytes]], at_ms:
 
 
 def ended(seen: Seen, now_ms: int) -> MemberRecord:
-    """The record with which the leader ends a membership; `now_ms` is wall time."""
-    return msgspec.structs.replace(seen.record, ended_ms=max(now_ms, 1))
+    """The record with which the leader ends a membership; `now_ms` is wall time. Nothing is proved to the dead."""
+    return msgspec.structs.replace(seen.record, ended_ms=max(now_ms, 1), secret="")
 
 
 def removable(seen: Mapping[str, Seen], now_ms: float) -> list[str]:

@@ -1,5 +1,7 @@
 """One server's membership: it renews its own row, watches those of all others and the map of owners, and as the leader ends those that are over.
 
+As long as its lease lasts, so does a term (`led_store.Term`), in which it may serve what it is given.
+
 It has a thread and a handle on the store of its own, for a renewal must not wait behind a long write or a busy event loop, nor the
 leader's lease behind a scan of all rows. The rules are in `members`.
 """
@@ -17,6 +19,7 @@ from basalt.cluster import members as rules
 from basalt.cluster.leader import STOP_WAIT_S, Leadership
 from basalt.cluster.lease import LOOKS_PER_LEASE as TRIES_PER_LEASE
 from basalt.cluster.lease import RENEWALS_PER_LEASE, Candidate, Read, Refused, Unanswered, Wrote
+from basalt.cluster.led_store import Term
 from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import MEMBER, MemberRecord, OwnMember, Seen, State
 from basalt.cluster.owners import KIND as MAP_KIND
@@ -42,18 +45,24 @@ class Owner(NamedTuple):
     name: str
     url: str
     state: State
+    secret: str = ""  # by which it knows that a call comes from another server
 
 
 class Membership:
     """This server as a member, and all members as it knows them. `step` is for its thread, and for tests that have none."""
 
     def __init__(
-        self, store: Store, clock: Clock, candidate: Candidate, leadership: Leadership, version: str = __version__
-    ) -> None:
+        self, store: Store, clock: Clock, candidate: Candidate, leadership: Leadership, version: str = __version__, *,
+        on_term: Callable[[Term], None] | None = None,
+    ) -> None:  # fmt: skip
         self.begun = 0  # how many memberships this server has begun
         self.seen: Mapping[str, Seen] = {}  # as of the last look; replaced as a whole
+        self._runs: tuple[Mapping[str, Seen], Mapping[str, Seen]] = (self.seen, {})  # the same, by the runs of servers
         self.looked_ms: float | None = None  # when that was answered
         self.owners: OwnersMap | None = None  # as of the last look, too; None: there was none
+        self.when_dealt: Callable[[OwnersMap], None] | None = (
+            None  # called by this thread with each map that it has not seen yet
+        )
         self.beats = Beats()  # what this server has heard over its links while it leads
         self.installation = ""  # by which members know that they share the store; empty until it was read
         self.candidate = candidate
@@ -63,6 +72,8 @@ class Membership:
         self._clock = clock
         self._leadership = leadership
         self._own = OwnMember(candidate.instance)
+        self._term: Term | None = None
+        self._on_term = on_term
         self._map_stored: bytes | None = None
         self._told_full = False
         self._failing: set[str] = set()  # of what this server does, that which failed the last time
@@ -105,11 +116,26 @@ class Membership:
         lease = leadership.leader
         if lease is not None and lease.instance == instance:
             is_silent = leadership.unchanged_ms >= lease.lease_ms / rules.SILENT_PARTS
-            return Owner(instance, lease.holder, lease.url, "silent" if is_silent else "live")
-        seen = self.seen.get(instance)
+            return Owner(instance, lease.holder, lease.url, "silent" if is_silent else "live", lease.secret)
+        seen = self._of_run(instance)
         if seen is None:
             return Owner(instance, "", "", "dead")
-        return Owner(instance, seen.record.holder, seen.record.url, seen.state(self._clock.monotonic_ms()))
+        record = seen.record
+        return Owner(instance, record.holder, record.url, seen.state(self._clock.monotonic_ms()), record.secret)
+
+    def row_of(self, run: str) -> str | None:
+        """The name of the row of this run's membership: the one by which its links know it."""
+        found = self._of_run(run)
+        return next((instance for instance, each in self.seen.items() if each is found), None)
+
+    def _of_run(self, run: str) -> Seen | None:
+        """The membership that this run of a server has now, or had last: its first one may have been ended."""
+        seen, runs = self._runs
+        if seen is not self.seen:
+            seen = self.seen
+            runs = rules.by_run(seen)
+            self._runs = seen, runs
+        return runs.get(run)
 
     def shard_states(self) -> Counter[State] | None:
         """The number of shards by the state of their owner; None before there is a map."""
@@ -148,6 +174,7 @@ class Membership:
     def step(self) -> float:
         """Do what is due; after how many milliseconds there is more to do."""
         with self._lock:
+            self._notice()
             if self._look_asked:
                 self._look_asked, self._look_at_ms = False, 0.0
             due = [(self._renew_at_ms, "renewed", self._renew), (self._look_at_ms, "watched", self._look)]
@@ -167,6 +194,11 @@ class Membership:
                 wait_ms = self._part_ms(TRIES_PER_LEASE)
             self._wake.wait(wait_ms / 1_000)
             self._wake.clear()
+
+    def _notice(self) -> None:
+        """Take note of a lease that has run out. Nobody may have ended the membership, but nothing is to be served in the same term again."""
+        if self._term is not None and not self._term.is_on():
+            self._term.end("its lease ran out before it could be renewed")
 
     def _try(self, what: str, do: Callable[[], None]) -> None:
         try:
@@ -200,6 +232,8 @@ class Membership:
 
     def _begin_anew(self) -> None:
         former, self._own = self._own, OwnMember(secrets.token_hex(8))
+        if self._term is not None:
+            self._term.end("its membership was ended")
         if former.stored is not None:
             log.warning(
                 "the membership %s was ended: it was not renewed for a whole lease, or had no link to the leader; a new one begins as %s",
@@ -223,12 +257,24 @@ class Membership:
         if record.count == 1:
             self.begun += 1
             log.info("is a member, as %s", self._own.instance)
+        self._renewed()
         return True
+
+    def _renewed(self) -> None:
+        """The lease goes on, and with it the term. One that is over is followed by another: also of the same membership, after a write was refused."""
+        own = self._own
+        if self._term is not None:
+            self._term.extend(own.until_ms)
+        if self._term is None or not self._term.is_on():
+            self._notice()
+            self._term = Term(self._clock, 0, own.until_ms, own.instance)
+            if self._on_term is not None:
+                self._on_term(self._term)
 
     def _first(self) -> MemberRecord:
         by = self.candidate
         now_ms = self._clock.now_ms()
-        return MemberRecord(by.holder, by.url, self.version, now_ms, by.lease_ms, 1, 0, by.link, by.instance)
+        return MemberRecord(by.holder, by.url, self.version, now_ms, by.lease_ms, 1, 0, by.link, by.instance, by.secret)
 
     def _look(self) -> None:
         self._look_at_ms = self._clock.monotonic_ms() + self._part_ms(rules.LOOKS_PER_LEASE)
@@ -246,6 +292,8 @@ class Membership:
         if stored != self._map_stored:  # else it need not be taken apart: it is 8 KiB, and changes rarely
             self.owners = None if stored is None else OwnersMap.decode(stored)
             self._map_stored = stored
+            if self.owners is not None and self.when_dealt is not None:
+                self.when_dealt(self.owners)
 
     def _tidy(self) -> None:
         """End the memberships that are over, and remove rows of the dead. Of two leaders each may do it: every write is conditional."""
@@ -274,6 +322,8 @@ class Membership:
         return [(instance, newer.get(instance, seen.stored)) for instance, seen in self.seen.items()]
 
     def _leave(self) -> None:
+        if self._term is not None:
+            self._term.end("it stops")
         own = self._own
         stored = self._system.get(MEMBER.kind, own.instance)
         if stored is not None and not MEMBER.decode(stored).is_over:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from basalt.cluster.members import MEMBER, ROWS_MAX
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
 from basalt_engine.stores.shards import EPOCH_MAX, SHARDS
 from basalt_engine.system import SystemTable
@@ -123,11 +124,17 @@ def granted(before: OwnersMap | None, member: str, shards: Iterable[int], leader
 
     Then each shard begins with the leader's epoch, and so above all that leaders before the map wrote to its rows.
     """
+    return dealt(before, dict.fromkeys(shards, member), member, leader_epoch)
+
+
+def dealt(before: OwnersMap | None, to: Mapping[int, str], leader: str, leader_epoch: int) -> OwnersMap:
+    """The same for shards that go to several members at once. Where there is no map yet all go to the leader first."""
     if before is None:
-        return OwnersMap(1, leader_epoch, (member,), (0,) * SHARDS, (leader_epoch,) * SHARDS)
+        before = OwnersMap(0, leader_epoch, (leader,), (0,) * SHARDS, (leader_epoch - 1,) * SHARDS)
+        to = dict.fromkeys(range(SHARDS), leader) | dict(to)
     names = [before.members[owner] for owner in before.owners]
     epochs = list(before.epochs)
-    for shard in shards:
+    for shard, member in to.items():
         names[shard] = member
         epochs[shard] += 1
     members = tuple(sorted(set(names)))
@@ -141,6 +148,13 @@ def grant(store: Store, member: str, shards: Collection[int], leader_epoch: int)
 
     Raises `FencedError` when a later leader has written the map.
     """
+    return deal(store, lambda _: dict.fromkeys(shards, member), member, leader_epoch)
+
+
+def deal(
+    store: Store, choose: Callable[[OwnersMap | None], Mapping[int, str]], leader: str, leader_epoch: int
+) -> OwnersMap:
+    """Write the map in which shards go to the members that `choose` names for the map as it is stored. Raises as `grant`."""
     system = SystemTable(store.table(SystemTable.name))
     for _ in range(GRANT_TRIES_MAX):
         stored = system.get(KIND, NAME)
@@ -149,7 +163,7 @@ def grant(store: Store, member: str, shards: Collection[int], leader_epoch: int)
             raise FencedError(
                 f"epoch {leader_epoch} is over: the leader of epoch {before.leader_epoch} dealt the shards"
             )
-        now = granted(before, member, shards, leader_epoch)
+        now = dealt(before, choose(before), leader, leader_epoch)
         if system.replace(KIND, NAME, stored, now.encode()):
             return now
     raise StoreError("the map of owners changed at each try to replace it")
@@ -160,3 +174,19 @@ def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
     now = grant(store, member, range(SHARDS), leader_epoch)
     store.take(now.shards_of(member))
     return now
+
+
+def take_up(store: Store, member: str, leader_epoch: int) -> OwnersMap:
+    """The same for a leader beside whom others own shards: it takes what it had, and what nobody has whose membership lasts."""
+    now = deal(store, lambda before: _left_over(store, member, before), member, leader_epoch)
+    store.take(now.shards_of(member))
+    return now
+
+
+def _left_over(store: Store, member: str, before: OwnersMap | None) -> dict[int, str]:
+    if before is None:
+        return {}
+    rows = SystemTable(store.table(SystemTable.name)).scan(MEMBER.kind, rows_max=ROWS_MAX)
+    records = (MEMBER.decode(stored) for _, stored in rows)
+    others = {record.run for record in records if not record.is_over} - {member}
+    return {shard: member for shard in range(SHARDS) if before.owner_of(shard) not in others}

@@ -4,34 +4,45 @@ Only three things ask at it, and so everybody does: `TopicLogs`, from which each
 from which each gets its table; and the jobs that change rows by a prefix alone. A call that has come in is a *visit*, where it looks up a
 log, changes metadata or writes beside a log; a move waits until all visits are over. Writes behind a log go through the lanes, which are
 drained.
+
+A server that has its store to itself holds all shards from the first moment. One that shares it holds none until it has taken them, and knows by
+the map who else does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Meeting, Phase, Reign
-from basalt.errors import ShardMovingError
+from basalt.errors import ShardElsewhereError, ShardMovingError
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import Clock
 from basalt_engine.stores.shards import SHARDS, Epochs, shard_of
+
+SEND_AGAIN = "send the same call again after Retry-After"
 
 
 class ShardGate:
     """The reigns of this server, and the calls that wait for one. Used from the event loop."""
 
-    def __init__(self, clock: Clock, epoch: int = 0) -> None:
+    def __init__(self, clock: Clock, epoch: int = 0, *, shares: bool = False) -> None:
         self._clock = clock
-        self.reigns = [Reign(epoch, clock.now_ms())] * SHARDS
+        self.reigns = [Reign(epoch, clock.now_ms(), Phase.ABSENT if shares else Phase.HELD)] * SHARDS
+        self.member: str | None = None  # this server's name in the map
         self.owners: OwnersMap | None = (
             None  # the newest map that this server knows; None: it knows none, or needs none
         )
         self._opened = asyncio.Event()  # replaced when it was set: each change of phase wakes who waits, once
         self._visits: Counter[int] = Counter()
+        # Has the leader have a shard, before something is made there that is decided where the coordinator is. None: this server has all.
+        self.anchoring: Callable[[int], Awaitable[None]] | None = None
+        self.changes = (
+            0  # of phases, and of the map: whoever derives something from them knows by it when to do so anew
+        )
         self.waited_total = 0  # calls that waited
         self.refused_total = 0  # and those that had to be sent again
 
@@ -47,18 +58,31 @@ class ShardGate:
         if reign.meets(0) is Meeting.SERVED:
             return reign
         self.waited_total += 1
+        known = self.owners
         with suppress(TimeoutError):
             async with asyncio.timeout(MOVING_WAIT_MS_MAX / 1_000):
                 while not self.is_held(shard):
                     await self._opened.wait()
+                    if self.owners is not known and self._is_elsewhere(shard):
+                        raise ShardElsewhereError(
+                            f"another server has shard {shard} by now; nothing was done", hint=SEND_AGAIN
+                        )
         reign = self.reigns[shard]
         if reign.meets(MOVING_WAIT_MS_MAX) is Meeting.SERVED:
             return reign
         self.refused_total += 1
-        raise ShardMovingError(
-            f"shard {shard} moves between servers ({reign.phase.value}), and no server serves it now; nothing was done",
-            hint="send the same call again after Retry-After",
-        )
+        raise self._refused(shard)
+
+    def _refused(self, shard: int) -> ShardMovingError:
+        phase = self.reigns[shard].phase
+        if phase is Phase.ABSENT:
+            return ShardMovingError(f"this server does not have shard {shard} now; nothing was done", hint=SEND_AGAIN)
+        what = f"shard {shard} moves between servers ({phase.value}), and no server serves it now; nothing was done"
+        return ShardMovingError(what, hint=SEND_AGAIN)
+
+    def _is_elsewhere(self, shard: int) -> bool:
+        owners = self.owners
+        return self.reigns[shard].phase is Phase.ABSENT and owners is not None and owners.owner_of(shard) != self.member
 
     @asynccontextmanager
     async def visit(self, prefix: bytes) -> AsyncIterator[Reign]:
@@ -69,10 +93,23 @@ class ShardGate:
         try:
             yield reign
         finally:
+            self.leave((shard,))
+
+    def stay(self, shards: Collection[int]) -> bool:
+        """Be inside at all of these shards until `leave`, with something that would be lost if one of them moved; False: one does."""
+        if not all(self.is_held(shard) for shard in shards):
+            return False
+        for shard in shards:
+            self._visits[shard] += 1
+        return True
+
+    def leave(self, shards: Iterable[int]) -> None:
+        """A visit of each of these shards is over."""
+        for shard in shards:
             self._visits[shard] -= 1
             if not self._visits[shard]:
                 del self._visits[shard]
-                self._wake()
+                self.wake()
 
     def require(self, prefixes: Iterable[bytes]) -> None:
         """In a stage that writes rows by these prefixes, before it changes anything: `NotLoadedError` while one of the shards moves."""
@@ -85,13 +122,33 @@ class ShardGate:
         await self.enter(shard)
         return lambda: None
 
-    # What a move does.
+    async def anchor(self, prefix: bytes) -> None:
+        """Before a consumer group or a table is made at this prefix: have its shard at the coordinator, for good. `ShardMovingError`: nothing was done."""
+        if self.anchoring is not None:
+            await self.anchoring(shard_of(prefix))
+
+    async def changed(self) -> None:
+        """Return once a shard is in another phase, or a visit is over."""
+        await self._opened.wait()
+
+    # The map.
+
+    def learn(self, owners: OwnersMap) -> bool:
+        """Note a map; False where this server knows one that is as new. A map of a former leader may come late."""
+        if self.owners is not None and owners.version <= self.owners.version:
+            return False
+        self.owners = owners
+        self.wake()
+        return True
+
+    # What holding does.
 
     def hold(self, epochs: Epochs) -> None:
         """At the beginning of a term: these shards are held under these epochs."""
         now_ms = self._clock.now_ms()
         for shard, epoch in epochs.items():
             self.reigns[shard] = Reign(epoch, now_ms, unknown_up_to=self.reigns[shard].unknown_up_to)
+        self.wake()
 
     def close(self, shards: Iterable[int]) -> None:
         """From now on calls to these shards wait."""
@@ -111,23 +168,37 @@ class ShardGate:
         for shard in shards:
             self.reigns[shard] = self.reigns[shard].forgot(last_pointer)
 
-    def release(self, shards: Iterable[int]) -> None:
-        """Nothing is under way, and nothing is known any more: they can be taken."""
-        self._become(shards, Phase.TAKING)
+    def lose(self, shards: Iterable[int]) -> None:
+        """They are this server's no more: released, or given to another one."""
+        self._become(shards, Phase.ABSENT)
 
-    def take(self, epochs: Epochs) -> None:
-        """Each region knows the new epochs: from now on calls are served."""
+    def give_up(self, epochs: Epochs) -> None:
+        """This server is not to take these shards under these epochs or lower ones. `ValueError` for one that it has."""
+        for shard, epoch in epochs.items():
+            reign = self.reigns[shard]
+            if reign.phase is not Phase.ABSENT:
+                raise ValueError(f"shard {shard} is {reign.phase.value}, not given up")
+            self.reigns[shard] = reign._replace(epoch=max(reign.epoch, epoch))
+
+    def begin(self, epochs: Epochs) -> None:
+        """They are being taken, under these epochs."""
         now_ms = self._clock.now_ms()
         for shard, epoch in epochs.items():
-            self.reigns[shard] = self.reigns[shard].become(Phase.HELD, now_ms, epoch)
-        self._wake()
+            self.reigns[shard] = self.reigns[shard].become(Phase.TAKING, now_ms, epoch)
+        self.wake()
+
+    def take(self, shards: Iterable[int]) -> None:
+        """Each region knows their epochs: from now on calls are served."""
+        self._become(shards, Phase.HELD)
 
     def _become(self, shards: Iterable[int], phase: Phase) -> None:
         now_ms = self._clock.now_ms()
         for shard in shards:
             self.reigns[shard] = self.reigns[shard].become(phase, now_ms)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Whoever waits here looks again."""
+        self.changes += 1
         opened, self._opened = self._opened, asyncio.Event()
         opened.set()

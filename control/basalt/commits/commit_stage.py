@@ -315,7 +315,7 @@ class CommitStage:
     def answered_one_shot(self, group: Group, asked: Asking) -> Outcome | None:
         """In a stage: the outcome of an earlier one-shot transaction with this request id."""
         state = self._manager.state
-        if state.in_flight.has_request(asked.request_id):
+        if self._manager.in_flight.has_request(asked.request_id):
             raise NotLoadedError(self._manager.until_decided)
         first = state.first_one_shot(asked.request_id, asked.owner)
         return None if first is None else state.outcome(first)

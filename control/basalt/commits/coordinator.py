@@ -14,17 +14,21 @@ from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import TopicName
+from basalt.cluster.links.link import Handlers
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard, OneShotAsked
 from basalt.commits.dead_letters import DeadLetters
+from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
+from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
 from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
 from basalt.commits.recovery import Recovery
-from basalt.errors import InputError, UnavailableError
+from basalt.errors import InputError, NotHereError, UnavailableError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
-from basalt.transactions.manager import ManagerSnapshot, TransactionManager
+from basalt.transactions.log_state import ManagerSnapshot
+from basalt.transactions.manager import TransactionManager
 from basalt.transactions.protocol import Intend, JoinedTransaction, Joining, Prepare, Prepared
 from basalt.transactions.rules.edits import Invalidated, Proposal, Restored, SessionOpened
 from basalt.transactions.rules.outcomes import Outcome
@@ -43,8 +47,10 @@ class Coordinator:
     """All transactions of one store. Everything runs on the event loop of its group commit."""
 
     def __init__(
-        self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int
-    ) -> None:
+        self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int,
+        linked: LinkedDecisions | None = None,
+    ) -> None:  # fmt: skip
+        """`linked`: another server leads and decides; one-shot transactions of this one's own topics go over that link."""
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
@@ -55,7 +61,10 @@ class Coordinator:
         self._stages = CommitStage(manager, owner, groups, clock)
         self._recovery = Recovery(manager, self._stages, owner)
         self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
-        self._one_shots = OneShots(manager, self._stages, owner, groups, clock)
+        self._decisions = OneShotDecisions(manager, self._stages, groups)
+        self._linked = linked
+        self._one_shots = OneShots(manager, self._stages, owner, groups, clock, self._decisions, linked)
+        self._may_borrow: Callable[[str], bool] | None = None
         self._run = manager.run
         self.sessions = SessionCalls(manager, self._stages, self._recovery)
 
@@ -130,10 +139,11 @@ class Coordinator:
     ) -> Outcome:
         """Begin, publish the work and commit, in one call: all of it or nothing. `staged` is called while it is to be written."""
         asked = Asking(owner, request_id, principal)
+        self._check_here(work)
         try:
             plan = self._owner.plan_in_memory(work) or await self._plan(work)
         except InputError:
-            before = await self._run(lambda group: self._stages.answered_one_shot(group, asked))
+            before = await self._one_shots.answered(asked)
             if before is not None:
                 return before
             raise
@@ -145,6 +155,16 @@ class Coordinator:
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._submit_one_shot(told, plan, asked, staged)
         return await told
+
+    def check_leads(self) -> None:
+        """Raise `NotHereError` where another server decides."""
+        if self._linked is not None:
+            raise NotHereError
+
+    def _check_here(self, work: Work) -> None:
+        """Raise `NotHereError` for a one-shot transaction that the leader is to carry out."""
+        if self._linked is not None and (work.acknowledge or not self._owner.has_all_topics(work)):
+            raise NotHereError
 
     def _submit_one_shot(
         self, told: Waiter[Outcome], plan: TopicPlan, asked: Asking, staged: Callable[[Group], None] | None = None
@@ -158,13 +178,29 @@ class Coordinator:
         """Return once every commit that has begun is decided, or has failed."""
         await self._carrier.finish()
 
+    def decide_for_members(self, handlers: Handlers, may_borrow: Callable[[str], bool]) -> None:
+        """As the leader: answer members' calls about one-shot transactions, and end the loans of those that may not borrow any more."""
+        self._may_borrow = may_borrow
+        DecisionsForMembers(self.manager, self._decisions, may_borrow).answer_over(handlers)
+
+    async def end_loans(self) -> None:
+        """End the loans of members that are over: readers wait at their rows until then."""
+        if self._over():
+            await self._run(lambda group: self._decisions.end(group, self._over()))
+
+    def _over(self) -> list[str]:
+        if self._may_borrow is None or not self.manager.is_known:
+            return []
+        others = {loan.member for loan in self.state.loans} - {self.manager.member}
+        return [member for member in others if not self._may_borrow(member)]
+
     async def give_back_loans(self) -> None:
         """Before a stop: what was taken is decided, and nothing more comes."""
         await self._one_shots.give_back_all()
 
     def has_idle_loan(self) -> bool:
-        """True while `expire` has a loan to give back."""
-        return self._one_shots.has_idle_loan()
+        """True while `expire` has a loan to give back, or to end."""
+        return self._one_shots.has_idle_loan() or bool(self._over())
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -231,6 +267,10 @@ class Coordinator:
         return await self._run(stage)
 
     async def get(self, transaction_id: int) -> Transaction:
+        """A transaction in progress, as it durably is; asked of the coordinator where that is another server."""
+        if self.manager.follows:
+            await self.manager.ask()
+            return self.state.get(transaction_id)
         return await self._run(lambda group: self.state.get(transaction_id))
 
     async def outcome(self, transaction_id: int) -> Outcome:
@@ -266,6 +306,7 @@ class Coordinator:
         self, waiter: Waiter[Outcome], work: Work, owner: str = "", request_id: str | None = None, principal: str = ""
     ) -> bool:
         """As `one_shot`, where nothing speaks against the work and its topics are in memory."""
+        self._check_here(work)
         try:
             plan = self._owner.plan_in_memory(work)
         except InputError:
@@ -302,6 +343,7 @@ class Coordinator:
                 break
             expired += proposal
         await self._one_shots.give_back()
+        await self.end_loans()
         if not self.manager.atomic:
             failed = failed or await self._carrier.give_up_uncarried()
         failed = await self._recovery.drive_all() or failed

@@ -9,15 +9,24 @@ what was stored. So an open transaction holds nobody back but readers of rows th
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, TopicName, title_of
-from basalt.errors import InputError, TooLargeError, TopicNotFoundError, TransactionEndedError, UnavailableError
+from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.errors import (
+    InputError,
+    ShardMovingError,
+    TooLargeError,
+    TopicNotFoundError,
+    TransactionEndedError,
+    UnavailableError,
+)
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
@@ -27,13 +36,25 @@ from basalt.messaging.markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import STAGE_LOADS_MAX, Group, GroupCommit, NotLoadedError
 from basalt.tables import garbage_cells
 from basalt.transactions.open_pointers import OpenPointers
-from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Prepared, RollBack
+from basalt.transactions.protocol import (
+    Close,
+    End,
+    Expect,
+    JoinedTransaction,
+    Place,
+    Prepare,
+    Prepared,
+    RollBack,
+    Settled,
+    Told,
+)
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
-from basalt_engine.keys import position
+from basalt_engine.keys import position, topic_prefix
 from basalt_engine.messages import Reference
 from basalt_engine.records import Buffer, Extras
 from basalt_engine.snapshot import PointerRuns
+from basalt_engine.stores.shards import shard_of
 
 PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
 FOREVER = position((1 << 64) - 1, 0xFFFF)
@@ -86,11 +107,16 @@ class TopicPlan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The work of a commit, and since when it is kept."""
+    """The work of a commit, since when it is kept, and the shards that do not move meanwhile."""
 
     plan: TopicPlan
     since_ms: float
+    shards: Collection[int]
 
+
+PLANS_MAX = (
+    3  # of one commit, where a topic begins to move each time that it is planned: a move takes some ten times as long
+)
 
 NOTHING = TopicPlan([])  # of a commit that brings no work
 
@@ -135,6 +161,7 @@ class Owner:
         self._prepared: dict[int, _Kept] = {}  # of commits that are being carried, by number, the oldest first
         # Numbers begin anywhere: a carrier may have one of a run before this one, under which nothing must be found here.
         self._prepared_before = secrets.randbits(62)
+        self._forgetting: asyncio.TimerHandle | None = None
         self._expected: set[int] = set()  # transactions whose commit may place its rows, once
 
     def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
@@ -143,6 +170,20 @@ class Owner:
         self._logs.recovered(last_pointer, lent)
         self._pointers.forget()
         self._expected.clear()  # what has no outcome in the log is given up
+
+    def hear(self, told: Sequence[Told]) -> None:
+        """All of this in its order, from entries of the log that a member follows."""
+        for each in told:
+            if isinstance(each, End):
+                self.end(each)
+            elif isinstance(each, Expect):
+                self.expect(each)
+            elif isinstance(each, Close):
+                self.close(each)
+            elif isinstance(each, Settled):
+                self._logs.settled(each)
+            else:
+                self.recovered(each.last_pointer, PointerRuns(each.lent))
 
     async def decide_doubts(self) -> None:
         """Decide about rows of writes that were given up: a commit goes by which references of its transaction there are."""
@@ -163,24 +204,63 @@ class Owner:
             _add_publication(publications, number, part, log)
         return TopicPlan(publications, (), work.segments)
 
+    def has_all_topics(self, work: Work) -> bool:
+        """True when the work brings something, and this server owns all topics to which it does, as of now."""
+        named: list[WorkPublish | WorkMarker] = [*work.publish, *work.markers]
+        try:
+            titles = [self._logs.title(part.namespace, part.topic) for part in named]
+        except InputError:
+            return False
+        return bool(titles) and all(self._logs.gate.is_held(shard_of(topic_prefix(*title))) for title in titles)
+
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
-        plan = await self.plan(asked.work, asked.transaction)
-        atomic = self._logs.memory.atomic  # then the stage that decides has the rows, and looks by itself
-        if not atomic and asked.transaction is not None:
-            await self._checked(plan, asked.transaction)
+        plan, shards = await self._planned(asked)
         if plan.is_empty:
             return Prepared()
-        now_ms = self._clock.monotonic_ms()
-        while self._prepared and next(iter(self._prepared.values())).since_ms < now_ms - PREPARED_MS_MAX:
-            del self._prepared[next(iter(self._prepared))]
+        self._forget_late()
         self._prepared_before += 1
-        self._prepared[self._prepared_before] = _Kept(plan, now_ms)
-        return Prepared(self._prepared_before, () if atomic else tuple(self.joins(plan)), plan.payload_bytes)
+        self._prepared[self._prepared_before] = _Kept(plan, self._clock.monotonic_ms(), shards)
+        if self._forgetting is None:  # what nobody drops, for who asked has died, would keep its shards here
+            self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
+        joins = () if self._logs.memory.atomic else tuple(self.joins(plan))
+        return Prepared(self._prepared_before, joins, plan.payload_bytes)
+
+    async def _planned(self, asked: Prepare) -> tuple[TopicPlan, Collection[int]]:
+        """The plan, and the shards of its topics, none of which moves from now on."""
+        gate, shards = self._logs.gate, self._shards_of(asked.work)
+        for _ in range(PLANS_MAX):
+            plan = await self.plan(asked.work, asked.transaction)
+            # Where the store is atomic, the stage that decides has the rows, and looks by itself.
+            if not self._logs.memory.atomic and asked.transaction is not None:
+                await self._checked(plan, asked.transaction)
+            if plan.is_empty or gate.stay(shards):
+                return plan, shards
+        raise ShardMovingError("a topic of the commit moves between servers; nothing was done", hint=SEND_AGAIN)
+
+    def _shards_of(self, work: Work | None) -> frozenset[int]:
+        named: list[WorkPublish | WorkMarker] = [] if work is None else [*work.publish, *work.markers]
+        return frozenset(shard_of(topic_prefix(*self._logs.title(part.namespace, part.topic))) for part in named)
 
     def drop(self, prepared: Prepared) -> None:
         """The commit has an answer: what was kept for it is of no use any more."""
-        self._prepared.pop(prepared.number, None)
+        self._forget_prepared(prepared.number)
+
+    def _forget_late(self) -> None:
+        before_ms = self._clock.monotonic_ms() - PREPARED_MS_MAX
+        while self._prepared and next(iter(self._prepared.values())).since_ms < before_ms:
+            self._forget_prepared(next(iter(self._prepared)))
+
+    def _forget_later(self) -> None:
+        self._forgetting = None
+        self._forget_late()
+        if self._prepared:
+            self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
+
+    def _forget_prepared(self, number: int) -> None:
+        kept = self._prepared.pop(number, None)
+        if kept is not None:
+            self._logs.gate.leave(kept.shards)
 
     async def _checked(self, plan: TopicPlan, transaction: JoinedTransaction) -> None:
         """Check as the stage will, and read what it would have to read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from basalt.cluster.links.frames import CallKind
 from basalt.cluster.links.links import Links
 from basalt.commits.owner import PREPARED_MS_MAX, Owner
 from basalt.commits.owner_calls import CLOSE, DROP, JOIN_OF, NOTE_ENDS, PLACE, PREPARE, ROLL_BACK, PrepareCall
-from basalt.errors import UnavailableError, UnknownOutcomeError
+from basalt.errors import ShardMovingError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
@@ -192,8 +192,21 @@ class Owners(Owner):
             self._place_part(member, Place(part, numbers.get(member, 0))) for member, part in parts.items()
         ])  # fmt: skip
 
-    def _place_part(self, member: str, part: Place) -> Awaitable[None]:
-        return super().place(part) if member == self._member else self._ask(member, PLACE, part, self._place_ms)
+    async def _place_part(self, member: str, part: Place) -> None:
+        """Have a member place its part. What it has given up since is placed by whoever has it now: all of that is in the store."""
+        try:
+            await (super().place(part) if member == self._member else self._ask(member, PLACE, part, self._place_ms))
+        except ShardMovingError:
+            if part.number:  # what was prepared is nowhere else
+                raise
+            parts = await self._moved(member, part.transaction)
+            await asyncio.gather(*(self._place_part(each, Place(moved, 0)) for each, moved in parts.items()))
+
+    async def _moved(self, member: str, transaction: JoinedTransaction) -> Mapping[str, JoinedTransaction]:
+        """The parts of this, once the map gives some of it to another member. The carrier waits no longer than for any place."""
+        while (parts := self._split(transaction)).keys() <= {member}:
+            await self._logs.gate.changed()
+        return parts
 
     def _numbers(self, number: int, parts: Mapping[str, JoinedTransaction]) -> Mapping[str, int]:
         """The numbers under which the owners keep what the commit brings, by member. Refused where one of them has lost a topic of it since."""

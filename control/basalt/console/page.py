@@ -114,6 +114,9 @@ class Shown:
         return None if found is None else f"panels/{found}.html"
 
 
+_PROVING = (b"host", b"authorization", b"cookie")  # who a visitor is; the host, for the two are proved together
+
+
 class Visit:
     """A request for a page, and the calls that it makes for it."""
 
@@ -156,6 +159,8 @@ class Visit:
             self.request.exchange.client,
             headers.get(b"user-agent", b""),
             call.once,
+            tuple((name, headers[name]) for name in _PROVING if name in headers),
+            self.request.exchange.scheme,
         )
         return answer_of(call, await self.request.ask(self.request.caller, inside))
 

@@ -22,7 +22,7 @@ from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, STRETCHES_TURN, Ranges
 from basalt.messaging.read.log_reader import ReadBudget
 from basalt.runtime.group_commit import Group, NotLoadedError
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.edits import Doomed, Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt.transactions.rules.refusals import naming
@@ -72,7 +72,7 @@ class Acknowledging:
     """Plans, checks and stages what is acknowledged in all groups of one store. It has no state."""
 
     def __init__(
-        self, manager: TransactionManager, places: MessagePlaces, ranges: Ranges, live_of: Callable[[GroupState], LiveGroup],
+        self, manager: LogState, places: MessagePlaces, ranges: Ranges, live_of: Callable[[GroupState], LiveGroup],
     ) -> None:  # fmt: skip
         self._manager = manager
         self._ranges = ranges

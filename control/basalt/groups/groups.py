@@ -35,6 +35,7 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName, title_of
+from basalt.cluster.reigns import Phase
 from basalt.errors import (
     BusyError,
     ConflictError,
@@ -57,7 +58,8 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
-from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
+from basalt.transactions.log_state import LogState
+from basalt.transactions.manager import ExternalTransactions, Transactions
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import GroupState
@@ -101,7 +103,7 @@ class Groups:
     """All groups of one store. Everything runs on the event loop of its group commit."""
 
     def __init__(
-        self, clock: Clock, manager: TransactionManager, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
+        self, clock: Clock, manager: LogState, managed: Transactions, logs: TopicLogs, messages: Messages, places: MessagePlaces,
         ends: StableEnds, ranges: Ranges, ids: TransactionIds, limits: GroupLimits,
     ) -> None:  # fmt: skip
         self.limits = limits
@@ -130,13 +132,27 @@ class Groups:
 
     async def find(self, title: TopicName, name: str) -> LiveGroup:
         """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
-        log = await self._open(title)
-        state = self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
+        state = None if await self._has_none(title) else await self._found(title, name)
         if state is None:
             raise GroupNotFoundError(
                 f"topic {title} has no group {name[:80]!r}", field="group", hint="create it, or check the name"
             )
         return self._live_of(state, title)
+
+    async def _found(self, title: TopicName, name: str) -> GroupState | None:
+        log = await self._open(title)
+        return self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
+
+    async def _has_none(self, title: TopicName) -> bool:
+        """True for a topic that another server has, and no group ever: else its shard would be here, or on its way."""
+        prefix = topic_prefix(*title)
+        if self._logs.gate.reigns[shard_of(prefix)].phase is not Phase.ABSENT or not self._manager.is_known:
+            return False
+        if any(state.prefix == prefix for state in self._manager.state.groups.by_number.values()):
+            return False
+        if (await self._logs.catalog.describe(title)).generation < 0:
+            raise self._logs.catalog.absent(title)
+        return True
 
     def info(self, title: TopicName, state: GroupState) -> GroupInfo:
         """A group as people see it, without its figures."""
@@ -190,6 +206,7 @@ class Groups:
     async def make(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
         """A new group, or the one that is there with these options; `GroupExistsError` with others. Its dead letters have a topic then."""
         self._check(title, options)
+        await self._logs.gate.anchor(topic_prefix(*title))
         log = await self._open(title)
         floor = await self._floor_of(log, options.start, "start")
         encoded = OPTIONS.encode(options)
@@ -633,6 +650,7 @@ class Groups:
             )
 
     async def _make_topic(self, title: TopicName) -> None:
+        await self._logs.gate.anchor(topic_prefix(*title))
         try:
             await self._logs.open(title)
         except TopicNotFoundError:
@@ -666,6 +684,8 @@ class Groups:
 
     async def list(self, title: TopicName, start: str = "") -> list[GroupState]:
         """The groups of a topic by name, from this name on."""
+        if await self._has_none(title):
+            return []
         log = await self._open(title)
         found = self._manager.state.groups.of_topic(log.topic.keys.prefix, log.topic.generation)
         return sorted((state for state in found if state.name >= start), key=lambda state: state.name)

@@ -27,7 +27,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
 from basalt.runtime.group_commit import Group
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.acknowledgements import GroupRules, retry_at_ms
 from basalt.transactions.rules.edits import Edit, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
@@ -49,7 +49,7 @@ class Desk(NamedTuple):
     """The services that all groups of one store use, and the numbers of their claims."""
 
     clock: Clock
-    manager: TransactionManager
+    manager: LogState
     logs: TopicLogs
     messages: Messages
     ids: TransactionIds

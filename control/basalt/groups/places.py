@@ -30,7 +30,7 @@ from basalt.messaging.read.log_reader import (
     row_slices,
 )
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES, position, position_fields
@@ -76,7 +76,7 @@ class MessagePlaces:
     """Finds messages of all topics of one store."""
 
     def __init__(
-        self, store: Store, clock: Clock, reader: LogReader, manager: TransactionManager, ends: StableEnds, first_unstable: FirstUnstable,
+        self, store: Store, clock: Clock, reader: LogReader, manager: LogState, ends: StableEnds, first_unstable: FirstUnstable,
         ids: TransactionIds,
     ) -> None:  # fmt: skip
         self._call = StoreCalls(store)

@@ -23,7 +23,16 @@ from basalt.access.authentication import PLAIN_COOKIE, SECURE_COOKIE
 from basalt.access.needs import PUBLIC
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, INTERNAL
-from basalt.errors import BasaltError, ForbiddenError, ThrottledError, UnauthenticatedError, UnavailableError
+from basalt.errors import (
+    BasaltError,
+    ForbiddenError,
+    NotHereError,
+    NotLeaderError,
+    ShardElsewhereError,
+    ThrottledError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from basalt.http import openapi
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.heads import Heads
@@ -77,6 +86,8 @@ HELD_SPREAD = (
 )
 CLIENT_GONE = 499  # in log and metrics only: nobody is left to be told
 ANYBODY = Caller(ANONYMOUS, None)  # who may do everything, where nobody has to prove who they are
+
+Elsewhere = Callable[..., Coroutine[Any, Any, None] | None]
 
 log = logging.getLogger("basalt.http")
 
@@ -132,6 +143,8 @@ class Frame:
         self.sampler = Sampler(services, self.metrics)  # which looks once somebody starts it
         self.heads = Heads()
         self.connections = services.connections
+        # Begins a call from within that is another server's; None: it is this one's. No such thing where there is no other server.
+        self.elsewhere: Callable[[Head, Exchange], Coroutine[Any, Any, None] | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -141,8 +154,12 @@ class Frame:
 
     async def ask(self, caller: Caller, call: InsideCall) -> Reply:
         """Answer a call that is made from within the process for this caller, whose rights and quotas hold as over a socket."""
-        exchange = InsideExchange(call)
-        request = self._request(call.head(), exchange, None)
+        exchange, head = InsideExchange(call), call.head()
+        begun = None if self.elsewhere is None else self.elsewhere(head, exchange)
+        if begun is not None:
+            await begun
+            return exchange.reply
+        request = self._request(head, exchange, None)
         request.caller = caller
         await self._respond(request)
         return exchange.reply
@@ -152,9 +169,18 @@ class Frame:
         return self._respond(self._request(head, exchange, client_id))
 
     def begin_whole(
-        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+        self,
+        head: Head,
+        exchange: PromptExchange,
+        client_id: str | None,
+        body: bytes,
+        elsewhere: Elsewhere | None = None,
     ) -> Coroutine[Any, Any, None] | None:
-        """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
+        """The same for a request that is here with all of its body; None: it is answered without a coroutine.
+
+        `elsewhere` begins the same request anew, at the server that leads or has the topic: called where only its body tells that it belongs there,
+        or where the topic has moved while it waited.
+        """
         request = self._request(head, exchange, client_id)
         try:
             found = self._routes.find(request)
@@ -165,11 +191,14 @@ class Frame:
         try:
             if self._submit(request, exchange, body, found):
                 return None
+        except (NotHereError, ShardElsewhereError):
+            if elsewhere is not None:
+                return elsewhere()
         except ForbiddenError as error:  # which is noted once, too
             return self._respond(request, error)
         except Exception:  # noqa: BLE001, S110  # as well
             pass
-        return self._respond(request)
+        return self._respond(request, elsewhere=elsewhere)
 
     def _request(self, head: Head, exchange: Exchange, client_id: str | None) -> Request:
         return Request(
@@ -209,13 +238,22 @@ class Frame:
         finally:
             self._note(request)
 
-    async def _respond(self, request: Request, refused: BasaltError | None = None) -> None:
+    async def _respond(
+        self, request: Request, refused: BasaltError | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
         STAGES.set(request.stages)
+        is_here = True
         try:
             try:
                 if refused is not None:
                     raise refused
                 answer = await self._answer(request)
+            except (NotHereError, ShardElsewhereError) as error:
+                if elsewhere is not None:
+                    is_here = False
+                    await _passed_on(elsewhere)
+                    return
+                answer = self._problem(request, error if isinstance(error, BasaltError) else _no_leader())
             except BasaltError as error:
                 if isinstance(error, (ThrottledError, UnauthenticatedError)) and error.held_ms:
                     await asyncio.sleep(error.held_ms / 1_000 * random.uniform(1, HELD_SPREAD))  # noqa: S311
@@ -230,7 +268,8 @@ class Frame:
                 raise  # half an answer is out: the server must break the connection, or it would pass for whole
             await send_response(request, _told(request, internal_error()))
         finally:
-            self._note(request)
+            if is_here:
+                self._note(request)
 
     async def _answer(self, request: Request) -> Response:
         try:
@@ -315,6 +354,19 @@ class _StageAnswer:
         """Answer with what went wrong."""
         self._is_done = True
         self._frame.tell(self._request, self._exchange, functools.partial(_raise, exception))
+
+
+async def _passed_on(elsewhere: Elsewhere) -> None:
+    begun = elsewhere(has_task=True)  # the request's task must not end before its answer
+    assert begun is not None
+    await begun
+
+
+def _no_leader() -> NotLeaderError:
+    return NotLeaderError(
+        "this is for the server that leads, and was not sent as one that can be passed on; nothing was done",
+        hint="send the same call to the server that leads: GET /v1/cluster names it",
+    )
 
 
 def _told(request: Request, error: BasaltError) -> Response:

@@ -33,12 +33,13 @@ from basalt.cluster.membership import Membership
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
+from basalt.messaging.read.views import Views
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import Pruner
 from basalt.runtime.group_commit import SIZES
 from basalt.runtime.loop_lag import LoopLag
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.regions import jar_state, version_text
 
@@ -334,7 +335,7 @@ class JobMetrics(Collector):
 class WriterMetrics(Collector):
     """The series of the group commit and of what is kept in memory for readers."""
 
-    def __init__(self, manager: TransactionManager, tails: Tails) -> None:
+    def __init__(self, manager: LogState, tails: Tails) -> None:
         self._manager = manager
         self._tails = tails
 
@@ -368,6 +369,21 @@ class WriterMetrics(Collector):
         yield gauge("basalt_answers_bytes", "Bytes of messages kept as they were answered", tails.answers.bytes)
         stretches = {"encoded": tails.answers.made, "reused": tails.answers.hits}
         yield counters("basalt_answers_stretches", "Stretches of messages encoded, and reused", "how", stretches)
+
+
+class ViewMetrics(Collector):
+    """The series of the view of transactions by which readers go."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+
+    def collect(self) -> Iterator[Metric]:
+        """Every series there is."""
+        views = self._views
+        text = "Time since when the coordinator may have decided what readers here do not know; 0 at the coordinator"
+        yield gauge("basalt_view_age_seconds", text, views.age_ms / 1_000)
+        asked = {"answered": views.asked_total - views.unanswered_total, "unanswered": views.unanswered_total}
+        yield counters("basalt_holds_asked", "Questions to the coordinator for a newer view", "outcome", asked)
 
 
 class HBaseMetrics(Collector):

@@ -43,6 +43,7 @@ from basalt.http.collectors import (
     RegionServerMetrics,
     ShardMetrics,
     StreamMetrics,
+    ViewMetrics,
     WriterMetrics,
     counter,
     counters,
@@ -231,16 +232,20 @@ class Metrics:
     async def judged(self) -> AsyncIterator[Metric]:
         """The series that alerts go by: all but those of requests, messages and topics, which are many."""
         yield counters("basalt_http_problems", "Calls that were refused or failed", "code", self._problems)
-        async for family in self._transactions():
-            yield family
-        async for family in self._groups.families():
-            yield family
         services = self._services
+        if (
+            not services.is_member
+        ):  # else another server tells of them, and whoever adds servers up would count them twice
+            async for family in self._transactions():
+                yield family
+            async for family in self._groups.families():
+                yield family
         others: list[Collector] = [
             *services.collectors,
             ConnectionMetrics(services.connections),
             StreamMetrics(services.streams),
             WriterMetrics(services.transactions.manager, services.topics.tails),
+            ViewMetrics(services.views),
             JobMetrics(services.scheduler),
             LoopMetrics(services.loop_lag),
         ]
@@ -255,7 +260,10 @@ class Metrics:
             others.append(AccessMetrics(services.authentication, services.directory, services.refusals))
             if services.authentication.jwts is not None:
                 others.append(JwksMetrics(services.authentication.jwts.jwks))
-        for family in chain(self._pruning(), self._server(), self._throttled(), *(each.collect() for each in others)):
+        if not services.is_member:
+            for family in self._pruning():
+                yield family
+        for family in chain(self._server(), self._throttled(), *(each.collect() for each in others)):
             yield family
 
     def _requests(self) -> Iterator[Metric]:

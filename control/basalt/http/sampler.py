@@ -103,6 +103,8 @@ class Sampler:
 
     async def look_at_groups(self, now_ms: int) -> None:
         """Take the lag of groups in: counted anew for those to which something has happened, a few of them at a time."""
+        if self._services.is_member:  # they are the leader's
+            return
         try:
             states = self._services.transactions.state.groups.by_number
         except BasaltError:  # the manager reads its log: what is known of groups stays

@@ -29,8 +29,9 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
+from basalt.cluster.reigns import Phase
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
+from basalt.errors import BasaltError, ConflictError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
@@ -44,6 +45,7 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import end_of
+from basalt.messaging.read.views import Views
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
@@ -58,6 +60,7 @@ from basalt.operations.prune_reports import PruneReports
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
+from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
@@ -102,6 +105,7 @@ class Services:
     back_reader: BackReader
     topic_stats: TopicStatistics
     first_unstable: FirstUnstable
+    views: Views
     ranges: Ranges
     groups: Groups
     truncation: Truncation
@@ -127,6 +131,7 @@ class Services:
     pipelines: PipelineInspection = field(init=False)
     topic_inspection: TopicInspection = field(init=False)
     forced_ends: ForcedEnds = field(init=False)
+    shard_holding: ShardHolding = field(init=False)
     shard_moves: ShardMoves = field(init=False)
     series: Series = field(init=False)  # filled by `basalt.http.sampler`
     prune_reports: PruneReports = field(init=False)
@@ -135,6 +140,7 @@ class Services:
     traces: Traces | None = None  # of a process that sends them
     leadership: Leadership | None = None  # of a server that shares its store with others
     membership: Membership | None = None  # of the same server
+    is_member: bool = False  # it serves topics of its own while another server leads
     granted: Granted | None = None  # the map that this term began with
     loop_lag: LoopLag = field(init=False)  # of this process, too
     watching: asyncio.Task[None] | None = None  # what the alerts go by
@@ -149,14 +155,20 @@ class Services:
             age_s = self.directory.age_ms / 1_000
             detail = f"tokens and grants were read {age_s:.0f} s ago, version {self.directory.entries.version}"
             parts.append(ServerPart("policy", not self.directory.is_stale, 0.0, detail))
-        if self.leadership is not None:
+        if self.is_member:
+            reigns = self.shard_moves.gate.reigns
+            held = sum(reign.phase is Phase.HELD for reign in reigns)
+            parts.append(ServerPart("shards", True, 0.0, f"{held} of {len(reigns)} shards are served here"))
+        elif self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"
             parts.append(ServerPart("leader", leads, 0.0, detail))
         # Without the coordinator all calls but those about transactions are served, so requests may come.
         ready = all(part.ok for part in parts if part.name != COORDINATOR)
-        if self.membership is not None:  # no request needs it: the leader serves without, though nobody is told of it
+        if self.membership is not None:
             parts.append(member_part(self.membership))
+            # The leader serves without, though nobody is told of it.
+            ready = ready and (not self.is_member or self.membership.is_on)
         return Readiness(ready, tuple(parts))
 
     async def store_info(self) -> StoreInfo:
@@ -214,10 +226,22 @@ class Services:
         return await self.cluster.explain(title, spread, self.topics.catalog.buckets, readiness, regions)
 
     def in_map(self, member: str) -> str:
-        """The name by which the map knows a member. This one began its term under that name; its membership may have begun anew since."""
+        """The name by which the map knows a member, which may be told by its name for people or by its membership's instance, too. A run of a server has
+        one name in the map, and a membership may have ended since, and another one begun."""
         own = self.membership
-        is_own = own is not None and member in (own.instance, own.candidate.holder)
-        return own.candidate.instance if own is not None and is_own else member
+        if own is None or member == own.candidate.instance:
+            return member
+        found = {own.candidate.instance} if member in (own.instance, own.candidate.holder) else set()
+        for instance, seen in own.seen.items():
+            if not seen.record.is_over and member in (instance, seen.record.holder, seen.record.run):
+                found.add(seen.record.run)
+        if len(found) > 1:
+            raise ConflictError(
+                f"{len(found)} servers are named {member[:80]!r}",
+                field="to",
+                hint="name one by its instance, as `basalt -o json cluster members` tells",
+            )
+        return found.pop() if found else member
 
     async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
         """The shards that a move is asked for; a topic that is named has to be there."""

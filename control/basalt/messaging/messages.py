@@ -23,6 +23,7 @@ from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.producers import Producers, Sequenced
 from basalt.messaging.read.answer_reader import AnswerReader, AnswerReading, Encoded
 from basalt.messaging.read.log_reader import Fetch, LogReader, ReadBudget, Reading, SliceLimits, Start, start_from
+from basalt.messaging.read.views import Views
 from basalt.runtime.group_commit import Group, GroupCommit, Waiter
 from basalt.transactions.manager import Transactions
 from basalt.transactions.open_pointers import OpenPointers
@@ -39,7 +40,8 @@ class Messages:
 
     def __init__(
         self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions,
-        pointers: OpenPointers, markers: TopicMarkers, producers: Producers, *, limits: SliceLimits, lifetime_ms_max: int,
+        views: Views, pointers: OpenPointers, markers: TopicMarkers, producers: Producers, *, limits: SliceLimits,
+        lifetime_ms_max: int,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._logs = logs
@@ -48,6 +50,7 @@ class Messages:
         self._roll_backs = roll_backs
         self._writer = writer
         self._writers = writers
+        self._views = views
         self._pointers = pointers
         self._markers = markers
         self._producers = producers
@@ -188,30 +191,28 @@ class Messages:
     ) -> Fetch:  # fmt: skip
         """Messages from a position on; waits up to `wait_ms` until there is one.
 
-        `committed` reads under the manager's newest snapshot, `snapshot` under the one given, neither sees everything.
-        With `markers` these come in between; they are waited for as messages are. `BusyError`: too many wait already. With
-        an `encoding` the page is in `encoded`, in part as messages that are encoded so already.
+        `committed` reads under the manager's newest snapshot (stopped by one that may be old, it asks once for a newer one), `snapshot`
+        under the one given, neither sees everything. With `markers` these come in between; they are waited for as messages are.
+        With an `encoding` the page is in `encoded`, in part as messages that are encoded so already. `BusyError`: too many wait.
         """
         limits = SliceLimits(
             min(messages_max or self.limits.messages_max, self.limits.messages_max),
             min(bytes_max or self.limits.bytes_max, self.limits.bytes_max),
         )
         begin = start_from(start, inclusive)
-        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        deadline_ms, asks = self._clock.monotonic_ms() + wait_ms, committed
         while True:
             log = self._logs.find_in_doubt(title) or await self._logs.open(title)
             arrival = log.waiter() if wait_ms else None
             try:
                 seen = self._writers.current() if committed else snapshot
-                if encoding is None:
-                    found = await self._reader.read(log, begin, limits, seen, markers=markers)
-                else:
-                    reading = AnswerReading(begin, limits, seen, self._clock.now_ms(), markers=markers)
-                    found = await self._answer_reader.read(log, reading, Encoded(encoding, committed))
+                kind = Reading if encoding is None else AnswerReading
+                reading = kind(begin, limits, seen, self._clock.now_ms(), markers=markers)
+                found = await self._page(log, reading, encoding, committed=committed)
+                if committed and found.held_by is not None:
+                    found, asks = await self._held(log, reading, found, encoding, asks=asks), False
                 if markers:
                     found = found._replace(generation=log.topic.generation, tasks=log.topic.tasks)
-                if committed and found.held_by is not None and not (found.slices or found.encoded):
-                    self._writers.check_view()  # or it would look like the topic's end
                 if found.slices or found.encoded:
                     self.fetched_messages_total += found.messages
                     self.fetched_bytes_total += found.payload_bytes
@@ -221,6 +222,8 @@ class Messages:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if arrival is None or left_ms <= 0 or self.stopping:
                     return found._replace(next_id=begin.id if not begin.inclusive else None)
+                if committed and found.held_by is not None:
+                    self._views.note_held(log, found.held_by)
                 timer = asyncio.get_running_loop().call_later(left_ms / 1_000, _arrive, arrival)
                 try:
                     await arrival
@@ -238,16 +241,37 @@ class Messages:
         """A page of committed messages behind an id, as `fetch` without waiting. A `whole` one is filled up to its limits."""
         seen, begin, now_ms = self._writers.current(), Start(after, False), self._clock.now_ms()
         if encoding is not None and limits.through is None:
-            found = await self._answer_reader.read(
-                log, AnswerReading(begin, limits, seen, now_ms), Encoded(encoding, True)
-            )
+            found = await self._page(log, AnswerReading(begin, limits, seen, now_ms), encoding, committed=True)
         else:  # up to a place, which a stretch may lie on both sides of
             budget = ReadBudget() if whole else None
             found = await self._reader.go_on(log, Reading(begin, limits, seen, now_ms, budget=budget, whole=whole))
             if encoding is not None:
                 found = found._replace(slices=[], encoded=found.slices)
+        if found.held_by is not None:
+            self._views.note_held(log, found.held_by)
         self.fetched_messages_total += found.messages
         self.fetched_bytes_total += found.payload_bytes
+        return found
+
+    async def _page(self, log: TopicLog, reading: Reading, encoding: Encoding | None, *, committed: bool) -> Fetch:
+        """The rest of a page in the making."""
+        if encoding is None:
+            return await self._reader.go_on(log, reading)
+        assert isinstance(reading, AnswerReading)
+        return await self._answer_reader.read(log, reading, Encoded(encoding, committed))
+
+    async def _held(
+        self, log: TopicLog, reading: Reading, found: Fetch, encoding: Encoding | None, *, asks: bool
+    ) -> Fetch:
+        """The page of a reader whom the view stops at a row: with more in it, where a newer view has the end of that row's writer."""
+        if asks and self._views.may_be_old:
+            if await self._views.newer():
+                reading.see(self._writers.current())
+                found = await self._page(log, reading, encoding, committed=True)
+            else:
+                found = found._replace(view_age_ms=self._views.age_ms)
+        if found.held_by is not None and not (found.slices or found.encoded):
+            self._writers.check_view()  # or it would look like the topic's end
         return found
 
     def stop_waiting(self) -> None:

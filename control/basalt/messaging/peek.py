@@ -13,7 +13,8 @@ from basalt.errors import InputError, MessageNotFoundError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import KnownTransactions
-from basalt.messaging.read.log_reader import LogReader, Slice, SliceLimits, start_from
+from basalt.messaging.read.log_reader import Fetch, LogReader, Slice, SliceLimits, start_from
+from basalt.messaging.read.views import Views
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, RecordKind
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
@@ -53,10 +54,11 @@ class PeekPage(NamedTuple):
 class Peek:
     """Looks into all topics of one store."""
 
-    def __init__(self, logs: TopicLogs, reader: LogReader, known_transactions: KnownTransactions) -> None:
+    def __init__(self, logs: TopicLogs, reader: LogReader, known_transactions: KnownTransactions, views: Views) -> None:
         self._logs = logs
         self._reader = reader
         self._known_transactions = known_transactions
+        self._views = views
 
     async def message(self, title: TopicName, message_id: bytes) -> Peeked:
         """One message; `MessageNotFoundError` when the topic has none of this id, or no longer."""
@@ -80,11 +82,19 @@ class Peek:
         return await self._page(await self._logs.open(title), start, inclusive, limits)
 
     async def _page(self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: SliceLimits) -> PeekPage:
-        snapshot = (
-            self._known_transactions.snapshot()
-        )  # before the rows: one rolled back in between would pass for committed
-        found = await self._reader.read(log, start_from(start, inclusive), limits, None, markers=True)
+        found, snapshot = await self._judged(log, start, inclusive, limits)
+        if self._views.may_be_old and snapshot is not None:
+            is_open = any(snapshot.judge(part.written_by) is Visibility.HOLD for part in found.slices)
+            if is_open and await self._views.newer():
+                found, snapshot = await self._judged(log, start, inclusive, limits)
         return PeekPage([message for part in found.slices for message in _messages(part, snapshot)], found.next_id)
+
+    async def _judged(
+        self, log: TopicLog, start: bytes | int | None, inclusive: bool, limits: SliceLimits
+    ) -> tuple[Fetch, TransactionSnapshot | None]:
+        """Messages, and the snapshot that judges them: of before the rows, or one rolled back in between would pass for committed."""
+        snapshot = self._known_transactions.snapshot()
+        return await self._reader.read(log, start_from(start, inclusive), limits, None, markers=True), snapshot
 
 
 def _messages(part: Slice, snapshot: TransactionSnapshot | None) -> list[Peeked]:

@@ -140,7 +140,7 @@ class TopicStatistics:
             newest_ms=_publish_ms(newest),
             published_per_second=rate,
             stored_bytes=await self._stored_bytes(topic),
-            oldest_open_write_pointer=(await self._holds.of_topic(log)).held_by,
+            oldest_open_write_pointer=(await self._holds.of_topic_now(log)).held_by,
         )
 
     async def sums(self, title: TopicName) -> TopicSums:

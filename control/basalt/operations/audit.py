@@ -24,6 +24,7 @@ ENTRIES_MAX = 10_000  # some 4 MiB; beyond, the oldest go of whoever has most
 LOGINS_PART = 10  # of these, logins may be one of so many: everybody logs in, every day
 LOGIN_ACTS = frozenset(("log in", "log out"))
 AGE_MS_MAX = 366 * 86_400_000  # "what did we do at this time last year"
+COUNTED_AGAIN_MS = 600_000  # other servers add lines, too, and the one that leads keeps the number below the limit
 TEXT_CHARS_MAX = 300  # of a reason or a name: both fit into a request's line however they are written
 
 _LOGINS = "log in"  # no principal has this name
@@ -97,16 +98,18 @@ class Wanted(NamedTuple):
 
 
 class Audit:
-    """The lines of one store."""
+    """The lines of one store. `is_member`: another server leads, and removes what is old or too much."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, entries_max: int = ENTRIES_MAX, age_ms_max: int = AGE_MS_MAX
-    ) -> None:
+        self, store: Store, clock: Clock, *, entries_max: int = ENTRIES_MAX, age_ms_max: int = AGE_MS_MAX, is_member: bool = False
+    ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
         self._entries_max = entries_max
         self._age_ms_max = age_ms_max
+        self._is_member = is_member
+        self._counted_ms = 0.0  # when, by the monotonic clock
         self._counts: Counter[str] | None = None  # lines, by principal; those of logins together
         self._numbers = itertools.count()  # lines of one millisecond keep their order
         self._run = secrets.token_hex(4)  # and those of a server whose clock was set back replace none
@@ -157,10 +160,11 @@ class Audit:
 
     def _write(self, name: str, line: Line, new: bool) -> None:
         LINES.write(self._system, line, name)
-        if not new:
+        if not new or self._is_member:
             return
-        oldest = number_name(max(line.at_ms - self._age_ms_max, 0))
-        if self._counts is None:
+        oldest, now_ms = number_name(max(line.at_ms - self._age_ms_max, 0)), self._clock.monotonic_ms()
+        if self._counts is None or now_ms - self._counted_ms >= COUNTED_AGAIN_MS:
+            self._counted_ms = now_ms
             self._counts = Counter(_share(each) for _, each in LINES.scan(self._system))
         else:
             self._counts[_share(line)] += 1

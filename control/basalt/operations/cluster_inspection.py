@@ -111,8 +111,11 @@ class ClusterInspection:
 
     def _since(self, shard: int, owners: OwnersMap) -> tuple[int | None, WhyOwner]:
         """Since when the owner has the shard, where this server knows, and why."""
-        if self._granted is not None and self._granted.still_holds(shard, owners):
-            return self._granted.at_ms, "lead"
+        granted, membership = self._granted, self._membership
+        if granted is not None and granted.still_holds(shard, owners) and membership is not None:
+            # What the map gave to others before this term began it gives to them still: since when, nobody here knows.
+            is_own = owners.owner_of(shard) == membership.candidate.instance
+            return (granted.at_ms, "lead") if is_own else (None, "grant")
         reign = self._reigns[shard]
         return (reign.since_ms, "move") if reign.epoch == owners.epochs[shard] else (None, "grant")
 
@@ -149,11 +152,27 @@ class ClusterInspection:
             obstacles.append(
                 f"its shard moves ({reign.phase.value}): calls wait for up to {MOVING_WAIT_MS_MAX} ms, then get shard_moving"
             )
-        obstacles += _obstacles(owner, is_own, readiness)
+        holds = None if is_own else self._holds(owner)
+        if holds is False:
+            obstacles.append(
+                f"{owner.owner}, the owner, has not taken the shard yet, or gives it up: calls wait, then get shard_moving"
+            )
+        obstacles += _obstacles(owner, is_own or holds is not None, readiness)
         return TopicExplanation(
-            owner, spread is not None, keys.scanned(), buckets, True if is_own else None, tuple(obstacles),
+            owner, spread is not None, keys.scanned(), buckets, True if is_own or holds else None, tuple(obstacles),
             tuple(_regions(keys, regions)),
         )  # fmt: skip
+
+    def _holds(self, owner: ShardOwner) -> bool | None:
+        """Tell whether another server says in its beats that it holds its shard; None where it is not heard."""
+        assert self._membership is not None
+        member, beats = self._membership.row_of(owner.instance), self._membership.beats
+        if member is None or not beats.is_linked(member, self._clock.monotonic_ms()):
+            return None
+        heard = beats.heard[member]
+        if heard.beat is None:
+            return None
+        return any(first <= owner.shard <= last for first, last in heard.beat.shards)
 
     async def _read(self) -> OwnersMap:
         owners = await StoreCalls(self._store)(read_map, SystemTable(self._store.table(SystemTable.name)))

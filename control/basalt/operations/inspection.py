@@ -269,7 +269,7 @@ class Inspection:
     async def holder(self, title: TopicName, start: bytes | int | None, sees: Sees = sees_all) -> Holder:
         """The transaction at which readers of committed messages stop, from an id or a time on."""
         first = position(start, 0) if isinstance(start, int) else (start or b"")[:POSITION_BYTES]
-        found = await self._first_unstable.of_topic(await self._topics.open(title), first)
+        found = await self._first_unstable.of_topic_now(await self._topics.open(title), first)
         searched_to = None if found.searched_to is None else end_of(found.searched_to[:POSITION_BYTES]).hex()
         if found.held_by is None:
             return Holder(searched_to=searched_to)

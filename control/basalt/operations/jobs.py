@@ -113,12 +113,17 @@ async def save_stats(
     """Save the counts, markers and producers of topics that changed, so that a restart need not read them again; the history of
     figures; and tidy up groups.
     """
-    saved = {"topics": await statistics.save(), "markers": await markers.save(), "producers": await producers.save()}
-    report = {name: count for name, count in saved.items() if count} | dict(await tidy_groups(groups, audit))
+    report = dict(await save_owned(statistics, markers, producers)) | dict(await tidy_groups(groups, audit))
     now_ms = clock.now_ms()
     if days.due(now_ms):
         await save_series(days, call, now_ms)  # which fills nobody's history of runs
     return report
+
+
+async def save_owned(statistics: TopicStatistics, markers: TopicMarkers, producers: Producers) -> Report:
+    """Save what an owner knows of its topics."""
+    saved = {"topics": await statistics.save(), "markers": await markers.save(), "producers": await producers.save()}
+    return {name: count for name, count in saved.items() if count}
 
 
 async def save_series(days: SeriesDays, call: StoreCalls, now_ms: int) -> int:
@@ -164,25 +169,25 @@ def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
     markers: TopicMarkers, producers: Producers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
     known_transactions: KnownTransactions, pruner: Pruner, activity: CellActivity,
-    truncation: Truncation, groups: Groups, audit: Audit, days: SeriesDays,
+    truncation: Truncation, groups: Groups, audit: Audit, days: SeriesDays, *, is_member: bool = False,
 ) -> list[Job]:  # fmt: skip
-    """All jobs of a server. The job `snapshot` is only where there are region servers."""
-    lifetime_ms_max, publisher = settings.transactions.lifetime_ms_max, pruner.publisher
-    expiry = JobSettings(interval_ms=settings.transactions.expiry_interval_ms)
+    """All jobs of a server; those about its own topics alone where it is a member that another one leads.
+
+    The job `snapshot` is only where there are region servers.
+    """
+    publisher, expiry = pruner.publisher, JobSettings(interval_ms=settings.transactions.expiry_interval_ms)
     retention = RetentionJob(
-        store,
-        clock,
-        logs,
-        statistics,
-        producers,
-        writer,
-        known_transactions,
-        lifetime_ms_max,
-        transactions,
-        activity,
-        truncation,
-        pruner.noted,
-    )
+        store, clock, logs, statistics, producers, writer, known_transactions, settings.transactions.lifetime_ms_max, transactions,
+        activity, truncation, pruner.noted,
+    )  # fmt: skip
+    retaining = Job(
+        "retention", "remove expired, rolled back and old-generation messages, and cells that nobody can read",
+        settings.jobs.retention, retention.run,
+    )  # fmt: skip
+    if is_member:
+        owned = partial(save_owned, statistics, markers, producers)
+        text = "save the counts, markers and producers of topics that changed"
+        return [retaining, Job("stats", text, settings.jobs.stats, owned)]
     jobs = [
         Job("expiry", "end transactions past their deadline; move dead letters", expiry, partial(end_late, transactions, clock)),
         Job(
@@ -193,10 +198,7 @@ def build_jobs(
             "prune", "take failed writers off the invalid list once no row of theirs is left", settings.jobs.prune,
             partial(prune, pruner),
         ),
-        Job(
-            "retention", "remove expired, rolled back and old-generation messages, and cells that nobody can read",
-            settings.jobs.retention, retention.run,
-        ),
+        retaining,
         Job(
             "stats", "save the counts, markers and producers of topics that changed, and the history of figures; tidy up consumer groups",
             settings.jobs.stats, partial(save_stats, statistics, markers, producers, groups, audit, days, StoreCalls(store), clock),

@@ -164,9 +164,10 @@ class _Scheduled:
 
 
 class Scheduler:
-    """Runs the jobs of one server. All of it on one event loop."""
+    """Runs the jobs of one server. All of it on one event loop. `is_member`: another server leads, and has the rows of jobs."""
 
-    def __init__(self, store: Store, clock: Clock, jobs: Sequence[Job]) -> None:
+    def __init__(self, store: Store, clock: Clock, jobs: Sequence[Job], *, is_member: bool = False) -> None:
+        self._is_member = is_member
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
         self._clock = clock
@@ -181,7 +182,7 @@ class Scheduler:
     async def start(self) -> None:
         """Read what was kept of the jobs, and begin to run them at their times."""
         await self._load()
-        for name, scheduled in self._jobs.items():
+        for name, scheduled in {} if self._is_member else self._jobs.items():
             if await self._call(DEFINITIONS.get, self._system, name) != scheduled.definition:
                 await self._call.write(DEFINITIONS.write, self._system, scheduled.definition, name)
         # Each run is our own log's business; APScheduler would tell of every one.
@@ -256,6 +257,11 @@ class Scheduler:
     async def fire(self, name: str) -> None:
         """The job's time has come: run it, unless it runs."""
         scheduled = await self._find(name)
+        if self._is_member:  # an operator pauses a job at the leader, and it is to rest here, too
+            kept = await self._call(DEFINITIONS.get, self._system, name)
+            if kept is not None and kept.paused:
+                self._plan_after(scheduled, self._clock.now_ms())
+                return
         if self._stopping or scheduled.task is not None or scheduled.paused:
             return
         planned_ms, now_ms = scheduled.next_ms, self._clock.now_ms()
@@ -291,8 +297,8 @@ class Scheduler:
                 return
             for name, scheduled in self._jobs.items():
                 kept = await self._call(DEFINITIONS.get, self._system, name)
-                scheduled.paused = kept is not None and kept.paused
-                runs = await self._call(RUNS.get, self._system, name)
+                scheduled.paused = kept is not None and kept.paused and not self._is_member
+                runs = None if self._is_member else await self._call(RUNS.get, self._system, name)
                 for run in [] if runs is None else runs.runs:
                     scheduled.runs.append(run)
                     scheduled.ended(run)
@@ -379,6 +385,8 @@ class Scheduler:
         if error is not None:
             trace = None if isinstance(error, BasaltError) else error
             log.error("job %s failed %d times in a row: %s", name, run.times, run.error, exc_info=trace)
+        if self._is_member:
+            return run
         try:
             await self._call.write(RUNS.write, self._system, Runs(list(scheduled.runs)), name)
         except BasaltError as failure:

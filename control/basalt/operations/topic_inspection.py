@@ -12,15 +12,16 @@ from typing import NamedTuple, TypeAlias
 
 from basalt.api.bodies.topics import TopicDescription, TopicFigures, TopicPage
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.errors import NotFoundError
+from basalt.errors import NotFoundError, ShardMovingError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.topic_stats import TopicStatistics, TopicSums
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, topic_prefix
 from basalt_engine.metadata import TopicMetadata
+from basalt_engine.stores.shards import shard_of
 
 FIGURES_MS = 250  # of reading figures that are not in memory, for one page: somebody waits for it
 
@@ -66,7 +67,7 @@ class TopicInspection:
     """Lists the topics of one store."""
 
     def __init__(
-        self, clock: Clock, topics: TopicLogs, stats: TopicStatistics, unstable: FirstUnstable, manager: TransactionManager,
+        self, clock: Clock, topics: TopicLogs, stats: TopicStatistics, unstable: FirstUnstable, manager: LogState,
         ids: TransactionIds,
     ) -> None:  # fmt: skip
         self._clock = clock
@@ -162,13 +163,15 @@ class TopicInspection:
         return figures
 
     async def _counted(self, title: TopicName, until_ms: float) -> TopicSums | None:
-        """The sums of a topic's index; None where that is not in memory, and the time is over."""
+        """The sums of a topic's index; None where that is not in memory, and the time is over; and where the topic is another server's, or moves."""
+        if not self._topics.gate.is_held(shard_of(topic_prefix(*title))):
+            return None
         sums = self._stats.known_sums(title)
         if sums is not None or self._clock.monotonic_ms() >= until_ms:
             return sums
         try:
             return await self._stats.sums(title)
-        except NotFoundError:  # it was deleted meanwhile
+        except (NotFoundError, ShardMovingError):  # it was deleted meanwhile, or moves
             return None
 
     def _written_to(self) -> frozenset[tuple[bytes, int]]:
@@ -179,7 +182,7 @@ class TopicInspection:
     async def _held(self, title: TopicName) -> tuple[str | None, int | None]:
         try:
             found = await self._unstable.of_topic(await self._topics.open(title))
-        except NotFoundError:
+        except (NotFoundError, ShardMovingError):
             return None, None
         if found.held_by is None:
             return None, None

@@ -38,7 +38,8 @@ from basalt.pruning.state import STATE, PruneState
 from basalt.runtime.store_calls import StoreCalls
 from basalt.settings import DayWindow
 from basalt.tables import garbage_cells
-from basalt.transactions.manager import EXTERNAL_WRITERS, ManagerSnapshot, external_writers
+from basalt.transactions.log_state import ManagerSnapshot
+from basalt.transactions.manager import EXTERNAL_WRITERS, external_writers
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import NO_RUNS, POINTER_MAX, PointerRuns

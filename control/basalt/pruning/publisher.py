@@ -15,7 +15,7 @@ from basalt.errors import ConflictError, CorruptionError
 from basalt.pruning.rule import CLOCK_SKEW_MS
 from basalt.pruning.state import change_state
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.manager import ManagerSnapshot
+from basalt.transactions.log_state import ManagerSnapshot
 from basalt_engine.clock import Clock
 from basalt_engine.errors import FencedError
 from basalt_engine.snapshot import POINTERS_PER_MS, PointerRun, PointerRuns, TransactionSnapshot, pack_runs

@@ -26,7 +26,7 @@ from basalt.runtime.group_commit import Group, GroupCommit, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt.tables import garbage_cells
 from basalt.tables.garbage_cells import CellActivity, GarbageCells
-from basalt.transactions.manager import ManagerSnapshot
+from basalt.transactions.log_state import ManagerSnapshot
 from basalt_engine.cells.keys import TableKeys
 from basalt_engine.cells.table import CellTable, is_tombstone
 from basalt_engine.metadata import TopicMetadata

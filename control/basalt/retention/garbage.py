@@ -34,6 +34,7 @@ from basalt_engine.metadata import MetadataTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.retention import NO_SNAPSHOT, Fate, Verdict, is_old_generation, judge_message, judge_payload
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, Store
 
@@ -89,6 +90,8 @@ class GarbageRows:
     async def _deal_with(self, notes: list[GarbageRange], counts: Counter[str]) -> tuple[str, int]:
         """Deal with notes of one generation of a topic; the name from which to go on, and how many rows were looked at."""
         title = topic_name(notes[0].namespace, notes[0].topic)
+        if not self._logs.gate.is_held(shard_of(topic_prefix(*title))):  # another server's
+            return notes[-1].name + "\0", 0
         metadata = await self._call(self._metadata.get, topic_prefix(*title))
         if metadata is None:  # whatever is unknown is kept
             return notes[-1].name + "\0", 0

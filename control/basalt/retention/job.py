@@ -27,13 +27,14 @@ from basalt.tables.garbage_cells import CellActivity
 from basalt_engine.clock import Clock
 from basalt_engine.keys import is_table_prefix
 from basalt_engine.metadata import MetadataTable, TopicMetadata
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Store
 
 TOPICS_PAGE = 256  # topics and tables whose metadata is read at once: about a millisecond
 
 
 class RetentionJob:
-    """Gives back the space of messages and cells that no reader can see any more."""
+    """Gives back the space of messages and cells that no reader can see any more, of topics and tables that this server owns."""
 
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, producers: Producers,
@@ -42,6 +43,7 @@ class RetentionJob:
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._call = StoreCalls(store)
+        self._gate = logs.gate
         self._oversized = OversizedTopics(logs, statistics, truncation)
         self._expired = ExpiredRows(store, clock, logs, producers, writer, lifetime_ms_max)
         self._generations = OldGenerations(store, logs, writer)
@@ -57,8 +59,9 @@ class RetentionJob:
         start = b""
         tables: list[tuple[bytes, TopicMetadata]] = []
         while page := await self._call(self._describe, start):
-            topics = [(title_of(prefix), metadata) for prefix, metadata in page if not is_table_prefix(prefix)]
-            tables += [row for row in page if is_table_prefix(row[0])]
+            held = [row for row in page if self._gate.is_held(shard_of(row[0]))]  # others are cared for by their owners
+            topics = [(title_of(prefix), metadata) for prefix, metadata in held if not is_table_prefix(prefix)]
+            tables += [row for row in held if is_table_prefix(row[0])]
             topics = await self._oversized.sweep(topics, counts)
             await self._expired.sweep(topics, counts)
             await self._generations.sweep(topics, counts)

@@ -108,19 +108,25 @@ def _check_names(key: str, names: tuple[str, ...]) -> None:
 
 
 async def open_access(
-    settings: Settings, store: Store, clock: Clock
+    settings: Settings, store: Store, clock: Clock, *, is_member: bool = False
 ) -> tuple[Directory, Refusals, Authentication | None]:
     """The tokens, grants and roles of a store, the refusals of this server, and its authentication: None where nobody is asked.
 
-    `InvalidSettingError` where nobody could ever come in who may give a right.
+    `is_member`: another server leads, and changes them. `InvalidSettingError` where nobody could ever come in who may give a right.
     """
     auth = settings.auth
     directory, refusals = (
-        Directory(store, clock, superusers_of(auth.superusers), Quotas(QuotaLimits(**asdict(settings.quota)))),
+        Directory(
+            store,
+            clock,
+            superusers_of(auth.superusers),
+            Quotas(QuotaLimits(**asdict(settings.quota))),
+            is_member=is_member,
+        ),
         Refusals(clock, enforced=auth.enforce),
     )
     if not is_asked(settings):
-        await directory.read()
+        await (directory.start() if is_member else directory.read())  # of quotas a member hears no other way
         return directory, refusals, None
     await directory.start()
     if not _has_superuser(auth, directory, clock.now_ms()):

@@ -1,20 +1,23 @@
 """One of several servers on one store: it answers as a standby, and serves in its terms as the leader.
 
-A standby says that it lives, whether it is ready and its metrics, reads ranges that the leader permits it, and passes all else on to the server that leads. Where it cannot, it says who leads: to
-a browser on a page; and to a client that took it for a topic's owner, who that is. Nothing is done for a call that gets `not_leader` or `not_owner`, so it may be sent there at once.
+A standby says that it lives, whether it is ready and its metrics, reads ranges that a topic's owner permits it, and passes all else on: what is about a topic to
+its owner, and the rest to the server that leads. So does a server that serves with what is another's (`routing`). Where it cannot, it says who leads: to a browser on a page; and to a client that took it for a topic's owner, who that is. Nothing is done for a call that gets `not_leader` or `not_owner`, so it may be sent there at once.
 Who else there is, its leader tells.
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
 more writes), and is a standby again. How a pair behaves is told in docs/operations/two-servers.md.
+
+Where servers share the work (`cluster.share`) a server that does not lead is more than a standby: while its membership lasts it has services of its own,
+for the topics that the leader gives it. They end, and others begin, with the membership, and whenever this server comes to lead or leads no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -24,12 +27,20 @@ from starlette.types import Receive, Scope, Send
 
 from basalt.api.bodies.operations import Alive, Readiness, ServerPart, Version
 from basalt.cluster.leader import Leadership
-from basalt.cluster.lease import Candidate
+from basalt.cluster.lease import Candidate, LeaseRecord
 from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.links.links import Links
-from basalt.cluster.membership import Membership
-from basalt.cluster.owners import Granted, take_all
-from basalt.errors import BasaltError, NotLeaderError, NotOwnerError, UnavailableError
+from basalt.cluster.membership import Membership, Owner
+from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
+from basalt.commits.owner_calls import OwnerCalls
+from basalt.errors import (
+    BasaltError,
+    NotLeaderError,
+    NotOwnerError,
+    ShardMovingError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from basalt.http.app import CLIENT_GONE, Frame, build_app
 from basalt.http.asgi import responses
 from basalt.http.asgi.connections import Connections
@@ -47,6 +58,7 @@ from basalt.http.collectors import (
     process_collectors,
 )
 from basalt.http.services import member_part
+from basalt.operations.shard_calls import ShardCalls
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server import passing_on
@@ -54,14 +66,13 @@ from basalt.server.authentication import is_asked
 from basalt.server.leader_connection import LeaderLostError
 from basalt.server.passing_on import PassingMetrics, PassingOn
 from basalt.server.reading_here import ROUTE, ReadingHere, ReadingMetrics
-from basalt.server.wiring import RunningServices, pages_of
+from basalt.server.routing import By, is_here, newest, other_owner, place_of
+from basalt.server.wiring import RunningServices, Shared, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import ThriftFace
 from basalt_engine import __version__
 from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
-from basalt_engine.keys import NAME_EXPRESSION, table_prefix, topic_prefix
-from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Store
 
 # Pause of a server that could not begin its term, so that others can take the lease. It doubles with each failure: each
@@ -71,24 +82,25 @@ REST_S_MAX = 60.0
 
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
-_ABOUT = re.compile(f"/v1/namespaces/({NAME_EXPRESSION})/(topics|tables)/({NAME_EXPRESSION})(?:/.*)?", re.ASCII)
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
+ONE_SHOTS = "POST", "/v1/transactions"  # a member carries those out whose topics it has
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
 
-Opening = Callable[[Store, int], Awaitable[RunningServices]]
+Opening = Callable[[Store, int, Shared | None], Awaitable[RunningServices]]
 ThriftStart = Callable[[RunningServices], Awaitable[ThriftFace]]
 
 log = logging.getLogger("basalt.failover")
 
 
 class StandbyFrame:
-    """The application of a server that does not lead, or not yet."""
+    """The application of a server that does not serve, or not yet; and of one that does, for the calls that another one answers."""
 
     def __init__(
         self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
-        links: Links, open_store: Callable[[], Store],
+        links: Links, open_store: Callable[[], Store], owners: Callable[[], OwnersMap | None],
     ) -> None:  # fmt: skip
+        self._owners = owners
         self._leadership = leadership
         self._links = links
         self._membership = membership
@@ -100,7 +112,7 @@ class StandbyFrame:
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
-        self.passing = PassingOn(leadership, clock, settings)
+        self.passing = PassingOn(leadership, membership, clock, settings)
         self._registry.register(PassingMetrics(self.passing))
         self.reading = ReadingHere(open_store, clock, settings)
         self._registry.register(ReadingMetrics(self.reading))
@@ -123,15 +135,19 @@ class StandbyFrame:
         return self._respond(self._request(head, exchange, client_id))
 
     def begin_whole(
-        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes, *, has_task: bool = False
     ) -> Coroutine[Any, Any, None] | None:
-        """The same for a request that is here with all of its body; None: it is passed on without a coroutine."""
+        """The same for a request that is here with all of its body; None: it is passed on without a coroutine.
+
+        `has_task`: a task waits for the answer already, and is to have the coroutine.
+        """
         request = self._request(head, exchange, client_id)
         # Of a page that is not passed on a browser gets another one in its place; and a range may be read here.
         if (
-            not responses.is_page(request)
+            not has_task
+            and not responses.is_page(request)
             and not self.reading.may_read(request, body)
-            and self.passing.submit(request, exchange, body, self._note)
+            and self.passing.submit(request, self._server_for(head), exchange, body, self._note)
         ):
             request.route = PASSED_ON
             return None
@@ -174,7 +190,7 @@ class StandbyFrame:
         responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
     async def _answer(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
-        """This server's own answer; None: that of the leader was given."""
+        """This server's own answer; None: another one's was given."""
         request.check()
         self._front.admit(request)
         own = self._answers.get(request.head.path)
@@ -194,35 +210,64 @@ class StandbyFrame:
         return None
 
     async def _read_or_pass_on(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
-        """This server's own answer to a call for a range, where the leader permits it; None: that of the leader was given."""
-        lease, why = self._leadership.leader, self.passing.refusal(request, reads=True)
-        if lease is None or why is not None:
+        """This server's own answer to a call for a range, where the owner permits it; None: the owner's was given."""
+        server, why = self._server_for(request.head), self.passing.refusal(request, reads=True)
+        if server is None or why is not None:
             await self._pass_on(request, body)
             return None
         if body is None:
             await request.exchange.receive()  # it has none, and is watched for its end afterwards
         request.route = ROUTE
-        permit = await self.passing.ask_for_permit(request, lease, b"")
+        permit = await self.passing.ask_for_permit(request, server, b"")
         answer = None if permit is None else await self.reading.read(permit)
         if permit is not None and answer is None:
             await self._pass_on(request, b"")
         return answer
 
     async def _pass_on(self, request: RequestHead, body: bytes | None) -> None:
-        lease, why = self._leadership.leader, self.passing.refusal(request)
-        if DIRECT in request.headers and (error := self._not_owner(request)) is not None:
-            raise error
-        if lease is None or why is not None:
-            raise passing_on.refused(None if lease is None else lease.url, why or "")
+        server, why = self._server_for(request.head), self.passing.refusal(request)
+        if server is None or why is not None:
+            raise self._refused(request, server, why or "")
         request.route = PASSED_ON
-        await self.passing.pass_on(request, lease, body)
+        await self.passing.pass_on(request, server, body)
+
+    def _server_for(self, head: Head) -> LeaseRecord | Owner | None:
+        """The server that is to answer a call with this head: the topic's owner where it is known to live, and else the leader, which may know more.
+
+        None: no other server leads.
+        """
+        lease, candidate = self._leadership.leader, self._leadership.candidate
+        leader = None if lease is None else lease.instance
+        name = other_owner(place_of(head), self._owners(), candidate.instance, leader)
+        if name is not None:
+            owner = self._membership.owner(name)
+            if owner.state == "live" and owner.url and owner.secret:
+                return owner
+        return lease
+
+    def _refused(self, request: RequestHead, server: LeaseRecord | Owner | None, why: str) -> BasaltError:
+        """The answer to a call that is passed on to nobody, for this reason (empty: nobody wants to know)."""
+        is_passed_on = HEADER in request.headers
+        if (DIRECT in request.headers or isinstance(server, Owner)) and not is_passed_on:
+            error = self._not_owner(request)
+            if error is not None:
+                return error
+        place = place_of(request.head)
+        if self._settings.cluster.share and place.by is By.OWNER and (is_passed_on or server is None):
+            return ShardMovingError(
+                f"no server is known to serve shard {place.shard} now, or two servers know different ones; nothing was done",
+                hint="send the same call again after Retry-After",
+            )
+        return passing_on.refused(self._leadership.leader_url, why)
 
     def _not_owner(self, request: RequestHead) -> NotOwnerError | None:
         """The answer to who took this server for the owner of a topic; None where the call is about none, or no other server is known to serve it."""
-        shard, owners = shard_of_path(request.head.path), self._membership.owners
+        (by, shard), owners, lease = place_of(request.head), self._owners(), self._leadership.leader
         if shard is None or owners is None:
             return None
         owner = self._membership.owner(owners.owner_of(shard))
+        if by is By.LEADER and (lease is None or owner.instance != lease.instance):
+            return None
         # One that is silent may be followed by another soon, whom the leader knows first.
         if owner.state != "live" or owner.instance == self._leadership.candidate.instance:
             return None
@@ -287,15 +332,6 @@ class StandbyFrame:
         raise passing_on.refused(self._leadership.leader_url, "")
 
 
-def shard_of_path(path: str) -> int | None:
-    """The shard of the topic or table that a call's path names; None where it names none."""
-    found = _ABOUT.fullmatch(path)
-    if found is None:
-        return None
-    namespace, kind, name = found.groups()
-    return shard_of(topic_prefix(namespace, name) if kind == "topics" else table_prefix(namespace, name))
-
-
 class _Serving(NamedTuple):
     """The services and faces that answer while a term lasts."""
 
@@ -303,6 +339,13 @@ class _Serving(NamedTuple):
     services: RunningServices
     app: Frame
     thrift: ThriftFace
+    leads: bool = True
+
+    async def close(self) -> None:
+        """Answer what was taken, and let go of the store."""
+        self.app.sampler.stop()
+        await self.thrift.stop()
+        await self.services.close()
 
 
 async def _no_thrift(services: RunningServices) -> ThriftFace:
@@ -310,7 +353,8 @@ async def _no_thrift(services: RunningServices) -> ThriftFace:
 
 
 class FailoverServer:
-    """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one.
+    """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one: to lead under an epoch,
+    or with epoch 0 to serve as a member.
 
     Call `run` in the background, give requests to the server itself, and `close` it at the end.
     """
@@ -324,6 +368,8 @@ class FailoverServer:
         self._open_services = open_services
         self._start_thrift = start_thrift
         self._terms: asyncio.Queue[Term] = asyncio.Queue()
+        self._memberships: asyncio.Queue[Term] = asyncio.Queue()
+        self._shares = settings.cluster.share
         self._loop = asyncio.get_running_loop()
         self.heads = Heads()
         self.connections = Connections.of(settings.http)
@@ -331,11 +377,14 @@ class FailoverServer:
         self.loop_lag = LoopLag(clock)
         self.loop_lag.start()
         self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self.membership = Membership(open_store(), clock, candidate, self.leadership)
+        self.membership = Membership(open_store(), clock, candidate, self.leadership, on_term=self._begin_membership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
         self._standby = StandbyFrame(
-            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store
+            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store, self._owners
         )
+        self._shards = ShardCalls(clock, self.links, self.membership)
+        self._owner_calls = OwnerCalls(self.links.handlers)
+        self._forget_calls = self.links.handlers.from_now_on()
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
@@ -355,7 +404,7 @@ class FailoverServer:
 
     def begin(self, head: Head, exchange: Exchange, client_id: str | None = None) -> Coroutine[Any, Any, None]:
         """Make the coroutine that answers this request."""
-        app = self._application()
+        app = self._application(head)
         if HEADER in head.headers and app is not self._standby:
             try:
                 exchange = PassedExchange(exchange, passed_on(self._secret, head))
@@ -367,20 +416,24 @@ class FailoverServer:
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
         """The same for a request that is here with all of its body; None: it is answered without a coroutine."""
-        app = self._application()
-        if HEADER in head.headers and app is not self._standby:
+        app = self._application(head, is_whole=True)
+        if isinstance(app, StandbyFrame):
+            return app.begin_whole(head, exchange, client_id, body)
+        if HEADER in head.headers:  # which goes no further
             try:
                 exchange = PromptPassedExchange(exchange, passed_on(self._secret, head))
             except UnavailableError as error:
                 return self._standby.refuse(head, exchange, client_id, error)
-        return app.begin_whole(head, exchange, client_id, body)
+            return app.begin_whole(head, exchange, client_id, body)
+        elsewhere = partial(self._standby.begin_whole, head, exchange, client_id, body) if self._shares else None
+        return app.begin_whole(head, exchange, client_id, body, elsewhere)
 
     async def run(self) -> None:
         """Be a standby, then the leader, then a standby again, until cancelled. Raises what waiting does not mend."""
         rest_s = REST_S_MIN
         while True:
             self.leadership.seek()
-            term = await self._terms.get()
+            term = await (self._serve_until_it_leads() if self._shares else self._terms.get())
             try:
                 await self._serve(term)
                 rest_s = REST_S_MIN
@@ -390,6 +443,31 @@ class FailoverServer:
                 await self._tell_members(error.message)
                 await asyncio.sleep(rest_s)
                 rest_s = min(2 * rest_s, REST_S_MAX)
+
+    async def _serve_until_it_leads(self) -> Term:
+        """Serve as a member, in one membership after the other; the term in which this server leads, once that has begun."""
+        leading = asyncio.ensure_future(self._terms.get())
+        try:
+            while not leading.done():
+                beginning = asyncio.ensure_future(self._memberships.get())
+                await asyncio.wait((leading, beginning), return_when=asyncio.FIRST_COMPLETED)
+                if not beginning.done():
+                    beginning.cancel()
+                elif beginning.result().is_on():
+                    await self._serve_as_member(beginning.result(), leading)
+            return leading.result()
+        except BaseException:
+            leading.cancel()
+            raise
+
+    async def _serve_as_member(self, term: Term, leading: asyncio.Future[Term]) -> None:
+        try:
+            await self._serve(term, leading)
+            why = "this server leads"
+        except RetryError as error:
+            why = f"nothing can be served: {error.message}"
+            log.warning("member %s serves nothing yet: %s", term.member, error.message)
+        term.end(why)  # with the next renewal another one begins
 
     def look(self) -> None:
         """Look at the lease and the members at once: a server beside this one has died. Any thread may call this."""
@@ -405,14 +483,14 @@ class FailoverServer:
 
     async def close(self) -> None:
         """Answer what was taken, give up the lease and the membership, and let go of the store. `run` has ended."""
+        await self._shards.leave()  # while it goes on to serve what others have not taken yet
         serving, self._serving = self._serving, None
+        self._end_calls()
         self.loop_lag.stop()
         self._standby.passing.close()
         try:
             if serving is not None:
-                serving.app.sampler.stop()
-                await serving.thrift.stop()
-                await serving.services.close()
+                await serving.close()
         finally:
             await asyncio.gather(self._leave(), asyncio.to_thread(self.membership.stop))
             await self.links.close()
@@ -427,55 +505,120 @@ class FailoverServer:
         await asyncio.to_thread(self.leadership.settle)
         self.links.end_term(why)
 
-    def _application(self) -> Frame | StandbyFrame:
+    def _application(self, head: Head, *, is_whole: bool = False) -> Frame | StandbyFrame:
+        """The application for a call with this head: that of the services, where it is this server that answers it, or its body is to be looked at."""
         serving = self._serving
-        return self._standby if serving is None or not serving.term.is_on() else serving.app
+        if serving is None or not serving.term.is_on():
+            return self._standby
+        if not self._shares:  # then it leads, and has all shards
+            return serving.app
+        own = self.leadership.candidate.instance
+        if is_whole and (head.method, head.path) == ONE_SHOTS and HEADER not in head.headers:
+            return serving.app
+        return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
+
+    def _elsewhere(self, head: Head, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Make the coroutine that has another server answer a call from within; None: this one is to."""
+        return self._ask(head, exchange) if self._application(head) is self._standby else None
+
+    async def _ask(self, head: Head, exchange: Exchange) -> None:
+        try:
+            await self._standby.begin(head, exchange)
+        except LeaderLostError:  # no connection breaks by which whoever asked would see it
+            why = "the server that answers broke off in its answer"
+            error = UnavailableError(why) if head.method in METHODS else UnknownOutcomeError(why)
+            await self._standby.refuse(head, exchange, None, error)
+
+    def _owners(self) -> OwnersMap | None:
+        """The newest map of owners that this server knows of."""
+        serving, seen = self._serving, self.membership.owners
+        return seen if serving is None else newest(seen, serving.services.topics.gate.owners)
 
     def _begin(self, term: Term) -> None:
         """Called by the leadership's thread."""
         self._call_in_loop(lambda: self._terms.put_nowait(term))
 
+    def _begin_membership(self, term: Term) -> None:
+        """Called by the membership's thread."""
+        if self._shares:
+            self._call_in_loop(lambda: self._memberships.put_nowait(term))
+
     def _call_in_loop(self, call: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(call)
 
-    async def _serve(self, term: Term) -> None:
-        over = asyncio.Event()
-        term.when_over(lambda: self._call_in_loop(over.set))
+    async def _serve(self, term: Term, leading: asyncio.Future[Term] | None = None) -> None:
+        """Serve until the term is over; as a member also until this server is `leading`."""
+        ended = asyncio.Event()
+        term.when_over(lambda: self._call_in_loop(ended.set))
         services, thrift = await self._start(term)  # its first write fails when the term is over by then
         app = build_app(services, further_routes=pages_of(services.settings))
         app.metrics.watch()
-        self._serving = _Serving(term, services, app, thrift)
+        if self._shares:
+            app.elsewhere = self._elsewhere
+        serving = self._serving = _Serving(term, services, app, thrift, leads=term.member is None)
         app.sampler.start()
-        log.info("serves under epoch %d", term.epoch)
-        await over.wait()
-        log.warning("serves no more under epoch %d: %s", term.epoch, term.over)
+        what = f"under epoch {term.epoch}" if term.member is None else f"as member {term.member}"
+        log.info("serves %s", what)
+        over = asyncio.ensure_future(ended.wait())
+        try:
+            await asyncio.wait((over,) if leading is None else (over, leading), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+        log.warning("serves no more %s: %s", what, term.over or "it leads")
         self._serving = None
-        await self._tell_members(term.over or "")
-        app.sampler.stop()
-        await thrift.stop()
-        await services.close()
+        self._end_calls()
+        if term.member is None:
+            await self._tell_members(term.over or "")
+        await serving.close()
+
+    def _end_calls(self) -> None:
+        """The services are about to end: they answer no more calls of other servers."""
+        self._shards.end()
+        self._owner_calls.owner = None
+        self._forget_calls()
+        self._forget_calls = self.links.handlers.from_now_on()
+
+    def _may_borrow(self, instance: str) -> bool:
+        """True while this membership of another server lasts."""
+        seen = self.membership.seen.get(instance)
+        return seen is not None and not seen.record.is_over
 
     async def _start(self, term: Term) -> tuple[RunningServices, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)
         try:
-            await StoreCalls(store).write(store.lead, term.epoch)
-            member = self.leadership.candidate.instance
-            owners = await StoreCalls(store).write(take_all, store, member, term.epoch)
+            owners = None if term.member is not None else await self._lead(store, term.epoch)
         except BaseException:
             store.close()
             raise
-        services = await self._open_services(store, term.epoch)
+        owned = {} if owners is None else owners.shards_of(self.leadership.candidate.instance)
+        shared = Shared(self.links, self.membership, owned) if self._shares else None
+        services = await self._open_services(store, term.epoch, shared)
         services.leadership, services.membership = self.leadership, self.membership
-        services.shard_moves.lead(owners, member, term.epoch)
-        services.granted = Granted(owners, self._clock.now_ms())
+        if owners is not None:
+            services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
         services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
         try:
             await services.scheduler.start()
-            thrift = await self._start_thrift(services)
+            thrift = await (self._start_thrift if term.member is None else _no_thrift)(services)
         except BaseException:
             await services.close()
             raise
+        if self._shares:
+            services.share(self.links, self._may_borrow)
+        if owners is None:
+            self._owner_calls.owner = services.owner
+            self._shards.serve(services.shard_holding)
+        elif self._shares:
+            self._shards.lead(services.shard_moves, owners, term.epoch)
+        else:
+            services.shard_moves.lead(owners, self.leadership.candidate.instance, term.epoch)
         if self._stopping:
             services.stop_waiting()
         return services, thrift
+
+    async def _lead(self, store: LedStore, epoch: int) -> OwnersMap:
+        """Fence the former leader, and take the shards."""
+        write = StoreCalls(store).write
+        await write(store.lead, epoch)
+        return await write(take_up if self._shares else take_all, store, self.leadership.candidate.instance, epoch)

@@ -18,6 +18,7 @@ import httptools
 
 from basalt.api.bodies.messages import Buffer
 from basalt.cluster.lease import LeaseRecord
+from basalt.cluster.membership import Owner
 from basalt.http.asgi.requests import Headers
 
 READ_AHEAD_BYTES_MAX = 262_144  # of an answer that its client has not taken; beyond, no more is read
@@ -235,17 +236,18 @@ class LeaderConnection(asyncio.Protocol):
 
 
 class LeaderConnections:
-    """The leader's address and secret as a lease has them, and the connections to it."""
+    """The address and secret of the leader as its lease has them, or of an owner as its row does; and the connections to it."""
 
-    def __init__(self, lease: LeaseRecord, tls: ssl.SSLContext | None) -> None:
-        parts = urlsplit(lease.url)
-        self.lease = lease
-        self.secret = lease.secret.encode("ascii")
+    def __init__(self, server: LeaseRecord | Owner, tls: ssl.SSLContext | None) -> None:
+        parts = urlsplit(server.url)
+        self.server = server
+        self.part = "leader" if isinstance(server, LeaseRecord) else "owner"
+        self.secret = server.secret.encode("ascii")
         self.is_secure = parts.scheme == "https"
         self.host = parts.hostname or ""
         self.port = parts.port or (443 if self.is_secure else 80)
         self.authority = parts.netloc.encode("ascii")
-        self.owner = (b"basalt-owner", lease.url.encode("ascii", "replace"))
+        self.owner = (b"basalt-owner", server.url.encode("ascii", "replace"))
         self.prefix = parts.path.rstrip("/").encode("ascii")
         self.is_former = False
         self.is_reached = True  # as far as the log has said
@@ -253,6 +255,15 @@ class LeaderConnections:
         self._loop = asyncio.get_running_loop()
         self._idle: list[LeaderConnection] = []
         self.busy: set[LeaderConnection] = set()
+
+    def is_to(self, server: LeaseRecord | Owner) -> bool:
+        """True for the way to this server in this part, while calls go there."""
+        known = self.server
+        return (
+            not self.is_former
+            and (known.instance, known.url, known.secret) == (server.instance, server.url, server.secret)
+            and type(known) is type(server)
+        )
 
     def kept(self) -> LeaderConnection | None:
         """A connection that is there already: the one used last."""
@@ -284,7 +295,7 @@ class LeaderConnections:
             connection.end(LeaderLostError("the call is over"))
 
     def retire(self) -> None:
-        """Another one leads, or nobody: begin no call, and end those that get no answer for long."""
+        """Another one has its part, or nobody: begin no call, and end those that get no answer for long."""
         self.is_former = True
         self._close_idle()
         if self.busy:
@@ -295,8 +306,8 @@ class LeaderConnections:
         self.is_former = True
         self._close_idle()
         for connection in list(self.busy):
-            connection.end(LeaderLostError("that server leads no more"))
+            connection.end(LeaderLostError("that server is gone, or has another part"))
 
     def _close_idle(self) -> None:
         while self._idle:
-            self._idle.pop().end(LeaderLostError("that server leads no more"))
+            self._idle.pop().end(LeaderLostError("that server is gone, or has another part"))

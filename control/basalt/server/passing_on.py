@@ -1,7 +1,7 @@
-"""Calls that come to a server which does not lead are passed on to the one that does, once, and its answers are given back.
+"""Calls that another server is to answer, the leader or a topic's owner, are passed on to it, once, and its answers are given back.
 
-What proves who calls goes along, to the address in the leader's lease and nowhere else. A call is sent once: only what changes nothing is sent again, when a
-kept connection turns out to be closed. When there is no answer, the caller is told whether the call was surely not done (`not_leader`), or that
+What proves who calls goes along, to the address in the leader's lease or the member's row and nowhere else. A call is sent once: only what changes nothing is sent again, when a
+kept connection turns out to be closed. When there is no answer, the caller is told whether the call was surely not done (`not_leader`, `shard_moving`), or that
 nobody knows (`outcome_unknown`). Why: docs/decisions/0058-any-server-takes-any-call.md.
 """
 
@@ -23,11 +23,13 @@ from prometheus_client.registry import Collector
 from basalt.access.authentication import NEGOTIATE, SECURE_COOKIE, login_of
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
+from basalt.cluster.membership import Membership, Owner
 from basalt.errors import (
     BasaltError,
     InvalidSettingError,
     NotLeaderError,
     RequestTimeoutError,
+    ShardMovingError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -77,15 +79,17 @@ log = logging.getLogger("basalt.passing")
 
 
 class PassingOn:
-    """Passes calls on for one server that does not lead."""
+    """Passes on, for one server, the calls that are not its own."""
 
-    def __init__(self, leadership: Leadership, clock: Clock, settings: Settings) -> None:
+    def __init__(self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings) -> None:
         self._leadership = leadership
+        self._membership = membership
         self._clock = clock
         self._settings = settings
         self._takes_certificates = "cert" in settings.auth.kinds
         self._under_way_max = settings.cluster.passed_on_max
         self._leader: LeaderConnections | None = None
+        self._owners: dict[str, LeaderConnections] = {}  # by their instances in the map: as many as there are members
         if settings.cluster.ca is not None:
             try:
                 self._trust()
@@ -126,23 +130,20 @@ class PassingOn:
             return "who calls proves it by a Kerberos ticket, which is for this server"
         return None
 
-    def submit(self, request: RequestHead, exchange: PromptExchange, body: bytes, note: Note) -> bool:
+    def submit(
+        self, request: RequestHead, server: LeaseRecord | Owner | None, exchange: PromptExchange, body: bytes, note: Note
+    ) -> bool:  # fmt: skip
         """Pass a call on that is here with all of its body, without a coroutine. False: it is to be judged and passed on by `pass_on`.
 
         Only one whose like was passed on before: what that one was let through by lies in its head. `note` is called at the end.
         """
-        leader = self._leader
-        if leader is None or leader.is_former or self.under_way >= self._under_way_max:
+        if server is None or self.under_way >= self._under_way_max:
+            return False
+        leader = self._leader if isinstance(server, LeaseRecord) else self._owners.get(server.instance)
+        if leader is None or not leader.is_to(server):
             return False
         lines = _lines_of(request, leader)
-        if lines is None:
-            return False
-        lease = self._leadership.leader
-        if (
-            lease is None
-            or lease.instance != leader.lease.instance
-            or (self._takes_certificates and exchange.certificate is not None)
-        ):
+        if lines is None or (self._takes_certificates and exchange.certificate is not None):
             return False
         connection = leader.kept()
         if connection is None:
@@ -190,45 +191,46 @@ class PassingOn:
         finally:
             note(request)
 
-    async def pass_on(self, request: RequestHead, lease: LeaseRecord, whole: bytes | None = None) -> None:
-        """Have the leader answer the call, and give its answer to the caller. `whole`: the body, where it is here.
+    async def pass_on(self, request: RequestHead, server: LeaseRecord | Owner, whole: bytes | None = None) -> None:
+        """Have this server answer the call, and give its answer to the caller. `whole`: the body, where it is here.
 
-        `NotLeaderError` where nothing was done, `UnknownOutcomeError` where nobody knows; both before anything is answered. When an answer
+        `NotLeaderError` or `ShardMovingError` where nothing was done, `UnknownOutcomeError` where nobody knows; both before anything is answered. When an answer
         breaks off, so does what the caller gets. `ClientGoneError`.
         """
-        leader = self._leader_for(request, lease)
+        leader = self._way_for(request, server)
         part, more = (whole, False) if whole is not None else await _first_part(request)
-        self._check_room(lease)
+        self._check_room(server)
         await self._told(_PassedCall(request, leader, part, more).run(), self._begin())
 
-    async def ask_for_permit(self, request: RequestHead, lease: LeaseRecord, whole: bytes) -> bytes | None:
-        """Ask the leader whether this server may read the range that the call is about, and how: its permit.
+    async def ask_for_permit(self, request: RequestHead, server: LeaseRecord | Owner, whole: bytes) -> bytes | None:
+        """Ask the topic's owner whether this server may read the range that the call is about, and how: its permit.
 
-        None: the leader has answered the call itself, and the caller has that answer. It fails as `pass_on`.
+        None: the owner has answered the call itself, and the caller has that answer. It fails as `pass_on`.
         """
-        leader = self._leader_for(request, lease)
-        self._check_room(lease)
+        leader = self._way_for(request, server)
+        self._check_room(server)
         call = _PassedCall(request, leader, whole, False, asks_permit=True)
         await self._told(call.run(), self._begin())
         return call.permit
 
-    def _leader_for(self, request: RequestHead, lease: LeaseRecord) -> LeaderConnections:
-        """The way to the leader for this call; `NotLeaderError` where it must not go there."""
-        if not lease.secret:
-            raise refused(lease.url, "the leader is of a version that takes none from other servers")
+    def _way_for(self, request: RequestHead, server: LeaseRecord | Owner) -> LeaderConnections:
+        """The way to this server for this call; an error where it must not go there."""
+        part = _part(server)
+        if not server.secret:
+            raise not_passed(server, f"the {part} is of a version that takes none from other servers")
         try:
-            leader = self._leader_of(lease)
+            way = self._way_to(server)
         except OSError as error:
             log.error("cluster.ca cannot be read: %s", error)
-            raise refused(lease.url, "this server cannot tell whether the leader is whom it should be") from error
-        if request.exchange.scheme == "https" and not leader.is_secure:
-            raise refused(lease.url, "it came over TLS, and the leader's address is one without")
-        return leader
+            raise not_passed(server, f"this server cannot tell whether the {part} is whom it should be") from error
+        if request.exchange.scheme == "https" and not way.is_secure:
+            raise not_passed(server, f"it came over TLS, and the {part}'s address is one without")
+        return way
 
-    def _check_room(self, lease: LeaseRecord) -> None:
+    def _check_room(self, server: LeaseRecord | Owner) -> None:
         if self.under_way >= self._under_way_max:
-            raise refused(
-                lease.url, f"{self.under_way} calls are being passed on, as many as cluster.passed_on_max says"
+            raise not_passed(
+                server, f"{self.under_way} calls are being passed on, as many as cluster.passed_on_max says"
             )
 
     def _begin(self) -> float:
@@ -266,7 +268,7 @@ class PassingOn:
         if lease is None:
             return False
         try:
-            leader, now_s = self._leader_of(lease), self._loop.time()
+            leader, now_s = self._way_to(lease), self._loop.time()
         except OSError:  # cluster.ca cannot be read any more, as calls that are to be passed on tell
             return False
         if self._ready is not None and self._ready[0] is leader and now_s - self._ready[1] < READY_AGAIN_SECONDS:
@@ -281,8 +283,8 @@ class PassingOn:
             self._looking.cancel()
         if self._asking is not None:
             self._asking.cancel()
-        if self._leader is not None:
-            self._leader.close()
+        for way in self._ways():
+            way.close()
 
     async def _ask_whether_ready(self, leader: LeaderConnections) -> bool:
         found = False
@@ -304,27 +306,36 @@ class PassingOn:
         self._ready = leader, self._loop.time(), found
         return found
 
-    def _leader_of(self, lease: LeaseRecord) -> LeaderConnections:
-        leader = self._leader
-        if (
-            leader is None
-            or leader.is_former
-            or (leader.lease.instance, leader.lease.url) != (lease.instance, lease.url)
-        ):
-            if leader is not None and not leader.is_former:
-                leader.retire()
-            leader = self._leader = LeaderConnections(lease, self._trust() if lease.url.startswith("https:") else None)
-        return leader
+    def _way_to(self, server: LeaseRecord | Owner) -> LeaderConnections:
+        is_leader = isinstance(server, LeaseRecord)
+        way = self._leader if is_leader else self._owners.get(server.instance)
+        if way is not None and way.is_to(server):
+            return way
+        if way is not None and not way.is_former:
+            way.retire()
+        way = LeaderConnections(server, self._trust() if server.url.startswith("https:") else None)
+        if is_leader:
+            self._leader = way
+        else:
+            self._owners[server.instance] = way
+        return way
+
+    def _ways(self) -> list[LeaderConnections]:
+        return [*self._owners.values(), *([] if self._leader is None else [self._leader])]
 
     def _trust(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self._settings.cluster.ca)
 
     def _look(self) -> None:
-        """Notice that the leader is another one: calls that it does not answer would wait for ever."""
+        """Notice that the leader is another one, or an owner dead: calls that it does not answer would wait for ever."""
         self._looking = None
         leader, lease = self._leader, self._leadership.leader
-        if leader is not None and not leader.is_former and (lease is None or lease.instance != leader.lease.instance):
+        if leader is not None and not leader.is_former and (lease is None or lease.instance != leader.server.instance):
             leader.retire()
+        for instance, way in list(self._owners.items()):
+            if self._membership.owner(instance).state == "dead":
+                way.retire()
+                del self._owners[instance]
         if self.under_way:
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
@@ -338,8 +349,8 @@ class PassingMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
         passing = self._passing
-        yield gauge("basalt_cluster_passing_on", "Calls that are passed on to the leader now", passing.under_way)
-        text = "Calls that were passed on to the leader, by what became of them"
+        yield gauge("basalt_cluster_passing_on", "Calls that are passed on to other servers now", passing.under_way)
+        text = "Calls that were passed on to other servers, by what became of them"
         yield counters("basalt_cluster_passed_on", text, "outcome", passing.outcomes)
         text = "Time from a call that was passed on to the end of its answer"
         answered = passing.outcomes["answered"]
@@ -432,20 +443,22 @@ class _PassedCall:
         try:
             return await self._leader.connect()
         except (OSError, TimeoutError) as error:
-            if self._leader.is_reached:  # once for all calls until it is reached again
-                self._leader.is_reached = False
+            way = self._leader
+            if way.is_reached:  # once for all calls until it is reached again
+                way.is_reached = False
                 why = str(error) or f"it did not answer within {CONNECT_SECONDS_MAX:g} s"
-                log.warning("the leader at %s cannot be reached: %s", self._leader.lease.url, why)
-            raise refused(self._leader.lease.url, "the leader cannot be reached from here") from error
+                log.warning("the %s at %s cannot be reached: %s", way.part, way.server.url, why)
+            raise not_passed(way.server, f"the {way.part} cannot be reached from here") from error
 
     def _without_answer(self, connection: LeaderConnection, lost: LeaderLostError) -> BasaltError:
-        log.warning("the leader has not answered %s: %s", self.request.id, lost)
-        if not connection.is_sent:  # of which the leader does nothing
-            return refused(self._leader.lease.url, "the leader went away before it had all of the call")
+        part = self._leader.part
+        log.warning("the %s has not answered %s: %s", part, self.request.id, lost)
+        if not connection.is_sent:  # of which it does nothing
+            return not_passed(self._leader.server, f"the {part} went away before it had all of the call")
         if self.request.head.method in SAFE_METHODS:
-            return UnavailableError("the leader went away before it answered; nothing was changed")
+            return UnavailableError(f"the {part} went away before it answered; nothing was changed")
         return UnknownOutcomeError(
-            "the leader went away before it answered, so whether the call took effect is unknown",
+            f"the {part} went away before it answered, so whether the call took effect is unknown",
             hint="Look whether it did; or send it again under the same Basalt-Request-Id or producer number, where the call takes one.",
         )
 
@@ -515,7 +528,8 @@ class _PassedCall:
             try:
                 self.permit = b"".join([bytes(part) async for part in connection.parts()])
             except LeaderLostError as lost:  # nothing of it was given back, so the caller can be told
-                raise UnavailableError("the leader went away before it answered; nothing was changed") from lost
+                part = self._leader.part
+                raise UnavailableError(f"the {part} went away before it answered; nothing was changed") from lost
             return
         headers, is_listed = self._headers(connection)
         parts = connection.whole() if is_listed and connection.is_whole else connection.parts()
@@ -564,6 +578,20 @@ async def _first_part(request: RequestHead) -> tuple[bytes, bool]:
         raise RequestTimeoutError(
             f"nothing of the body came within {BODY_SECONDS_MAX} s", hint="Nothing was done; send the request again."
         ) from None
+
+
+def _part(server: LeaseRecord | Owner) -> str:
+    return "leader" if isinstance(server, LeaseRecord) else "owner"
+
+
+def not_passed(server: LeaseRecord | Owner, why: str) -> NotLeaderError | ShardMovingError:
+    """The answer to a call that is not passed on to this server for this reason."""
+    if isinstance(server, LeaseRecord):
+        return refused(server.url, why)
+    return ShardMovingError(
+        f"another server owns the topic, and the call is not passed on: {why}; nothing was done",
+        hint=f"send the same call again after Retry-After, or to the owner at {server.url}",
+    )
 
 
 def refused(url: str | None, why: str) -> NotLeaderError:

@@ -34,7 +34,7 @@ from basalt.server.processes.supervised import Supervised
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
 from basalt.server.tls import Tls
-from basalt.server.wiring import RunningServices, open_services, open_store, pages_of
+from basalt.server.wiring import RunningServices, Shared, check_sharing, open_services, open_store, pages_of
 from basalt.settings import Settings
 from basalt.thrift.face import check_thrift
 from basalt_engine import __version__
@@ -219,6 +219,7 @@ async def _serve(process: _Process) -> None:
     settings, signals = process.settings, process.signals
     check_thrift(settings)
     check_authentication(settings)
+    check_sharing(settings)
     address = listen_address(settings)
     tls = None if settings.tls.certificate is None else Tls(settings.tls, process.clock)
     signals.stage = "it opened the store"
@@ -273,7 +274,7 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
-        open_services=functools.partial(_open_to_lead, process),
+        open_services=functools.partial(_open, process),
         start_thrift=lambda services: services.start_thrift(address.literal), settings=settings,
     )  # fmt: skip
     process.has_store(clock.monotonic_ms() - began_ms)
@@ -300,8 +301,8 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
             await failover_server.close()
 
 
-async def _open_to_lead(process: _Process, store: Store, epoch: int) -> RunningServices:
-    services = await open_services(process.settings, None, store=store, clock=process.clock, epoch=epoch)
+async def _open(process: _Process, store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+    services = await open_services(process.settings, None, store=store, clock=process.clock, epoch=epoch, shared=shared)
     services.traces = process.traces
     return services
 

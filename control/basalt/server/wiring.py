@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from basalt.access.policy import Caller
 from basalt.access.principal import ANONYMOUS, parse_principal
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import Topics
 from basalt.cluster.led_store import LedStore
+from basalt.cluster.links.links import Links
+from basalt.cluster.membership import Membership
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
+from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.owner import Owner
-from basalt.errors import BasaltError, InvalidSettingError
+from basalt.commits.owners import Owners
+from basalt.errors import BasaltError, InvalidSettingError, UnavailableError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
@@ -38,6 +43,7 @@ from basalt.messaging.read.back_reader import BackReader
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
+from basalt.messaging.read.views import Views
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
@@ -52,6 +58,7 @@ from basalt.operations.scheduler import Scheduler
 from basalt.operations.series.days import SeriesDays
 from basalt.operations.series.series import Series
 from basalt.operations.series.table import FIGURES
+from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
@@ -66,6 +73,7 @@ from basalt.tables.garbage_cells import CellActivity
 from basalt.tables.tables import Tables
 from basalt.thrift.face import ThriftFace
 from basalt.thrift.metrics import ThriftMetrics
+from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import ExternalTransactions, TransactionManager, Transactions
 from basalt.transactions.open_pointers import OpenPointers
@@ -74,7 +82,8 @@ from basalt_engine.clock import Clock, SystemClock
 from basalt_engine.errors import FencedError, RowExistsError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.rocks import RocksStore
-from basalt_engine.system import SystemTable, install
+from basalt_engine.stores.shards import Epochs
+from basalt_engine.system import FACTS, InstallationFacts, SystemTable, install
 from basalt_engine.table import Store
 
 if TYPE_CHECKING:
@@ -91,6 +100,7 @@ class RunningServices(services.Services):
     """The running services of one store."""
 
     system: SystemTable
+    owner: Owner
     thrift: ThriftMetrics = field(default_factory=ThriftMetrics)
     settings_at_start: Settings = field(init=False)
     _thrift_calls_as: Caller | None = None
@@ -127,10 +137,14 @@ class RunningServices(services.Services):
             self.clock, self.topics, self.topic_stats, self.first_unstable, self.transactions.manager, self.ids
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
-        self.shard_moves = ShardMoves(
+        self.shard_holding = ShardHolding(
             self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
+        shared = self.settings.cluster
+        self.shard_holding.release_ms_max, self.shard_holding.weight = shared.release_ms, shared.weight
+        self.shard_moves = ShardMoves(self.store, self.clock, self.shard_holding)
+        self.shard_moves.balances, self.shard_moves.leader_share = shared.balance == "auto", shared.leader_share
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -179,15 +193,26 @@ class RunningServices(services.Services):
         await self.directory.close()
         await self.producers.close()
         self._use(self.settings_at_start)  # the level of the log is the process's, which may lead again
-        if self.leadership is None or self.leadership.is_leader:  # who leads no more writes no more
-            with contextlib.suppress(BasaltError):  # counts that are not saved are counted again
+        with contextlib.suppress(
+            BasaltError
+        ):  # counts that are not saved are counted again; who leads no more writes no more
+            if self.is_member or self.leadership is None or self.leadership.is_leader:
                 await self.markers.save(everything=True)
                 await self.topic_stats.save(everything=True)
                 await self.producers.save(everything=True)
+            if not self.is_member and (self.leadership is None or self.leadership.is_leader):
                 self.series.finish()
                 await save_series(self.series_days, StoreCalls(self.store), self.clock.now_ms())
         await self._stop_writing()
         self.store.close()
+
+    def share(self, links: Links, may_borrow: Callable[[str], bool]) -> None:
+        """From now on push the log to members and decide for them, as the leader; or follow the leader's, as a member. Until `close`."""
+        if self.is_member:
+            cast("FollowedTransactions", self.transactions.manager).start()
+        else:
+            self.transactions.manager.lead(links)
+            self.transactions.decide_for_members(links.handlers, may_borrow)
 
     async def _stop_writing(self) -> None:
         """Answer what was taken: each lane takes no more, and steps that follow from what it took still go through the other."""
@@ -198,6 +223,28 @@ class RunningServices(services.Services):
         with contextlib.suppress(BasaltError):  # the next leader ends them, at the cost of a run on the invalid list
             await self.transactions.give_back_loans()
         await lanes.log.stop()
+        if self.is_member:
+            await cast("FollowedTransactions", self.transactions.manager).close()
+        else:
+            self.transactions.manager.close()
+
+
+class Shared(NamedTuple):
+    """The ways of a server to the others that serve topics of the same store. `owned`: the shards that it has fenced, before its services open."""
+
+    links: Links
+    membership: Membership
+    owned: Epochs
+
+
+def check_sharing(settings: Settings) -> None:
+    """Refuse with `InvalidSettingError` settings by which a call would not come to who serves it."""
+    if settings.cluster.share and not settings.cluster.pass_on:
+        raise InvalidSettingError(
+            "cluster.share needs cluster.pass_on: else a call to a topic of another server would not be answered",
+            field="cluster.share",
+            hint="leave cluster.pass_on at true",
+        )
 
 
 def pages_of(settings: Settings) -> tuple[Operation, ...]:
@@ -248,18 +295,18 @@ def _open_hbase(settings: HBaseSettings) -> Store:
 
 async def open_services(
     settings: Settings, data_directory: Path | None, *, store: Store | None = None, clock: Clock | None = None,
-    epoch: int = 0, cluster: HBaseCluster | None = None, memory: LogLimits = LOG_LIMITS,
+    epoch: int = 0, shared: Shared | None = None, cluster: HBaseCluster | None = None, memory: LogLimits = LOG_LIMITS,
 ) -> RunningServices:  # fmt: skip
     """All services over the store that the settings name, recovered and ready. Close them with `RunningServices.close`.
 
-    `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself.
-    `cluster` are the region servers that keep the store's tables, where they are not those of the settings. `memory`: how
+    `epoch` is that under which this server leads a store that others have open too; 0 where it has it to itself, or is a member that
+    another one leads. `shared`: others serve topics beside it. `cluster` are the region servers that keep the store's tables, where they are not those of the settings. `memory`: how
     much of topics stays in it.
     """
     clock = clock or SystemClock()
     store = store or open_store(settings, data_directory)
     try:
-        return await _wire(settings, data_directory, store, clock, epoch, cluster, memory)
+        return await _wire(settings, data_directory, store, clock, epoch, shared, cluster, memory)
     except BaseException:
         store.close()
         raise
@@ -278,35 +325,42 @@ def _topic_logs(
 
 
 async def _wire(
-    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, cluster: HBaseCluster | None,
-    memory: LogLimits,
+    settings: Settings, data_directory: Path | None, store: Store, clock: Clock, epoch: int, shared: Shared | None,
+    cluster: HBaseCluster | None, memory: LogLimits,
 ) -> RunningServices:  # fmt: skip
+    is_member = shared is not None and not epoch
     system = SystemTable(store.table(SystemTable.name))
-    facts = install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
+    facts = await _facts(settings, system, store, clock, is_member=is_member)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
-    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, ShardGate(clock, epoch))
-    transaction_manager = TransactionManager(store, clock, lanes, log, epoch=epoch)
+    topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
+    transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
     manager, pointers = _managed(settings, transaction_manager)
     reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    look, known_transactions, audit = _look(settings.messaging), KnownTransactions(manager), Audit(store, clock)
-    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions)
-    ends = StableEnds(store, reader, first_unstable, manager)
+    views, known_transactions, audit = (
+        Views(manager),
+        KnownTransactions(manager),
+        Audit(store, clock, is_member=is_member),
+    )
+    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions, views)
+    ends = StableEnds(store, reader, first_unstable, manager, views)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
-        clock, topics, reader, roll_backs, writer, manager, pointers, markers, producers,
-        limits=look, lifetime_ms_max=settings.transactions.lifetime_ms_max,
+        clock, topics, reader, roll_backs, writer, manager, views, pointers, markers, producers,
+        limits=_look(settings.messaging), lifetime_ms_max=settings.transactions.lifetime_ms_max,
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     places = MessagePlaces(store, clock, reader, transaction_manager, ends, first_unstable, ids)
     groups = Groups(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
-    owner = Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
-    transactions = await _coordinator(settings, transaction_manager, owner, groups, clock, log)
+    owner = _owner(settings, store, clock, topics, roll_backs, writer, markers, pointers, None if is_member else shared)
+    transactions = await _coordinator(
+        settings, transaction_manager, owner, groups, clock, log, shared if is_member else None
+    )
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
-    days = await _series_days(system, store, clock)
+    days = await _series_days(system, store, clock, is_member=is_member)
     table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
     pruner = _pruner(settings, store, clock, transactions, cluster, roll_backs.noted)
     truncation = Truncation(
@@ -315,18 +369,59 @@ async def _wire(
     )  # fmt: skip
     jobs = build_jobs(
         settings, store, clock, topics, statistics, markers, producers, writer, transactions, log, known_transactions, pruner, activity,
-        truncation, groups, audit, days,
+        truncation, groups, audit, days, is_member=is_member,
     )  # fmt: skip
-    directory, refusals, authentication = await open_access(settings, store, clock)
+    directory, refusals, authentication = await open_access(settings, store, clock, is_member=is_member)
     return RunningServices(
         settings=settings, clock=clock, store=store, system=system, writer=writer, topics=topics, messaging=messaging,
         markers=markers, producers=producers, tables=Tables(store, table_catalog, transaction_manager, pointers, activity),
-        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions), topic_stats=statistics, ids=ids, pruner=pruner,
-        back_reader=BackReader(store, clock, topics, reader), transactions=transactions, scheduler=Scheduler(store, clock, jobs),
+        table_catalog=table_catalog, peek=Peek(topics, reader, known_transactions, views), topic_stats=statistics, ids=ids, pruner=pruner,
+        back_reader=BackReader(store, clock, topics, reader), transactions=transactions,
+        scheduler=Scheduler(store, clock, jobs, is_member=is_member),
         series_days=days, backups=Backups(store, clock, data_directory), ranges=ranges, groups=groups, truncation=truncation,
-        first_unstable=first_unstable, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
-        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas,
+        first_unstable=first_unstable, views=views, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
+        directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas, is_member=is_member, owner=owner,
     )  # fmt: skip
+
+
+async def _facts(
+    settings: Settings, system: SystemTable, store: Store, clock: Clock, *, is_member: bool
+) -> InstallationFacts:
+    """What was written when Basalt was installed; at the first start of all, by the server that leads or is alone."""
+    if not is_member:
+        return install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
+    facts = await StoreCalls(store)(FACTS.get, system)
+    if facts is None:
+        raise UnavailableError("nothing is installed in this store yet: the server that leads is about to do it")
+    return facts
+
+
+def _gate(clock: Clock, epoch: int, shared: Shared | None) -> ShardGate:
+    gate = ShardGate(clock, epoch, shares=shared is not None)
+    gate.hold({} if shared is None else shared.owned)
+    return gate
+
+
+def _owner(
+    settings: Settings, store: Store, clock: Clock, topics: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers,
+    pointers: OpenPointers, leads: Shared | None,
+) -> Owner:  # fmt: skip
+    """The owner of this server's topics; where it leads others, the one of all topics, to whoever carries a commit."""
+    if leads is None:
+        return Owner(topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention)
+    return Owners(
+        topics, roll_backs, writer, markers, pointers, clock, store_drops=store.applies_retention,
+        links=leads.links, member=leads.membership.candidate.instance, place_ms=settings.cluster.place_ms,
+    )  # fmt: skip
+
+
+def _transactions(
+    store: Store, clock: Clock, lanes: WriteLanes, log: TransactionLog, epoch: int, shared: Shared | None
+) -> TransactionManager:
+    """The transactions of the store: this server's own to decide; or, as a member knows them, with the same face: it refuses what decides."""
+    if shared is None or epoch:
+        return TransactionManager(store, clock, lanes, log, epoch=epoch)
+    return cast("TransactionManager", FollowedTransactions(store, clock, lanes, log, shared.links))
 
 
 def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transactions, OpenPointers]:
@@ -335,9 +430,11 @@ def _managed(settings: Settings, manager: TransactionManager) -> tuple[Transacti
     return manager if builtin else ExternalTransactions(), OpenPointers(manager, external=not builtin)
 
 
-async def _series_days(system: SystemTable, store: Store, clock: Clock) -> SeriesDays:
-    """The history of figures, with the minutes that were kept."""
+async def _series_days(system: SystemTable, store: Store, clock: Clock, *, is_member: bool) -> SeriesDays:
+    """The history of figures, with the minutes that were kept: those are of the leader, and so a member has none."""
     days = SeriesDays(system, Series(FIGURES))
+    if is_member:
+        return days
     await StoreCalls(store)(days.load, clock.now_ms())
     return days
 
@@ -366,9 +463,18 @@ def _group_limits(settings: SubscriptionSettings) -> GroupLimits:
 
 
 async def _coordinator(
-    settings: Settings, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, transaction_log: TransactionLog
+    settings: Settings, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, transaction_log: TransactionLog,
+    follows: Shared | None,
 ) -> Coordinator:  # fmt: skip
-    """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it."""
+    """Have the log read. Where it has a lane of its own the services open without it: it is read when somebody needs it.
+
+    A member, who `follows`, reads it in the background, as often as it takes.
+    """
+    if follows is not None:
+        links, followed = follows.links, cast("FollowedTransactions", manager)
+        linked = LinkedDecisions(manager, lambda: links.to_leader)
+        followed.tells(owner.hear)
+        return Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked)
     transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     began_ms = clock.monotonic_ms()
     try:

@@ -17,7 +17,7 @@ from basalt.errors import ConflictError, InputError, TooLargeError
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import Keys, StoreCalls
 from basalt.tables.garbage_cells import CellActivity
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.rules.transaction import TableJoin, Transaction, VisibilityLevel
 from basalt_engine.cells.names import CELLS_MAX, VALUE_BYTES_MAX, check_column, check_row
@@ -65,7 +65,7 @@ class Tables:
     """The cells of all tables of one store."""
 
     def __init__(
-        self, store: Store, catalog: TableCatalog, manager: TransactionManager, pointers: OpenPointers, activity: CellActivity
+        self, store: Store, catalog: TableCatalog, manager: LogState, pointers: OpenPointers, activity: CellActivity
     ) -> None:  # fmt: skip
         self._cell_reads = CellReads(store)
         self.catalog = catalog

@@ -14,16 +14,14 @@ without an outcome is on the invalid list once the log was read.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from basalt.cluster.links.links import Links
 from basalt.errors import (
-    CoordinatorUnavailableError,
     InputError,
     TransactionEndedError,
     TransactionNotFoundError,
@@ -37,19 +35,20 @@ from basalt.runtime.group_commit import (
     Waiter,
     WriteLanes,
 )
-from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.log.transaction_log import Journal, SnapshotDraft, TransactionLog
+from basalt.transactions.followers import Followers
+from basalt.transactions.log.transaction_log import ENTRY, SnapshotDraft, TransactionLog
+from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSnapshot
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, Proposal
-from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction, TransactionLimits
+from basalt.transactions.rules.loans import LOAN_POINTERS, OneShotsInFlight
+from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
-from basalt_engine.clock import Clock, Durations
-from basalt_engine.errors import BasaltError
-from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.clock import Clock
+from basalt_engine.snapshot import NO_RUNS, PointerRuns, TransactionSnapshot
 from basalt_engine.spans import Spans
 from basalt_engine.system import SystemRecord, SystemTable, number_name
-from basalt_engine.table import Put, Store
+from basalt_engine.table import Insert, Put, Store
 
 ENDS = frozenset((edits.Committed, edits.Aborted, edits.Invalidated, edits.Reset))
 _ABOUT_GROUPS = frozenset((
@@ -62,84 +61,11 @@ _SPAN_BYTES = 40  # before it is encoded
 T = TypeVar("T")
 
 
-class ManagerSnapshot(NamedTuple):
-    """The durable state of all transactions at one moment, for those who draw conclusions from what is *not* in a list.
+class LogRow(NamedTuple):
+    """An entry that is being written: its place, and its row unless that is made by whoever writes it."""
 
-    `write_pointer` is the last one that was given out.
-    """
-
-    epoch: int
-    write_pointer: int
-    visibility_upper_bound: int
-    view: TransactionSnapshot
-
-    @property
-    def decided(self) -> int:
-        """Every writer up to it has committed, is undone, or is in the invalid list."""
-        first = self.view.first_in_progress
-        return self.write_pointer if first is None else first - 1
-
-
-class ActiveSnapshots:
-    """Snapshots that are being read under in this process, outside of any transaction that is still open.
-
-    What no reader can see any more may be dropped. An open transaction counts as a reader by itself; a read without one, or
-    one whose transaction ends before its last row came, counts here for as long as it lasts.
-    """
-
-    def __init__(self) -> None:
-        self._bounds: Counter[int] = Counter()
-
-    @contextmanager
-    def reading(self, snapshot: TransactionSnapshot) -> Iterator[None]:
-        """Hold this from when the snapshot was taken until the last row was read."""
-        first = snapshot.first_in_progress
-        bound = snapshot.read_pointer if first is None else min(first - 1, snapshot.read_pointer)
-        self._bounds[bound] += 1
-        try:
-            yield
-        finally:
-            self._bounds[bound] -= 1
-            if not self._bounds[bound]:
-                del self._bounds[bound]
-
-    def bound(self, visibility_upper_bound: int) -> int:
-        return min(visibility_upper_bound, *self._bounds) if self._bounds else visibility_upper_bound
-
-
-class Totals:
-    """The numbers of transactions by event since the server started, and how long their commits took."""
-
-    _EVENTS = {
-        edits.Began: "begun",
-        edits.OneShot: "committed",
-        edits.Committed: "committed",
-        edits.Aborted: "aborted",
-        edits.Invalidated: "invalidated",
-        edits.Doomed: "conflicts",
-        edits.GivenUp: "invalidated",
-    }
-    _MAY_TIME_OUT = frozenset((edits.Aborting, edits.Aborted, edits.Invalidated))
-
-    def __init__(self) -> None:
-        names = ("begun", "committed", "aborted", "invalidated", "conflicts", "timed_out", "forced")
-        self.events = dict.fromkeys(names, 0)
-        self.commits = Durations()
-        self.one_shots = 0  # of those that were committed
-
-    def count(self, made: Sequence[Edit]) -> None:
-        for edit in made:
-            kind = type(edit)
-            count = 1
-            if isinstance(edit, edits.Invalidated):
-                count = len(edit.ids)
-            elif isinstance(edit, edits.GivenUp):
-                count = edit.last - edit.first + 1
-            if kind in self._EVENTS:
-                self.events[self._EVENTS[kind]] += count
-                self.one_shots += kind is edits.OneShot
-            if kind in self._MAY_TIME_OUT and edit.timed_out:  # type: ignore[attr-defined]
-                self.events["timed_out"] += count  # of ABORTING and ABORTED the first says so
+    place: int
+    row: Insert | None
 
 
 class ExternalWriter(msgspec.Struct, frozen=True):
@@ -160,19 +86,13 @@ def external_writers(system: SystemTable) -> frozenset[int]:
     return frozenset(int(name) for name, _ in EXTERNAL_WRITERS.scan(system))
 
 
-class EndedTransaction(NamedTuple):
-    """A transaction that edits have ended. `state` is None where a reset forgot it."""
-
-    transaction: Transaction
-    state: State | None
-
-
 class _GroupEdits:
     """The edits that one group logs."""
 
     def __init__(self, manager: TransactionManager) -> None:
         self._manager = manager
         self._now_ms = 0
+        self._row: LogRow | None = None
         self.edits: list[Edit] = []
         self._acknowledged: dict[int, Spans] = {}  # by group, of the logged edit to which more may come
 
@@ -199,16 +119,16 @@ class _GroupEdits:
 
     def closing(self, group: Group) -> None:
         self._now_ms = group.now_ms
-        self._manager.write(group, self.edits)
+        self._row = self._manager.write(group, self.edits)
 
     def durable(self) -> None:
-        self._manager.written(self.edits, self._now_ms)
+        self._manager.written(self.edits, self._now_ms, self._row)
 
     def failed(self) -> None:
         self._manager.lost()
 
 
-class TransactionManager:
+class TransactionManager(LogState):
     """The working state of one store's transactions, and the newest durable snapshot of it.
 
     Knows nothing of topics: what commits, roll backs and recovery do there is done by `basalt.commits`, above.
@@ -217,22 +137,11 @@ class TransactionManager:
     def __init__(
         self, store: Store, clock: Clock, lanes: WriteLanes, transaction_log: TransactionLog, *, epoch: int = 0
     ) -> None:
+        super().__init__(store, lanes, transaction_log)
         self._epoch = epoch
-        self.atomic = store.atomic
-        self._call = StoreCalls(store)
         self._clock = clock
-        self.lanes = lanes
         self._writer = lanes.log
-        self._log = transaction_log
-        self._state: TransactionProposals | None = None
-        self._current = TransactionSnapshot(0)
-        self._has_view = False  # the log was read once
-        self.unread_because = ""  # why the last attempt to read the log failed
-        self.known_since = 0  # transactions with later pointers began while this working state was known
-        self._readers = ActiveSnapshots()
-        self.reading = self._readers.reading
-        self.totals = Totals()
-        self.journal = Journal()
+        self._followers: Followers | None = None
         self._recover: Callable[[], Awaitable[None]]
 
     def recovered_by(self, recover: Callable[[], Awaitable[None]]) -> None:
@@ -243,43 +152,6 @@ class TransactionManager:
         """Return once `state` answers: after a failed write the log is read first."""
         if self._state is None:
             await self._recover()
-
-    @property
-    def state(self) -> TransactionProposals:
-        """The working state, which may be a group ahead of what is durable; `CoordinatorUnavailableError` until the log is read."""
-        if self._state is None:
-            why = f"; the last attempt: {self.unread_because}" if self.unread_because else ""
-            raise CoordinatorUnavailableError(
-                f"the transaction manager is reading its log{why}", hint="send the same call again after Retry-After"
-            )
-        return self._state
-
-    @property
-    def limits(self) -> TransactionLimits:
-        return self._log.limits
-
-    @property
-    def is_known(self) -> bool:
-        """True while there is a working state; otherwise read the log first."""
-        return self._state is not None
-
-    def current(self) -> TransactionSnapshot:
-        """The newest durable snapshot. Before the log was ever read it shows no row of a transaction."""
-        return self._current
-
-    def check_view(self) -> None:
-        """Refuse a reader whom `current` stops at the first row of a transaction, because the log was not read yet."""
-        if not self._has_view:
-            _ = self.state
-
-    def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
-        """The durable snapshot, and that of the working state: the same object where they do not differ."""
-        return self._current, self.state.view()
-
-    @property
-    def log_length(self) -> tuple[int, int]:
-        """The number of log entries, and their bytes, after the newest log snapshot: a restart replays them."""
-        return self._log.entries_since_snapshot, self._log.bytes_since_snapshot
 
     async def snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
@@ -294,7 +166,10 @@ class TransactionManager:
         if not self.atomic:
             await self.lanes.topics.passed()  # rows of writers that have ended are there, or never come
         # Counted now: a reader that begins later has a snapshot at least as new as this one.
-        return found._replace(visibility_upper_bound=self._readers.bound(found.visibility_upper_bound))
+        bound = self._readers.bound(found.visibility_upper_bound)
+        if self._followers is not None:
+            bound = self._followers.bound(bound)
+        return found._replace(visibility_upper_bound=bound)
 
     # For stages.
 
@@ -357,27 +232,35 @@ class TransactionManager:
     def _entry(self, group: Group) -> _GroupEdits:
         return group.part(self, lambda: _GroupEdits(self))
 
-    def write(self, group: Group, entry: list[Edit]) -> None:
-        """Add the entry to the group, behind the notes about writers that it makes invalid."""
+    def write(self, group: Group, entry: list[Edit]) -> LogRow | None:
+        """Add the entry to the group, behind the notes about writers that it makes invalid. Returns its row, where it has one by now."""
         if not entry:
-            return
+            return None
         size_bytes = _SPAN_BYTES * sum([len(edit.spans) for edit in entry if isinstance(edit, _WITH_SPANS)])
         if size_bytes > INLINE_BYTES_MAX:  # encoding it takes more than some two milliseconds
+            place = self._log.position
             group.add_late(self._log.table_name, self._log.next_entry(entry), Phase.AFTER, size_bytes)
-        else:
-            group.add(self._log.table_name, self._log.encode_next(entry), phase=Phase.AFTER)
+            return LogRow(place, None)
+        place, row = self._log.position, self._log.encode_next(entry)
+        group.add(self._log.table_name, row, phase=Phase.AFTER)
+        return LogRow(place, row)
 
-    def written(self, entry: list[Edit], now_ms: int) -> None:
-        """The edits are in the log: readers may see what they made."""
+    def written(self, entry: list[Edit], now_ms: int, row: LogRow | None) -> None:
+        """The edits are in the log: readers may see what they made, and members that follow hear of them."""
         if self._state is not None:
             self._current = self._state.view()
+            self.view_moved()
         if entry:
             self.totals.count(entry)
             self.journal.add(now_ms, entry)
+        if self._followers is not None and row is not None:
+            self._followers.add(row.place, None if row.row is None else row.row.columns[ENTRY])
 
     def lost(self) -> None:
         """Drop the working state: the log may hold something else, and must be read again before the next call."""
         self._state = None
+        if self._followers is not None:
+            self._followers.forget()
 
     # For recovery, which `basalt.commits` drives.
 
@@ -391,7 +274,23 @@ class TransactionManager:
         """In the stage that takes over: the state counts from here on, and this server leads."""
         self._state, self._current, self.known_since = state, state.view(), state.last_pointer
         self._has_view = True
+        if self._followers is not None:
+            self._followers.begin(self._log.position)
         self.apply(group, state.lead(self._epoch).edits)
+
+    # For members that follow.
+
+    def lead(self, links: Links) -> None:
+        """Push each entry of the log to the members that follow over these links, until `close`."""
+        self._followers = Followers(links, self._epoch, self.current, self.join)
+        if self._state is not None:
+            self._followers.begin(self._log.position)
+
+    def close(self) -> None:
+        """Push no more."""
+        if self._followers is not None:
+            self._followers.close()
+            self._followers = None
 
     # Writers of messages and cells.
 
@@ -416,23 +315,31 @@ class TransactionManager:
             return self.state.join(transaction_id, joined, now_ms)
         return self.state.join_table(transaction_id, joined, now_ms)
 
-    async def _logged(self, stage: Callable[[Group], None]) -> Callable[[], None]:
-        """Run a stage of the log, for one of topics that waits for it."""
-        await self.run(stage)
-        return _nothing_to_release
+    async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
+        def stage(group: Group) -> Admitted:
+            found = self.admit(group, joining)
+            if admitted is not None:  # with the entry of the log, not with the answer: what is told later is to find it
+                group.when_durable(partial(admitted, joining, found))
+            return found
+
+        return await self.run(stage)
+
+    async def ask(self) -> None:
+        return
+
+    def lent_elsewhere(self) -> PointerRuns:
+        runs = self._current.in_progress_runs
+        if not runs or self._state is None:
+            return runs
+        # By the loans that there are now: what an entry ends that is not durable yet, its owner is told of once it is.
+        others = sorted(loan.last for loan in self._state.loans if loan.member != self.member)
+        return runs.without(runs.without(PointerRuns((last - LOAN_POINTERS + 1, last) for last in others)))
 
     async def until_decided(self) -> Callable[[], None]:
         """Return once the one-shot transactions that are in flight now are decided."""
         await self.lanes.topics.passed()
         await self.lanes.log.passed()
         return _nothing_to_release
-
-    def id_of(self, write_pointer: int) -> int:
-        """The id of the transaction in progress that has this write pointer; else the pointer itself."""
-        try:
-            return self.state.writer(write_pointer, 0).id
-        except BasaltError:
-            return write_pointer
 
     def _open_writer(self, write_pointer: int, now_ms: int) -> Transaction:
         try:
@@ -486,6 +393,10 @@ class ExternalTransactions:
     def state(self) -> TransactionProposals:
         raise UnavailableError("transactions are managed elsewhere, and transactions.manager is external")
 
+    @property
+    def in_flight(self) -> OneShotsInFlight:
+        return self.state.in_flight
+
     def current(self) -> TransactionSnapshot:
         raise InputError(
             "isolation=committed needs a transaction manager here, and transactions.manager is external",
@@ -495,6 +406,18 @@ class ExternalTransactions:
 
     def snapshots(self) -> tuple[TransactionSnapshot | None, TransactionSnapshot | None]:
         return None, None
+
+    follows = False
+    view_age_ms = 0.0
+
+    async def ask(self) -> None:
+        return
+
+    def when_view_moves(self, told: Callable[[], None]) -> None:
+        """Nobody is ever told: there is no view."""
+
+    def lent_elsewhere(self) -> PointerRuns:
+        return NO_RUNS
 
     async def ensure_known(self) -> None:
         return
@@ -506,7 +429,7 @@ class ExternalTransactions:
         return
 
 
-Transactions = TransactionManager | ExternalTransactions  # whichever the setting `transactions.manager` names
+Transactions = LogState | ExternalTransactions  # whichever the setting `transactions.manager` names
 
 
 def _nothing_to_release() -> None:

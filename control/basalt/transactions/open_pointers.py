@@ -14,7 +14,7 @@ from functools import partial
 
 from basalt.catalog.topics import Topic
 from basalt.runtime.group_commit import Group, NotLoadedError
-from basalt.transactions.manager import TransactionManager
+from basalt.transactions.log_state import LogState
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules.transaction import Join, TableJoin
 from basalt_engine.stores.shards import shard_of
@@ -40,7 +40,7 @@ class OpenPointers:
     Stages of the lane of topics and tables ask; what becomes of a transaction is told by the coordinator and by roll backs.
     """
 
-    def __init__(self, manager: TransactionManager, *, external: bool = False) -> None:
+    def __init__(self, manager: LogState, *, external: bool = False) -> None:
         """`external`: transactions are managed elsewhere, and pointers are taken as given."""
         self._manager = manager
         self._external = external
@@ -84,12 +84,7 @@ class OpenPointers:
         return key is None or key in known.joined
 
     async def _ask(self, joining: Joining) -> Callable[[], None]:
-        def stage(group: Group) -> None:
-            admitted = self._manager.admit(group, joining)
-            # With the entry of the log, not with the answer: what is told of the transaction later is to find it here.
-            group.when_durable(partial(self._admitted, joining, admitted))
-
-        await self._manager.run(stage)
+        await self._manager.join(joining, self._admitted)
         return _nothing_is_held
 
     def _admitted(self, joining: Joining, admitted: Admitted) -> None:

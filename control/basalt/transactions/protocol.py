@@ -12,6 +12,14 @@ all that it says, and knows of topics only who joined which, from when on. A car
     Close                    coordinator to owner: the transaction writes no more
     RollBack                 coordinator to owner: hide its rows, delete what it stored
     End                      coordinator to owner: its outcome is durable
+    Settled                  coordinator to owner: the same of one-shot transactions
+    Recovered                to owner: the log was read, and of what began before nothing is known but what the store says
+
+A one-shot transaction whose topics all have the same owner needs none of these. Its owner has the pointers before:
+
+    Lend -> LentPointers     owner to coordinator: write pointers for one-shot transactions
+    DecideOneShots -> OneShotsDecided    the rows of these are durable, or will not be
+    GiveBack -> GivenBack    the rest of a loan was never used
 
 None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md. Those that
 the owner of another server gets are arrays: `basalt.commits.owner_calls`.
@@ -22,6 +30,9 @@ from __future__ import annotations
 import msgspec
 
 from basalt.api.bodies.messages import Work
+from basalt.cluster.links.frames import ErrorBody
+from basalt.transactions.rules.loans import OneShotInFlight
+from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, TableJoin, Transaction
 
 
@@ -50,7 +61,7 @@ class JoinedTransaction(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.pointers[-1]
 
 
-class Joining(msgspec.Struct, frozen=True, gc=False):
+class Joining(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Something of this writer is about to lie in a topic or table; with neither, it only asks whether the writer is open."""
 
     write_pointer: int
@@ -134,3 +145,68 @@ class End(msgspec.Struct, frozen=True, gc=False):
     """The outcome of the transaction is durable, and nothing is left to do."""
 
     transaction: JoinedTransaction
+
+
+class Lend(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An owner wants write pointers. `ends`: its loans of before are over, for it does not know what the coordinator heard of them."""
+
+    ends: bool = False
+
+
+class LentPointers(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log has the loan of these pointers."""
+
+    first: int
+    last: int
+
+
+class DecideOneShots(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One-shot transactions of one group, in the order of their pointers. Not `written`: nobody knows which of their rows are there."""
+
+    placed: tuple[OneShotInFlight, ...]
+    written: bool = True
+
+
+class OtherAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A one-shot transaction that was given up, by its place in the question: its request was carried out before, or why."""
+
+    number: int
+    first: Outcome | None = None
+    error: ErrorBody | None = None
+
+
+class OneShotsDecided(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The log has the outcomes. All were committed at this time, but for the others."""
+
+    at_ms: int
+    others: tuple[OtherAnswer, ...] = ()
+
+
+class GiveBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """First and last of what is left of loans. `ends`: as in `Lend`."""
+
+    rests: tuple[tuple[int, int], ...] = ()
+    ends: bool = False
+
+
+class GivenBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first pointers of those before which something is undecided: they are to be given back later."""
+
+    undecided: tuple[int, ...] = ()
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """One-shot transactions with these pointers, and of these runs (first, last), are decided or given up."""
+
+    pointers: tuple[int, ...]
+    runs: tuple[tuple[int, int], ...] = ()
+
+
+class Recovered(msgspec.Struct, frozen=True, gc=False):
+    """The log was read up to this pointer. The runs are those of loans, under which no rows are searched for."""
+
+    last_pointer: int
+    lent: tuple[tuple[int, int], ...]
+
+
+Told = Expect | Close | End | Settled | Recovered  # whatever an owner hears of transactions

@@ -463,3 +463,25 @@ def test_a_grant_that_is_given_again_is_there_though_another_server_has_half_tak
         assert may(second)
 
     asyncio.run(story())
+
+
+def test_a_member_reads_what_the_leader_changes_and_writes_nothing_itself(clock):
+    async def story():
+        store = MemoryStore()
+        leader = Directory(store, clock, ())
+        member = Directory(store, clock, (), is_member=True)
+        member._system = SystemTable(Failing(store.table("system"), 0))
+        await leader.read()
+        await member.start()
+        old = token(created_ms=1, revoked_ms=1)
+        await leader.add_token("old", old)
+        await leader.add_grant(READ_ORDERS, "token:root")
+        clock.advance(2 * 31 * DAY_MS)
+        await member._refresh()  # of the leader it would forget the token, and save that the grant is used
+        assert may(member)
+        assert member.entries.tokens["old"] == old
+        clock.advance(61_000)
+        assert member.is_stale, "others change the rows"
+        await member.close()
+
+    asyncio.run(story())

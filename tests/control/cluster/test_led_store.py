@@ -8,9 +8,9 @@ import pytest
 
 from basalt.cluster.led_store import LedStore, Term
 from basalt_engine.clock import ManualClock
-from basalt_engine.errors import FencedError
+from basalt_engine.errors import FencedError, StoreError
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import Delete, DeleteRange, Put, Row, Store, TableWrite
+from basalt_engine.table import Delete, DeleteRange, Mutation, Put, Row, Store, TableWrite
 
 WRITES: dict[str, Callable[[Store], object]] = {
     "store.write": lambda store: store.write([TableWrite("message", [Put(b"k", {b"c": b"late"})])]),
@@ -137,3 +137,32 @@ def test_who_asks_whether_the_store_is_busy_is_told_of_the_store_below(term: Ter
     assert not store.busy
     monkeypatch.setattr(inner, "busy", True, raising=False)
     assert store.busy
+
+
+def test_a_member_writes_rows_of_topics_and_lines_of_the_audit_and_none_of_the_leaders(clock: ManualClock):
+    inner, own = MemoryStore(atomic=False), {b"c": b"v"}
+    store = LedStore(inner, Term(clock, 0, 1_000.0, "m1"))
+    prefix = b"shop:orders:"
+    allowed: list[tuple[str, Mutation]] = [
+        ("metadata", Put(prefix, own)), ("message", Put(b"\0" + prefix + b"1", own)), ("system", Put(b"index:" + prefix, own)),
+        ("system", Put(b"audit:1:2", own)), ("message", DeleteRange(b"\0" + prefix, b"\0" + prefix + b"9")),
+    ]  # fmt: skip
+    refused: list[tuple[str, Mutation]] = [
+        ("system", Put(b"job:stats", own)), ("system", Delete(b"token:1")), ("transaction_log", Put(b"1", own)),
+        ("system", DeleteRange(b"audit", b"b")),
+    ]  # fmt: skip
+    for table, mutation in allowed:
+        store.write([TableWrite(table, [mutation])])
+        store.table(table).write([mutation])
+    for table, mutation in refused:
+        for write in (
+            lambda: store.write([TableWrite(table, [mutation])]),  # noqa: B023
+            lambda: store.table(table).write([mutation]),  # noqa: B023
+        ):
+            with pytest.raises(StoreError, match="is the leader's"):
+                write()
+    with pytest.raises(StoreError, match="is the leader's"):
+        store.table("system").check_and_write(b"policy:version", b"c", None, own)
+    clock.advance(1_000)
+    with pytest.raises(FencedError, match="was member m1 until its lease ran out"):
+        store.write([TableWrite(*allowed[0][:1], [allowed[0][1]])])

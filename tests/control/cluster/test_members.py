@@ -17,6 +17,7 @@ from basalt.cluster.members import (
     MemberRecord,
     OwnMember,
     Seen,
+    by_run,
     ended,
     is_full,
     looked,
@@ -113,3 +114,21 @@ def test_the_dead_leave_room_for_others():
     rows = {f"m{number}": seen() for number in range(MEMBERS_MAX - 1)} | {"dead": dead(0)}
     assert not is_full(rows)
     assert is_full(rows | {"last": seen()})
+
+
+def test_a_run_is_known_by_the_membership_that_it_has_now_or_had_last():
+    def of(run: str, began_ms: int, ended_ms: int = 0) -> Seen:
+        return seen(0.0, msgspec.structs.replace(FIRST, run=run, began_ms=began_ms, ended_ms=ended_ms))
+
+    first, second, over, newest = of("a", 1, 9), of("a", 2), of("b", 1, 9), of("b", 3, 9)
+    nameless = seen(0.0, FIRST)
+    rows = {"a": first, "a-again": second, "b": over, "b-again": newest, "c": nameless}
+    assert by_run(rows) == {"a": second, "b": newest, "c": nameless}
+    assert by_run(dict(reversed(rows.items()))) == by_run(rows)
+    assert by_run({}) == {}
+
+
+def test_nobody_proves_anything_to_a_member_that_was_ended():
+    record = msgspec.structs.replace(FIRST, secret="its secret")
+    assert ended(seen(0.0, record), 9) == msgspec.structs.replace(record, ended_ms=9, secret="")
+    assert renewed(replace(BEGUN, stored=MEMBER.encode(record))) == msgspec.structs.replace(record, count=2)

@@ -13,6 +13,7 @@ import pytest
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import MARGIN_PARTS, RENEWALS_PER_LEASE, Candidate, LeaseRecord
+from basalt.cluster.led_store import Term
 from basalt.cluster.members import (
     DEAD_KEPT_MS,
     DEAD_MAX,
@@ -82,7 +83,10 @@ class Server:
         self.store = CountedStore(world.store)
         self.leadership = SimpleNamespace(is_leader=leads, leader=None, unchanged_ms=0.0)
         candidate = Candidate(name, f"http://{name}:4780", f"{name}-1", LEASE_MS)
-        self.membership = Membership(self.store, world.clock, candidate, cast("Leadership", self.leadership), "1.0")
+        self.terms: list[Term] = []
+        self.membership = Membership(
+            self.store, world.clock, candidate, cast("Leadership", self.leadership), "1.0", on_term=self.terms.append
+        )
 
     def states(self, clock: ManualClock) -> dict[str, str]:
         return {each.record.holder: each.state(clock.monotonic_ms()) for each in self.membership.seen.values()}
@@ -195,6 +199,40 @@ def test_a_pause_that_nobody_noticed_ends_nothing(world: World, pair: tuple[Serv
     world.go_on(3 * LEASE_MS, standby)
     world.go_on(LOOK_MS)
     assert (standby.membership.instance, standby.membership.is_on) == ("second-1", True)
+
+
+def test_a_term_lasts_as_long_as_the_lease_and_another_begins_with_the_next_membership(
+    world: World, pair: tuple[Server, Server]
+):
+    _, standby = pair
+    world.go_on(3 * LEASE_MS)
+    (first,) = standby.terms
+    assert (first.member, first.epoch, first.is_on()) == ("second-1", 0, True)
+    world.go_on(2 * LEASE_MS, standby)
+    assert not first.is_on(), "its own clock says so, and nobody has to look"
+    world.go_on(LOOK_MS)
+    first, second = standby.terms
+    assert first.over == "its lease ran out before it could be renewed"
+    assert (second.member, second.is_on()) == (standby.membership.instance, True)
+
+
+def test_a_term_is_never_taken_up_again_though_the_membership_goes_on(world: World, pair: tuple[Server, Server]):
+    leader, standby = pair
+    leader.leadership.is_leader = False  # nobody ends the membership
+    world.go_on(3 * LEASE_MS, standby)
+    world.go_on(LOOK_MS)
+    assert [term.is_on() for term in standby.terms] == [False, True]
+    standby.terms[-1].end("the store refused a write")
+    world.go_on(LEASE_MS // 2)
+    assert [(term.member, term.is_on()) for term in standby.terms] == [
+        ("second-1", False), ("second-1", False), ("second-1", True)
+    ]  # fmt: skip
+
+
+def test_who_stops_is_in_no_term_any_more(world: World, pair: tuple[Server, Server]):
+    _, standby = pair
+    standby.membership.stop()
+    assert standby.terms[-1].over == "it stops"
 
 
 def test_who_stops_is_gone_at_once(world: World, pair: tuple[Server, Server]):
@@ -376,6 +414,21 @@ def test_a_leader_whose_membership_was_ended_still_owns_what_the_map_gives_it(
     leader, _ = pair
     leader.membership._own = OwnMember("another")
     assert leader.membership.owner("first-1") == Owner("first-1", "first", "http://first:4780", "live")
+
+
+def test_a_run_whose_membership_was_ended_is_known_by_its_next_one_and_by_its_secret(
+    world: World, pair: tuple[Server, Server]
+):
+    leader, standby = pair
+    standby.membership.candidate = standby.membership.candidate._replace(secret="its secret")
+    world.go_on(2 * LEASE_MS, standby)
+    assert leader.membership.owner("second-1") == Owner("second-1", "second", "http://second:4780", "dead")
+    world.go_on(2 * LOOK_MS)
+    assert standby.membership.instance != "second-1"
+    now = Owner("second-1", "second", "http://second:4780", "live", "its secret")
+    assert leader.membership.owner("second-1") == now
+    assert leader.membership.row_of("second-1") == standby.membership.instance
+    assert leader.membership.row_of("nobody-1") is None
 
 
 def test_a_map_is_taken_apart_once(world: World, pair: tuple[Server, Server]):

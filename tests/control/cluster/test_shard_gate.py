@@ -30,10 +30,11 @@ def test_a_call_waits_until_the_shard_is_taken_and_comes_in_under_its_new_epoch(
         gate.close([SHARD])
         waiting = asyncio.create_task(gate.enter(SHARD))
         assert (await gate.enter(OTHER)).epoch == 7
-        gate.release([SHARD])
+        gate.lose([SHARD])
+        gate.begin({SHARD: 8})
         await asyncio.sleep(0)
         assert not waiting.done()
-        gate.take({SHARD: 8})
+        gate.take([SHARD])
         assert (await waiting).epoch == 8
         assert (gate.waited_total, gate.refused_total) == (1, 0)
 

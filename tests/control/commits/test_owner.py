@@ -9,7 +9,7 @@ import pytest
 from basalt.api.bodies.messages import Work
 from basalt.commits.owner import PREPARED_MS_MAX, Owner
 from basalt.errors import InputError, TransactionEndedError, UnavailableError
-from basalt.transactions.protocol import Close, Expect, JoinedTransaction, Place, Prepare
+from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Recovered, Settled
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, B, Wired, shop_work
@@ -130,3 +130,44 @@ async def test_a_commit_whose_topic_is_deleted_and_created_again_on_the_way_leav
 
 async def states(shop: Wired, *transactions: Transaction) -> Sequence[str]:
     return [(await shop.transactions.outcome(each.id)).state.name for each in transactions]
+
+
+async def test_an_owner_hears_of_transactions_in_their_order(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "stored", tx=tx)
+    owner, place = owner_of(shop), Place(joined(shop, tx), 0)
+    owner.hear([Expect(tx.id), Close(tx.id)])
+    with pytest.raises(TransactionEndedError, match="is not expected"):
+        await owner.place(place)
+    owner.hear([Expect(tx.id)])
+    await owner.place(place)
+    assert len(owner._pointers) == 1
+    owner.hear([End(place.transaction)])
+    assert len(owner._pointers) == 0
+
+
+async def test_what_is_read_anew_is_forgotten(shop: Wired) -> None:
+    tx = await shop.transactions.begin()
+    await shop.store_aside(A, "stored", tx=tx)
+    owner = owner_of(shop)
+    owner.hear([Expect(tx.id), Recovered(tx.id, ((tx.id + 1, tx.id + 5),))])
+    assert len(owner._pointers) == 0
+    with pytest.raises(TransactionEndedError, match="is not expected"):
+        await owner.place(Place(joined(shop, tx), 0))
+
+
+@pytest.mark.parametrize("settled", [Settled((7,)), Settled((), ((5, 9),))])
+async def test_whoever_is_held_up_by_a_one_shot_transaction_is_woken_once_it_is_settled(
+    shop: Wired, settled: Settled
+) -> None:
+    log, other = await shop.topics.open(A), await shop.topics.open(B)
+    owner_of(shop).hear([Recovered(0, ())])
+    log.note_uncommitted(7, b"", b"\1")
+    log.note_uncommitted(70, b"", b"\1")
+    held, idle = log.waiter(), other.waiter()
+    owner_of(shop).hear([Settled((8,)), Settled((), ((10, 69),))])
+    assert not held.done()
+    owner_of(shop).hear([settled])
+    assert held.done()
+    assert not idle.done(), "it was held up by nobody"
+    assert log.uncommitted_writers({7, 70}) == [70]

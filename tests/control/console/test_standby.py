@@ -14,7 +14,7 @@ from basalt.client.attempts import Send
 from basalt.client.plans import Answer
 from basalt.console.assets import ASSETS
 from basalt.embedded import exchange
-from basalt.server.wiring import RunningServices, open_services
+from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import ConsoleSettings
 from basalt_engine.stores.memory import MemoryStore
@@ -33,8 +33,8 @@ class Server(LedServer):
         self.settings = settings
         super().__init__(time, store, name, open_services=self.open_services, settings=settings)
 
-    async def open_services(self, store: Store, epoch: int) -> RunningServices:
-        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch)
+    async def open_services(self, store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch, shared=shared)
 
     async def get(
         self, target: str, method: str = "GET", fields: dict[str, str] | None = None, **headers: str

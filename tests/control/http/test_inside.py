@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from basalt.access.policy import Caller, Policy, parse_grant
 from basalt.access.principal import parse_principal
 from basalt.http.app import ANYBODY
 from basalt.http.asgi import inside
-from basalt.http.asgi.inside import ANSWER_BYTES_MAX, InsideCall
+from basalt.http.asgi.inside import ANSWER_BYTES_MAX, InsideCall, InsideExchange
+from basalt.http.asgi.requests import BodyBudget, RequestHead
 
 ETL = parse_principal("token:etl")
 
@@ -42,3 +45,19 @@ def test_a_call_with_a_key_is_done_once(client):
     for _ in range(2):
         assert client.run(client.app.ask(ANYBODY, call)).status == 200
     assert client.payloads(path) == ["a"]
+
+
+def test_an_answer_that_another_server_gives_is_kept_as_it_comes_and_no_longer_than_one_of_here(client, monkeypatch):
+    monkeypatch.setattr(inside, "ANSWER_BYTES_MAX", 10)
+    taken: list[bytes] = []
+
+    async def parts(count: int) -> AsyncIterator[bytes]:
+        for _ in range(count):
+            taken.append(b"four")
+            yield b"four"
+
+    for count, status in ((2, 200), (1_000, 413)):
+        exchange, taken[:] = InsideExchange(InsideCall("GET", "/v1")), []
+        request = RequestHead(InsideCall("GET", "/v1").head(), exchange, 0.0, BodyBudget(0))
+        client.run(exchange.send(request, 200, [], parts(count)))
+        assert (exchange.reply.status, len(taken)) == (status, min(count, 3))

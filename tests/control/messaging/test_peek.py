@@ -12,6 +12,7 @@ from basalt.errors import InputError, MessageNotFoundError, TopicNotFoundError
 from basalt.messaging.peek import Peek
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.log_reader import LogReader
+from basalt.messaging.read.views import Views
 from basalt.transactions.manager import ExternalTransactions
 from tests.control.retention.readers import lose_log
 from tests.wiring import A, Wired
@@ -127,10 +128,11 @@ async def test_states_are_unknown_where_transactions_are_managed_elsewhere(shop:
     await of_every_state(shop)
     nobody = KnownTransactions(ExternalTransactions())
     reader = shop.services.peek._reader
-    elsewhere = Peek(shop.topics, reader, nobody)
+    views = Views(ExternalTransactions())
+    elsewhere = Peek(shop.topics, reader, nobody, views)
     states = [message.state for message in (await elsewhere.peek(A, None, True)).messages]
     assert states == ["plain", "unknown", "rolled back", "unknown", "unknown"]
-    holds = FirstUnstable(shop.store, shop.clock, shop.topics, reader, nobody)
+    holds = FirstUnstable(shop.store, shop.clock, shop.topics, reader, nobody, views)
     assert await holds.of_topic(await shop.topics.open(A)) == (None, None, None)
 
 

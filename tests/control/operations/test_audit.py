@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from basalt.errors import ConflictError, CorruptionError, InputError, UnavailableError
-from basalt.operations.audit import TEXT_CHARS_MAX, Audit, Author, Wanted, is_line
+from basalt.operations.audit import COUNTED_AGAIN_MS, TEXT_CHARS_MAX, Audit, Author, Wanted, is_line
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
@@ -148,3 +148,19 @@ async def test_lines_are_found_by_time_act_principal_and_what_they_are_about_pag
     page = await desk.audit.find(Wanted(principal="token:a"), 2)
     assert await found(principal="token:a", after=page[-1][0]) == ["0"]
     assert await found(to_ms=began_ms + 2_000, after=page[-1][0]) == ["1", "0"]
+
+
+async def test_a_member_adds_lines_and_the_leader_keeps_the_number_of_all_below_the_limit(desk):
+    desk = Desk(entries_max=4)
+    member = Audit(desk.store, desk.clock, entries_max=4, is_member=True)
+
+    async def nothing() -> None:
+        pass
+
+    await desk.act("a")
+    for what in "bcdef":
+        await member.act("create topic", what, ALICE, "", "r", nothing)
+    assert len(await outcomes(desk.audit)) == 6
+    desk.clock.advance(COUNTED_AGAIN_MS)
+    await desk.act("g")
+    assert [what for what, _ in await outcomes(desk.audit)] == ["g", "f", "e", "d"]

@@ -7,6 +7,7 @@ import pytest
 from basalt.api.bodies.operations import Readiness, RegionInfo, ServerPart
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import topic_name
+from basalt.cluster.links.beats import Beat
 from basalt.cluster.owners import Granted
 from basalt.errors import UnavailableError
 from basalt_engine.keys import base_bucket, table_prefix, topic_prefix
@@ -169,6 +170,24 @@ def test_an_owner_that_is_another_one_is_in_the_way(client, member: str, told: s
     found = explain(client)
     assert found.answers is None
     assert [each for each in found.obstacles if told in each] == list(found.obstacles)
+
+
+@pytest.mark.parametrize(("held", "answers"), [((SHARD, SHARD), True), ((SHARD + 1, SHARDS - 1), None)])
+def test_of_an_owner_that_is_linked_its_beats_tell_whether_it_has_the_shard(client, held, answers):
+    shared = SharedMembers(client.services)
+    shared.add("other:2")
+    shared.deal(m1=[SHARD])
+    beats, now_ms = shared.membership.beats, client.clock.monotonic_ms()
+    beats.opened("m1", now_ms)
+    beats.hear("m1", Beat(1, (held,)), now_ms)
+    found = explain(client)
+    assert found.answers is answers
+    told = (
+        ()
+        if answers
+        else ("other:2, the owner, has not taken the shard yet, or gives it up: calls wait, then get shard_moving",)
+    )
+    assert found.obstacles == told
 
 
 def test_a_topic_is_explained_by_one_call(client):

@@ -20,6 +20,7 @@ from basalt.settings import DayWindow, JobSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
+from basalt_engine.table import Row
 
 pytestmark = pytest.mark.anyio
 
@@ -455,3 +456,30 @@ async def test_the_figures_of_a_job_tell_when_it_last_went_well_and_how_often_it
     bench.tally.error = None
     await restarted.run_now("retention")
     assert restarted.figures()["retention"] == JobFigures(bench.clock.now_ms(), 0, 0)
+
+
+async def test_a_member_runs_its_jobs_unless_the_leader_has_paused_them_and_writes_no_row(bench: Bench):
+    leader = bench.scheduler()
+    await leader.start()
+    before = _rows(bench)
+    job = Job(bench.tally.name, bench.tally.help, bench.tally.settings, bench.tally.run)
+    member = Scheduler(bench.store, bench.clock, [job], is_member=True)
+    bench.opened.append(member)
+    await member.start()
+    await member.fire("retention")
+    assert bench.tally.started == 1
+    assert [run.report for run in await member.history("retention")] == [{"done": 1}]
+    assert _rows(bench) == before
+    await leader.pause("retention")
+    bench.clock.advance(MINUTE_MS)
+    await member.fire("retention")
+    assert bench.tally.started == 1
+    assert (await member.job("retention")).next_run_ms == bench.clock.now_ms() + MINUTE_MS
+    await leader.resume("retention")
+    bench.clock.advance(MINUTE_MS)
+    await member.fire("retention")
+    assert bench.tally.started == 2
+
+
+def _rows(bench: Bench) -> list[Row]:
+    return list(bench.store.table("system").scan(b"", None))

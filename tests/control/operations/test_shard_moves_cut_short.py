@@ -13,7 +13,7 @@ import pytest
 from basalt.cluster.owners import OwnersMap, grant
 from basalt.cluster.reigns import Phase
 from basalt.operations import shard_moves
-from basalt.operations.shard_moves import ShardMoves
+from basalt.operations.shard_holding import ShardHolding
 from basalt_engine.errors import FencedError, StoreError
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
@@ -52,7 +52,7 @@ def before_the_map(server: Alone, monkeypatch: pytest.MonkeyPatch) -> Stop:
         assert over.wait(HANG_S)
         raise StoreError("it is dead")
 
-    monkeypatch.setattr(shard_moves, "grant", stops)
+    monkeypatch.setattr(shard_moves, "deal", stops)
     return reached, over
 
 
@@ -122,7 +122,7 @@ async def kill_in_mid_move(server: Alone, stop: Stop) -> list[Publisher]:
     await asyncio.to_thread(stop[0].wait)
     served = len(publishers[-1].told)
     await until(lambda: len(publishers[-1].told) >= served + TOLD_MIN)  # its shard does not move
-    assert [server.moves.gate.reigns[shard].phase for shard in MOVED] == [Phase.TAKING] * 2
+    assert not any(server.moves.gate.is_held(shard) for shard in MOVED)
     await server.die()
     for each in (moving, *(each.running for each in publishers)):
         each.cancel()
@@ -220,15 +220,12 @@ async def _serves_anew(server: Alone, before: int) -> bool:
 # Fence, then read.
 
 
-async def _read_then_fence(moves: ShardMoves, shards: frozenset[int]) -> Epochs:
+async def _read_then_fence(holding: ShardHolding) -> None:
     """Not the product's order: calls are let in, and read where topics end, before the regions know the new epoch."""
-    assert moves._lead is not None
-    member, epoch = moves._lead
-    owners = await asyncio.to_thread(grant, moves._store, member, shards, epoch)
-    epochs = {shard: owners.epochs[shard] for shard in shards}
-    moves.gate.take(epochs)
-    await asyncio.to_thread(moves._store.take, epochs)
-    return epochs
+    due = holding._due()
+    holding.gate.begin(due)
+    holding.gate.take(due)
+    await asyncio.to_thread(holding._store.take, due)
 
 
 def _row_of_late(store: MemoryStore, epoch: int) -> tuple[MemoryStore, Put]:
@@ -279,5 +276,5 @@ def test_what_a_former_owner_wrote_before_the_fence_is_found_for_topics_are_read
 
 def test_who_served_before_the_fence_would_have_readers_miss_it(monkeypatch: pytest.MonkeyPatch):
     """That the test above can fail."""
-    monkeypatch.setattr(ShardMoves, "_take", _read_then_fence)
+    monkeypatch.setattr(ShardHolding, "_take", _read_then_fence)
     assert _seen_by_a_reader_that_goes_on() == ["before", "after"]

@@ -141,7 +141,7 @@ def _elsewhere(services: RunningServices) -> list[object]:
         services.store, services.leadership, services.membership,
         manager.state, manager.state.groups, services.transactions.journal,  # the coordinator's: what the log says, of all topics
         meter.__self__, services.series_days, services.series,  # figures of the past
-        services.shard_moves,  # the move itself is under way
+        services.shard_moves, services.shard_holding,  # the move itself is under way
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from basalt.errors import ConflictError
 from basalt.operations.jobs import publish_snapshot
 from basalt.pruning.publisher import AT_LEAST_EVERY_MS, RUN_TOLD_AFTER_MS, SnapshotPublisher
 from basalt.pruning.state import STATE, PruneState, change_state
-from basalt.transactions.manager import ManagerSnapshot
+from basalt.transactions.log_state import ManagerSnapshot
 from basalt.transactions.rules.transaction import Kind
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import FencedError

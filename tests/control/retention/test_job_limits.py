@@ -14,8 +14,10 @@ from basalt.catalog.topics import TopicName
 from basalt.retention import cells, expired, job
 from basalt.tables import garbage_cells
 from basalt.tables.tables import CellWrites
+from basalt_engine.keys import topic_prefix
+from basalt_engine.stores.shards import shard_of
 from tests.control.retention.readers import HOUR_MS, LIFETIME_MS, entries, rows, run
-from tests.wiring import Wired
+from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio
 
@@ -109,3 +111,21 @@ async def test_notes_about_cells_are_removed_some_at_a_time(shop: Wired, monkeyp
     await run(shop)
     assert set(removed) <= {1, 3}
     assert sum(removed) == (0 if shop.store.applies_retention else 4 * len(TABLES))
+
+
+async def test_what_another_server_owns_is_left_to_it(shop: Wired):
+    tx = await shop.transactions.begin()
+    for title in (A, B):
+        await shop.topics.update(title, {"ttl": "60"})
+        await shop.publish(title, "expires")
+        await shop.messaging.store(title, [b"rolled back"], tx.id)
+    await shop.transactions.abort(tx.id)
+    before = rows(shop, "message", A)
+    shop.clock.advance(LIFETIME_MS + 3 * HOUR_MS)
+    gate, shards = shop.topics.gate, [shard_of(topic_prefix(*A))]
+    gate.close(shards)
+    await run(shop)
+    assert (rows(shop, "message", A), rows(shop, "message", B)) == (before, [])
+    gate.call_off(shards)
+    await run(shop)
+    assert rows(shop, "message", A) == []

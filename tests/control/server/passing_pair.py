@@ -14,16 +14,22 @@ import aiohttp
 import uvicorn
 from yarl import URL
 
+from basalt.cluster.members import MEMBER, MemberRecord
+from basalt.cluster.owners import KIND, NAME, granted, read_map
 from basalt.http.asgi.protocol import HttpConnection
 from basalt.server.passing_on import PassingOn
-from basalt.server.wiring import RunningServices, open_services
+from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
+from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.shards import shard_of
+from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
-from tests.led_servers import BY_DEFAULT, HANG_S, LeaseTime, LedServer
+from tests.led_servers import BY_DEFAULT, HANG_S, LEASE_MS, LeaseTime, LedServer
 
 JSON = {"Accept": "application/json"}
 TOPIC = "/v1/namespaces/shop/topics/orders"
+SHARD = shard_of(topic_prefix("shop", "orders"))
 
 
 class Told(NamedTuple):
@@ -42,7 +48,7 @@ class PortServer(LedServer):
 
     def __init__(
         self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT, protocol: Any = HttpConnection,
-        scheme: str = "http",
+        scheme: str = "http", link: str = "",
     ) -> None:  # fmt: skip
         self.settings = settings
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -54,6 +60,7 @@ class PortServer(LedServer):
             open_services=self.open_services,
             settings=settings,
             url=f"{scheme}://127.0.0.1:{self.port}",
+            link=link,
         )
         config = uvicorn.Config(
             self.member,
@@ -68,8 +75,8 @@ class PortServer(LedServer):
         self.uvicorn.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self.serving = asyncio.ensure_future(self.uvicorn.serve(sockets=[self.listener]))
 
-    async def open_services(self, store: Store, epoch: int) -> RunningServices:
-        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch)
+    async def open_services(self, store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch, shared=shared)
 
     @property
     def passing(self) -> PassingOn:
@@ -153,3 +160,28 @@ async def passing_pair(
 
 async def _knows(server: PortServer, leader: PortServer) -> bool:
     return server.member.leadership.leader_url == leader.url
+
+
+def join(server: LedServer, instance: str, url: str = "http://third:4780", secret: str = "") -> None:
+    """Another member has a row in this server's store, which nobody renews."""
+    record = MemberRecord("third:3", url, "1.0", 1, LEASE_MS, 1, 0, secret=secret)
+    MEMBER.write(SystemTable(server._store.another().table("system")), record, instance)
+
+
+def give(server: LedServer, member: str, shard: int = SHARD) -> None:
+    """The map gives the shard, which is that of the topic, to this member."""
+    system = SystemTable(server._store.another().table("system"))
+    before = read_map(system)
+    assert before is not None
+    system.write(KIND, NAME, granted(before, member, [shard], before.leader_epoch).encode())
+
+
+async def deal(server: LedServer, member: str, shard: int = SHARD) -> None:
+    """The map gives the shard to this member, and this server has seen it."""
+    give(server, member, shard)
+
+    async def has_seen() -> bool:
+        owners = server.member.membership.owners
+        return owners is not None and owners.owner_of(shard) == member
+
+    await server.time.until(has_seen)

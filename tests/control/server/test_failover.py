@@ -20,7 +20,7 @@ from basalt.cluster.members import LOOKS_PER_LEASE, OwnMember
 from basalt.cluster.owners import OwnersMap
 from basalt.embedded import exchange
 from basalt.server import failover
-from basalt.server.wiring import RunningServices, open_services
+from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings, ConsoleSettings
 from basalt_engine.errors import CorruptionError, StoreError
@@ -44,10 +44,10 @@ class Server(LedServer):
         self.fails: BaseException | None = None
         self.answering_epochs: list[int | None] = []
 
-    async def open_services(self, store: Store, epoch: int) -> RunningServices:
+    async def open_services(self, store: Store, epoch: int, shared: Shared | None) -> RunningServices:
         if self.fails is not None:
             raise self.fails
-        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch)
+        return await open_services(self.settings, None, store=store, clock=self.clock, epoch=epoch, shared=shared)
 
     async def ask(self, method: str, target: str, body: object = None, **given: str) -> Answer:
         data = b"" if body is None else json.dumps(body).encode()
@@ -435,8 +435,8 @@ def test_a_term_that_runs_out_before_its_services_are_ready_serves_nothing():
 def before_the_first_is_ready(server: Server, happens: Callable[[], Awaitable[None]]) -> None:
     """Have something happen after the services of its next term are open, and before they serve."""
 
-    async def slowly(store: Store, epoch: int) -> RunningServices:
-        services = await server.open_services(store, epoch)
+    async def slowly(store: Store, epoch: int, shared: Shared | None) -> RunningServices:
+        services = await server.open_services(store, epoch, shared)
         server.member._open_services = server.open_services
         await happens()
         return services

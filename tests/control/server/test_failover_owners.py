@@ -9,16 +9,11 @@ import pytest
 import uvloop
 
 import basalt
-from basalt.cluster.members import MEMBER, MemberRecord
-from basalt.cluster.owners import KIND, NAME, granted
-from basalt.server.failover import shard_of_path
+from basalt.server.routing import place_of_call
 from basalt_engine.keys import table_prefix, topic_prefix
-from basalt_engine.stores.shards import SHARDS, shard_of
-from basalt_engine.system import SystemTable
-from tests.control.server.passing_pair import TOPIC, PortServer, Told, passing_pair, until
-from tests.led_servers import LEASE_MS
+from basalt_engine.stores.shards import shard_of
+from tests.control.server.passing_pair import TOPIC, PortServer, Told, deal, join, passing_pair, until
 
-SHARD = shard_of(topic_prefix("shop", "orders"))
 TABLE = "/v1/namespaces/shop/tables/orders"
 CALLS, AT_A_TIME, KILLED_AFTER = 1_000, 16, 300
 
@@ -30,26 +25,6 @@ def run(story: Callable[[PortServer, PortServer], Awaitable[None]]) -> None:
             await story(leader, standby)
 
     uvloop.run(all_of_it())
-
-
-async def deal(standby: PortServer, member: str) -> None:
-    """The map gives the topic to this member, and the standby has seen it."""
-    store = standby._store.another()
-    SystemTable(store.table("system")).write(
-        KIND, NAME, granted(granted(None, "first-1", (), 1), member, [SHARD], 1).encode()
-    )
-
-    async def has_seen() -> bool:
-        owners = standby.member.membership.owners
-        return owners is not None and owners.owner_of(SHARD) == member
-
-    await standby.time.until(has_seen)
-
-
-def join(standby: PortServer, instance: str) -> None:
-    """Another member has a row, which nobody renews."""
-    system = SystemTable(standby._store.another().table("system"))
-    MEMBER.write(system, MemberRecord("third:3", "http://third:4780", "1.0", 1, LEASE_MS, 1, 0), instance)
 
 
 async def directly(server: PortServer, target: str = TOPIC) -> Told:
@@ -140,8 +115,7 @@ def test_no_owner_is_named_that_is_gone_or_the_server_itself(member: str):
     ],
 )
 def test_the_shard_that_a_path_is_about(path: str, prefix: bytes | None):
-    assert shard_of_path(path) == (None if prefix is None else shard_of(prefix))
-    assert SHARD in range(SHARDS)
+    assert place_of_call("GET", path).shard == (None if prefix is None else shard_of(prefix))
 
 
 def test_a_client_that_begins_at_a_standby_asks_it_once_for_any_number_of_topics():

@@ -1,4 +1,4 @@
-"""Calls that are passed on to a leader that goes away, is slow, or says what it should not: what the caller is told, and how much is held."""
+"""Calls that are passed on to a leader, or an owner of topics, that goes away, is slow, or says what it should not: what the caller is told, and how much is held."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 import uvloop
 
 from basalt.server import leader_connection, passing_on
+from basalt.server.leader_connection import LeaderConnections
 from basalt.settings import Settings
 from basalt.settings.tree import TlsSettings
-from tests.control.server.passing_pair import JSON, TOPIC, PortServer, passing_pair, until
+from tests.control.server.passing_pair import JSON, TOPIC, PortServer, deal, join, passing_pair, until
 from tests.led_servers import HANG_S, LEASE_MS
 
 PUBLISH = f"{TOPIC}/publish"
@@ -22,8 +23,11 @@ MIB = 1 << 20
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+parts = pytest.mark.parametrize("part", ["leader", "owner"])
+
+
 class Scripted:
-    """What answers in the leader's place: `answer` gets each connection."""
+    """What answers in the place of the leader, or of an owner of topics: `answer` gets each connection."""
 
     def __init__(self, answer: Answering) -> None:
         self.answer = answer
@@ -44,13 +48,18 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(answer: Answering) -> AsyncIterator[tuple[PortServer, Scripted]]:
-    """A standby, and what answers where it believes the leader to be."""
+async def scripted(answer: Answering, part: str) -> AsyncIterator[tuple[PortServer, Scripted]]:
+    """A standby, and what answers where it believes the leader to be, or the owner of the topic."""
     async with passing_pair() as (leader, standby):
         await leader.ask("PUT", TOPIC)
-        await leader.hang_up()
         found = Scripted(answer)
-        listener = socket.create_server(("127.0.0.1", leader.port))
+        if part == "leader":
+            await leader.hang_up()
+            listener = socket.create_server(("127.0.0.1", leader.port))
+        else:
+            listener = socket.create_server(("127.0.0.1", 0))
+            join(standby, "third-1", f"http://127.0.0.1:{listener.getsockname()[1]}", "third's secret")
+            await deal(standby, "third-1")
         # Else the kernel lets the buffer of each connection grow to tens of megabytes.
         for each in (listener, standby.listener):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
@@ -63,9 +72,17 @@ async def scripted(answer: Answering) -> AsyncIterator[tuple[PortServer, Scripte
             server.close()
 
 
-def run(answer: Answering, story: Callable[[PortServer, Scripted], Awaitable[None]]) -> None:
+def way(standby: PortServer, part: str) -> LeaderConnections:
+    """The standby's way to the scripted server."""
+    passing = standby.passing
+    found = passing._leader if part == "leader" else passing._owners["third-1"]
+    assert found is not None
+    return found
+
+
+def run(answer: Answering, story: Callable[[PortServer, Scripted], Awaitable[None]], part: str) -> None:
     async def all_of_it() -> None:
-        async with scripted(answer) as (standby, leader):
+        async with scripted(answer, part) as (standby, leader):
             await story(standby, leader)
 
     uvloop.run(all_of_it())
@@ -83,7 +100,8 @@ async def goes_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     await head(reader)
 
 
-def test_of_a_call_that_the_leader_took_and_did_not_answer_nobody_knows_what_became():
+@parts
+def test_of_a_call_that_the_leader_took_and_did_not_answer_nobody_knows_what_became(part: str):
     async def story(standby: PortServer, leader: Scripted) -> None:
         told = await standby.ask("POST", PUBLISH, ONE)
         assert (told.status, told.json()["code"]) == (503, "outcome_unknown")
@@ -91,20 +109,24 @@ def test_of_a_call_that_the_leader_took_and_did_not_answer_nobody_knows_what_bec
         assert leader.connections == 1, "sent once"
         assert standby.passing.outcomes["unknown"] == 1
 
-    run(goes_away, story)
+    run(goes_away, story, part)
 
 
-def test_what_changes_nothing_is_told_as_not_done():
+@parts
+def test_what_changes_nothing_is_told_as_not_done(part: str):
     async def story(standby: PortServer, leader: Scripted) -> None:
         told = await standby.ask("GET", TOPIC)
         assert (told.status, told.json()["code"]) == (503, "unavailable")
         assert leader.connections == 1
 
-    run(goes_away, story)
+    run(goes_away, story, part)
 
 
+@parts
 @pytest.mark.parametrize(("method", "connections", "status"), [("GET", 2, 200), ("POST", 1, 503), ("DELETE", 1, 503)])
-def test_only_what_changes_nothing_is_sent_again_when_a_kept_connection_was_closed(method, connections, status):
+def test_only_what_changes_nothing_is_sent_again_when_a_kept_connection_was_closed(
+    method, connections, status, part: str
+):
     calls = 0
 
     async def answers_one_call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,10 +144,13 @@ def test_only_what_changes_nothing_is_sent_again_when_a_kept_connection_was_clos
             assert told.json()["code"] == "outcome_unknown"
         assert leader.connections == connections
 
-    run(answers_one_call, story)
+    run(answers_one_call, story, part)
 
 
-def test_an_answer_that_cannot_be_written_breaks_off_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+@parts
+def test_an_answer_that_cannot_be_written_breaks_off_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, part: str
+):
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await head(reader)
@@ -137,18 +162,18 @@ def test_an_answer_that_cannot_be_written_breaks_off_and_leaves_nothing_behind(m
         for _ in range(2):  # the like of a third one is known
             writer.write(request)
             await reader.readuntil(b"{}")
-        assert standby.passing._leader is not None
-        standby.passing._leader.owner = (b"basalt-owner", b"two\r\nlines: of it")
+        way(standby, part).owner = (b"basalt-owner", b"two\r\nlines: of it")
         writer.write(request)
         assert await reader.read() == b""
         assert standby.passing.under_way == 0
-        assert not standby.passing._leader.busy
+        assert not way(standby, part).busy
         assert standby.passing.outcomes["broken"] == 1
 
-    run(answers, story)
+    run(answers, story, part)
 
 
-def test_of_a_call_that_did_not_go_out_as_a_whole_nothing_was_done():
+@parts
+def test_of_a_call_that_did_not_go_out_as_a_whole_nothing_was_done(part: str):
     async def goes_away_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"aaaa")
 
@@ -158,15 +183,16 @@ def test_of_a_call_that_did_not_go_out_as_a_whole_nothing_was_done():
         answer = await reader.readuntil(b"\r\n\r\n")
         body = await reader.read(2_000)
         assert b"503" in answer.split(b"\r\n")[0]
-        assert b'"not_leader"' in body
+        assert (b'"not_leader"' if part == "leader" else b'"shard_moving"') in body
         assert b"all of the call" in body
         writer.close()
         assert standby.passing.outcomes["not_done"] == 1
 
-    run(goes_away_at_once, story)
+    run(goes_away_at_once, story, part)
 
 
-def test_an_answer_that_breaks_off_breaks_off_for_its_caller_too():
+@parts
+def test_an_answer_that_breaks_off_breaks_off_for_its_caller_too(part: str):
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf!")
@@ -178,9 +204,10 @@ def test_an_answer_that_breaks_off_breaks_off_for_its_caller_too():
         assert b"content-length: 10\r\n" in answer
         assert standby.passing.outcomes["broken"] == 1
 
-    run(half, story)
+    run(half, story, part)
 
 
+@parts
 @pytest.mark.parametrize(
     "answer",
     [
@@ -190,7 +217,7 @@ def test_an_answer_that_breaks_off_breaks_off_for_its_caller_too():
         b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * (leader_connection.HEAD_BYTES_MAX + 1),
     ],
 )
-def test_what_is_no_answer_of_a_server_of_ours_is_none(answer: bytes):
+def test_what_is_no_answer_of_a_server_of_ours_is_none(answer: bytes, part: str):
     async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(answer)
@@ -200,10 +227,11 @@ def test_what_is_no_answer_of_a_server_of_ours_is_none(answer: bytes):
         told = await standby.ask("POST", PUBLISH, ONE)
         assert (told.status, told.json()["code"]) == (503, "outcome_unknown")
 
-    run(says, story)
+    run(says, story, part)
 
 
-def test_a_connection_that_says_something_unasked_carries_no_other_call():
+@parts
+def test_a_connection_that_says_something_unasked_carries_no_other_call(part: str):
     async def says_too_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(ok() + ok(b"of nobody"))
@@ -215,10 +243,11 @@ def test_a_connection_that_says_something_unasked_carries_no_other_call():
             assert told.body != b"of nobody"
             await until(lambda number=number: leader.connections == number)
 
-    run(says_too_much, story)
+    run(says_too_much, story, part)
 
 
-def test_a_refusal_that_comes_before_all_of_the_body_is_given_back_at_once():
+@parts
+def test_a_refusal_that_comes_before_all_of_the_body_is_given_back_at_once(part: str):
     async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(b"HTTP/1.1 413 Large\r\ncontent-length: 5\r\n\r\nlarge")
@@ -231,11 +260,12 @@ def test_a_refusal_that_comes_before_all_of_the_body_is_given_back_at_once():
         assert await reader.readexactly(5) == b"large"
         writer.close()
 
-    run(refuses, story)
+    run(refuses, story, part)
 
 
+@parts
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_large_body_goes_up_as_fast_as_the_leader_takes_it_and_little_of_it_is_held(is_chunked):
+def test_a_large_body_goes_up_as_fast_as_the_leader_takes_it_and_little_of_it_is_held(is_chunked, part: str):
     size, go_on, taken = 64 * MIB, asyncio.Event(), 0
 
     async def takes_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -275,10 +305,11 @@ def test_a_large_body_goes_up_as_fast_as_the_leader_takes_it_and_little_of_it_is
         assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
-    run(takes_slowly, story)
+    run(takes_slowly, story, part)
 
 
-def test_a_large_answer_comes_as_fast_as_its_caller_takes_it_and_little_of_it_is_held():
+@parts
+def test_a_large_answer_comes_as_fast_as_its_caller_takes_it_and_little_of_it_is_held(part: str):
     size, given = 64 * MIB, 0
 
     async def gives(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -306,10 +337,11 @@ def test_a_large_answer_comes_as_fast_as_its_caller_takes_it_and_little_of_it_is
             left -= len(await reader.read(MIB))
         writer.close()
 
-    run(gives, story)
+    run(gives, story, part)
 
 
-def test_an_answer_that_comes_in_parts_is_seen_part_by_part_and_ends_when_its_caller_hangs_up():
+@parts
+def test_an_answer_that_comes_in_parts_is_seen_part_by_part_and_ends_when_its_caller_hangs_up(part: str):
     ended = asyncio.Event()
 
     async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -327,10 +359,11 @@ def test_an_answer_that_comes_in_parts_is_seen_part_by_part_and_ends_when_its_ca
             await ended.wait()
         await until(lambda: standby.passing.under_way == 0)
 
-    run(streams, story)
+    run(streams, story, part)
 
 
-def test_a_caller_that_hangs_up_in_its_body_ends_the_call_at_the_leader():
+@parts
+def test_a_caller_that_hangs_up_in_its_body_ends_the_call_at_the_leader(part: str):
     ended = asyncio.Event()
 
     async def reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -347,10 +380,13 @@ def test_a_caller_that_hangs_up_in_its_body_ends_the_call_at_the_leader():
             await ended.wait()
         await until(lambda: standby.passing.outcomes["gone"] == 1)
 
-    run(reads, story)
+    run(reads, story, part)
 
 
-def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch):
+@parts
+def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch, part: str
+):
     monkeypatch.setattr(passing_on, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(leader_connection, "FORMER_SECONDS_MAX", 0.05)
 
@@ -368,10 +404,13 @@ def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer
         assert (told.status, told.json()["code"]) == (503, "outcome_unknown")
         assert (await standby.ask("POST", PUBLISH, ONE)).status == 200, "it leads"
 
-    run(hangs, story)
+    run(hangs, story, part)
 
 
-def test_connections_are_kept_for_the_next_calls_and_no_more_of_them_than_are_worth_it(monkeypatch: pytest.MonkeyPatch):
+@parts
+def test_connections_are_kept_for_the_next_calls_and_no_more_of_them_than_are_worth_it(
+    monkeypatch: pytest.MonkeyPatch, part: str
+):
     monkeypatch.setattr(leader_connection, "IDLE_CONNECTIONS_MAX", 2)
     gate = asyncio.Event()
 
@@ -389,13 +428,12 @@ def test_connections_are_kept_for_the_next_calls_and_no_more_of_them_than_are_wo
         for _ in range(5):
             assert (await standby.ask("POST", PUBLISH)).status == 200
         assert leader.connections == 5
-        assert standby.passing._leader is not None
-        assert len(standby.passing._leader._idle) == 2
+        assert len(way(standby, part)._idle) == 2
         monkeypatch.setattr(leader_connection, "IDLE_SECONDS_MAX", -1.0)
         assert (await standby.ask("POST", PUBLISH)).status == 200
         assert leader.connections == 6, "one that was idle for long is not used"
 
-    run(answers, story)
+    run(answers, story, part)
 
 
 @pytest.mark.parametrize("round_number", range(2))

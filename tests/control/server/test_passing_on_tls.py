@@ -18,7 +18,8 @@ from basalt.server.leader_connection import LeaderConnections
 from basalt.server.passing_on import PassingOn
 from basalt.server.tls import load
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings, ClusterSettings, TlsSettings
+from basalt.settings.cluster import ClusterSettings
+from basalt.settings.tree import AuthSettings, TlsSettings
 from basalt_engine.clock import SystemClock
 from tests.certificates import Authority
 from tests.control.server.passing_pair import TOPIC, PortServer, passing_pair
@@ -137,7 +138,7 @@ def test_a_leader_that_takes_connections_and_says_nothing_is_given_up_soon(monke
             await LeaderConnections(lease, ssl.create_default_context()).connect()
         assert not await standby.passing.is_ready()
 
-    run_scripted(silent, story)
+    run_scripted(silent, story, "leader")
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
@@ -148,7 +149,7 @@ def test_a_file_of_authorities_that_is_none_is_refused_at_the_start(tmp_path: Pa
 
     async def story() -> None:
         with pytest.raises(InvalidSettingError) as caught:
-            PassingOn(None, SystemClock(), Settings(cluster=ClusterSettings(ca=str(path))))  # type: ignore[arg-type]
+            PassingOn(None, None, SystemClock(), Settings(cluster=ClusterSettings(ca=str(path))))  # type: ignore[arg-type]
         assert caught.value.field == "cluster.ca"
 
     uvloop.run(story())

@@ -29,7 +29,9 @@ class Server(LedServer):
         settings = replace(Settings(), thrift=ThriftSettings(port=port))
         super().__init__(
             time, store, name,
-            open_services=lambda led, epoch: open_services(settings, None, store=led, clock=self.clock, epoch=epoch),
+            open_services=lambda led, epoch, shared: open_services(
+                settings, None, store=led, clock=self.clock, epoch=epoch, shared=shared
+            ),
             start_thrift=lambda services: services.start_thrift("127.0.0.1"),
         )  # fmt: skip
 

@@ -6,10 +6,13 @@ from functools import partial
 
 import pytest
 
-from basalt.errors import TransactionEndedError
+from basalt.errors import CoordinatorUnavailableError, TransactionEndedError
 from basalt.runtime.group_commit import Group
 from basalt.transactions.open_pointers import OpenPointers
+from basalt.transactions.protocol import Close, End, Told
+from basalt.transactions.rules.transaction import Join
 from basalt_engine.stores.memory import MemoryStore
+from tests.control.transactions.following import following
 from tests.wiring import A, B, Wired
 
 pytestmark = pytest.mark.anyio
@@ -141,3 +144,36 @@ async def test_where_transactions_are_managed_elsewhere_pointers_are_taken_as_gi
     elsewhere.check_open(Group(0), 17)
     elsewhere.join(Group(0), 17, topic, 0)
     assert len(elsewhere) == 0
+
+
+async def test_a_member_opens_pointers_by_the_coordinators_leave_and_closes_them_by_its_entries() -> None:
+    async with following() as world:
+        member = await world.member()
+        opened = OpenPointers(member.manager)
+        member.manager.tells(lambda told: [close_or_end(opened, each) for each in told])
+        topic = (await world.shop.topics.open(A)).topic
+        tx = await world.shop.transactions.begin()
+        writer = member.manager.lanes.topics
+        for _ in range(2):  # the second time by memory alone
+            await writer.run(lambda group: opened.join(group, tx.write_pointer, topic, 5))
+        assert len(opened) == 1
+        assert world.manager.state.get(tx.id).topics == (Join(topic.keys.prefix, topic.generation, 5),)
+        await member.cut()
+        await writer.run(lambda group: opened.check_open(group, tx.write_pointer))
+        another = await world.shop.transactions.begin()
+        with pytest.raises(CoordinatorUnavailableError):
+            await writer.run(lambda group: opened.join(group, another.write_pointer, topic, 5))
+        await member.link()
+        await world.shop.transactions.abort(tx.id)
+        await member.manager.ask()
+        assert len(opened) == 0
+        with pytest.raises(TransactionEndedError):
+            await writer.run(lambda group: opened.join(group, tx.write_pointer, topic, 5))
+
+
+def close_or_end(opened: OpenPointers, told: Told) -> None:
+    """Tell open pointers as an owner does."""
+    if isinstance(told, Close):
+        opened.close(told.transaction_id)
+    elif isinstance(told, End):
+        opened.end(told.transaction.id)

@@ -9,9 +9,9 @@ import random
 import zlib
 from typing import NamedTuple
 
+from basalt.cluster import balance
+from basalt.cluster.balance import MemberLoad, Move
 from basalt.cluster.lease import LOOKS_PER_LEASE, RENEWALS_PER_LEASE
-from tests.sim.members import balance
-from tests.sim.members.balance import MemberLoad, Move
 
 SHARDS = 1_024
 LEASE_MS = 6_000.0

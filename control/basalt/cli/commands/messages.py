@@ -407,8 +407,10 @@ def consume(
         reader = client.topic(topic).read(begin, end, limit=limit, isolation=isolation, follow=follow)
         _write_messages(invocation, _flushed(reader) if follow else _watched(reader, limit), form, template)
         if reader.held_by is not None and not follow:
+            age_ms = reader.view_age_ms
+            known = "is still open" if age_ms is None else f"was open {age_ms} ms ago: the coordinator does not answer"
             click.echo(
-                f"basalt: stopped at a message of transaction {reader.held_by}, which is still open; "
+                f"basalt: stopped at a message of transaction {reader.held_by}, which {known}; "
                 f"`basalt explain poll {topic}` tells more",
                 err=True,
             )

@@ -390,7 +390,9 @@ def _response_in_json(answer: Answer) -> PublishResponse | None:
 def _page(answer: Answer) -> Page:
     if media_type_of(answer) != BATCHES:
         raise ValueError("it is no message batches")
-    return Page(answer.body, next_id_of(answer), answer.headers.get("basalt-held-by"))
+    age = answer.headers.get("basalt-view-age")
+    held_by = answer.headers.get("basalt-held-by")
+    return Page(answer.body, next_id_of(answer), held_by, None if age is None else int(age))
 
 
 def _arrow_page(answer: Answer) -> ArrowPage:

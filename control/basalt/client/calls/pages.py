@@ -84,14 +84,18 @@ class Page:
     """The messages of one poll, in order.
 
     `next_id` is where to go on, exclusively: `poll(start=page.next_id, inclusive=False)`; None when nothing was read
-    yet. `held_by` is the id of the open transaction at which the poll ended, if one did that. Looking into a page raises
+    yet. `held_by` is the id of the open transaction at which the poll ended, if one did that. It may have ended since, where there
+    is a `view_age_ms`: so old (ms) is what the server knows, for its coordinator does not answer. Looking into a page raises
     `ProtocolError` when its body is not what a poll answers.
     """
 
-    def __init__(self, body: bytes, next_id: bytes | None = None, held_by: str | None = None) -> None:
+    def __init__(
+        self, body: bytes, next_id: bytes | None = None, held_by: str | None = None, view_age_ms: int | None = None
+    ) -> None:
         self._body = body
         self.next_id = next_id
         self.held_by = held_by
+        self.view_age_ms = view_age_ms
 
     def __len__(self) -> int:
         return self._count

@@ -59,11 +59,12 @@ class ReadBounds:
 
 
 class TopicCursor:
-    """The place of a reader. `next_id` is the id of the last message it passed; `held_by` as in `Page`."""
+    """The place of a reader. `next_id` is the id of the last message it passed; `held_by` and `view_age_ms` as in `Page`."""
 
     def __init__(self, scope: TopicScope, bounds: ReadBounds) -> None:
         self.next_id: bytes | None = None
         self.held_by: str | None = None
+        self.view_age_ms: int | None = None
         self.done = bounds.limit == 0
         self._scope = scope
         self._bounds = bounds
@@ -90,7 +91,7 @@ class TopicCursor:
 
     def take(self, page: Page) -> Page | list[Message]:
         """Return the messages of a page that are wanted; then `done` says whether that was all."""
-        self.held_by = page.held_by
+        self.held_by, self.view_age_ms = page.held_by, page.view_age_ms
         if not page:
             self.done = not self._bounds.follow
             self.next_id = page.next_id or self.next_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -27,11 +27,20 @@ STALL_MS = (
 RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for there are 1,024 shards
 
 
+class Held(NamedTuple):
+    """The shards that a member holds: ranges of shards, first and last, and the version of the map by which it does; 0: it follows none."""
+
+    shards: tuple[tuple[int, int], ...] = ()
+    map_version: int = 0
+    weight: int = 100  # in hundredths of that of an ordinary server
+
+
 class Beat(msgspec.Struct, frozen=True, array_like=True):
     """One word of a member: `count` rises by one with each; all else is since, or as of, the last one.
 
     `shards` are the ranges, first and last, that it holds. `oldest_view` is the oldest view in use by its readers, 0: none. `rtt_us` is
-    how long the last beat was under way there and back, 0: none was yet.
+    how long the last beat was under way there and back, 0: none was yet. `map_version` is that of the map by which it holds them; 0: it holds none,
+    and follows no map. `weight`: how much it is to have, in hundredths of what an ordinary server has.
     """
 
     count: int
@@ -40,6 +49,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     bytes: int = 0
     oldest_view: int = 0
     rtt_us: int = 0
+    map_version: int = 0
+    weight: int = 100
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -58,6 +69,7 @@ class Heard:
     since_ms: float  # when it was last heard, or when the leader began to wait for it
     beat: Beat | None = None  # the last one; None: it has never been heard
     is_open: bool = False
+    view: int = 0  # no reader of it uses an older view than this one, by what it told; 0: it told of none
 
 
 @dataclass(slots=True)
@@ -83,13 +95,32 @@ class Beats:
 
     def opened(self, instance: str, now_ms: float) -> None:
         """A link to this member has come to be."""
-        self.heard[instance] = Heard(now_ms, is_open=True)
+        known = self.heard.get(instance)
+        self.heard[instance] = Heard(now_ms, is_open=True, view=0 if known is None else known.view)
 
     def hear(self, instance: str, beat: Beat, now_ms: float) -> None:
         """A beat came."""
         known = self.heard.get(instance)
         if known is not None:
             known.since_ms, known.beat = now_ms, beat
+            known.view = beat.oldest_view or known.view
+
+    def views(self, instance: str, oldest_view: int) -> None:
+        """The member begins to read, under no view that is older."""
+        known = self.heard.get(instance)
+        if known is not None:
+            known.view = known.view or oldest_view
+
+    def oldest_view(self, members: Iterable[str]) -> int | None:
+        """The oldest view in use by these members, as far as they told. None: none of them uses one. 0: one that is not linked may use any."""
+        views = []
+        for instance in members:
+            known = self.heard.get(instance)
+            if known is None or not (known.view or (known.is_open and known.beat is not None)):
+                return 0
+            if known.view:
+                views.append(known.view)
+        return min(views, default=None)
 
     def closed(self, instance: str) -> None:
         """The member's link is gone. It counts from when it was last heard."""

@@ -50,6 +50,10 @@ class Kind(enum.IntEnum):
     CANCEL = 10
     BYE = 11
     BEAT = 16
+    FOLLOW = 20
+    ENTRIES = 21
+    ASK = 22
+    JOIN = 23
     PREPARE = 30
     PLACE = 31
     ROLL_BACK = 32
@@ -57,6 +61,12 @@ class Kind(enum.IntEnum):
     NOTE_ENDS = 34
     CLOSE = 35
     JOIN_OF = 36
+    RELEASE = 40
+    MAP = 41
+    LEAVING = 42
+    LEND = 50
+    DECIDE_ONE_SHOTS = 51
+    GIVE_BACK = 52
 
 
 CALLS_FROM = 16

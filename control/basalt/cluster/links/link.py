@@ -72,6 +72,19 @@ class Handlers:
             raise ValueError(f"calls of kind {kind.name} are answered already")
         self._by_number[kind.number] = _Handled(kind, answer)
 
+    def from_now_on(self) -> Callable[[], None]:
+        """Call what is returned to answer no more calls of kinds that were added since: links last longer than who answers."""
+        before = self._by_number.copy()
+
+        def forget() -> None:
+            self._by_number = before
+
+        return forget
+
+    def remove(self, kind: CallKind[Any, Any]) -> None:
+        """Answer calls of this kind no more."""
+        self._by_number.pop(kind.number, None)
+
     def find(self, number: int) -> _Handled | None:
         """The kind and the function of calls of this number."""
         return self._by_number.get(number)
@@ -136,6 +149,27 @@ class Link(asyncio.Protocol):
 
     async def call(self, kind: CallKind[Q, A], question: Q, timeout_ms: float) -> A:
         """Ask the other side. Cancelled or out of time, the call is called off there, too; whether it was done nobody knows then."""
+        number, answer, timer = self._ask(kind, question, timeout_ms)
+        try:
+            return await answer
+        finally:
+            self._over(number, timer)
+
+    def send(
+        self, kind: CallKind[Q, A], question: Q, timeout_ms: float, then: Callable[[asyncio.Future[A]], None]
+    ) -> None:
+        """Ask without waiting: the frame is behind all that was asked and answered before. `then` gets the answer."""
+        number, answer, timer = self._ask(kind, question, timeout_ms)
+
+        def answered(done: asyncio.Future[A]) -> None:
+            self._over(number, timer)
+            then(done)
+
+        answer.add_done_callback(answered)
+
+    def _ask(
+        self, kind: CallKind[Q, A], question: Q, timeout_ms: float
+    ) -> tuple[int, asyncio.Future[A], asyncio.TimerHandle]:
         if not self.is_open:
             raise UnavailableError("the link to the other server is not there; nothing was done", hint="try again")
         if self.queued_bytes >= QUEUE_BYTES_MAX or len(self._waiting) >= CALLS_MAX:
@@ -145,15 +179,14 @@ class Link(asyncio.Protocol):
             )
         self._number = number = self._number + 1
         self._append(number, kind.number, question)
-        waiting = self._waiting[number] = _Waiting(kind, self._loop.create_future())
-        timer = self._loop.call_later(timeout_ms / 1_000, self._out_of_time, number)
-        try:
-            answer: A = await waiting.answer
-            return answer
-        finally:
-            timer.cancel()
-            if self._waiting.pop(number, None) is not None and self.is_open:
-                self._append(number, Kind.CANCEL, None)
+        answer: asyncio.Future[A] = self._loop.create_future()
+        self._waiting[number] = _Waiting(kind, answer)
+        return number, answer, self._loop.call_later(timeout_ms / 1_000, self._out_of_time, number)
+
+    def _over(self, number: int, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        if self._waiting.pop(number, None) is not None and self.is_open:
+            self._append(number, Kind.CANCEL, None)
 
     def close(self, why: str, *, bye: bool = False) -> None:
         """End the link. With `bye` the other side is told that this server goes."""

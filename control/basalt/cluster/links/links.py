@@ -12,10 +12,11 @@ import logging
 import secrets
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.members import MEMBERS_MAX
@@ -35,6 +36,7 @@ REDIAL_MS_MAX = 4_000  # well below the 30 s after which a member without a link
 SILENT_MS = 2 * LINKED_MS  # an open link without a beat for so long is closed: the member dials again, if it lives
 RESTS_LEASES = 4  # for which a leader that gave up for loneliness leaves the lead to others
 TOLD_AGAIN_MS = 60_000  # the same kind of refusal fills one line of the log a minute, however often it comes
+HOLDS_NOTHING = Held()
 
 log = logging.getLogger("basalt.links")
 
@@ -50,8 +52,12 @@ class Links:
         self.of_members: dict[str, Link] = {}
         self.refusals: Counter[str] = Counter()  # hellos that came to nothing here, by the reason
         self.broken = 0  # links that ended without a word
+        # The link over which the last answered beat went, and when: what the leader had sent by then has come.
+        self.answered: tuple[Link | None, float] = (None, 0.0)
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
-        self.held: tuple[tuple[int, int], ...] = ()  # ranges of shards that this member holds, told with each beat
+        self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
+        self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
+        self._when_linked: list[Callable[[], None]] = []
         self.calls = self.bytes = 0  # done for clients since the last beat; whoever does them adds to it
         self._secret = secret
         self._clock = clock
@@ -109,6 +115,24 @@ class Links:
             if seen is not None and seen.record.run == run and link.is_open:
                 return link
         return None
+
+    def when_linked(self, call: Callable[[], None]) -> None:
+        """Call each time that there is a new link to the leader, until `forget`."""
+        self._when_linked.append(call)
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._when_linked.remove(call)
+
+    def oldest_view_of_members(self) -> int | None:
+        """The oldest view that readers of other members may use, as far as this leader knows. None: they use none; 0: it is not known yet."""
+        membership = self._membership
+        if not self._leadership.is_leader or self.beats.epoch != self._leadership.epoch or membership.looked_ms is None:
+            return 0
+        own = membership.instance
+        return self.beats.oldest_view(
+            each for each, seen in membership.seen.items() if each != own and not seen.record.is_over
+        )
 
     def tend(self) -> None:
         """Do what is due; called four times a second."""
@@ -234,12 +258,14 @@ class Links:
         """Tell the leader that this member is there. A beat that is not answered in time ends the link."""
         self._beats_sent += 1
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
+        held = self.holds()
         beat, began_ms = (
-            Beat(self._beats_sent, self.held, calls, sent_bytes, 0, self.rtt_us),
+            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:]),
             self._clock.monotonic_ms(),
         )
         try:
             answer = await link.call(BEAT, beat, LINKED_MS)
+            self.answered = (link, began_ms)
             self.rtt_us = max(1, round(1_000 * (self._clock.monotonic_ms() - began_ms)))
             if answer.epoch != link.opened.result().epoch:
                 link.close(f"the leader is at epoch {answer.epoch} now")
@@ -259,6 +285,8 @@ class Links:
             self.to_leader, self.rtt_us, self._redial_ms = link, 0, float(REDIAL_MS_MIN)
             log.info("is linked to the leader at %s", lease.link)
             self.tend()  # the first beat
+            for call in list(self._when_linked):
+                call()
             try:
                 self._ended(link, f"the leader at {lease.link}", await asyncio.shield(link.closed))
             finally:
@@ -325,3 +353,8 @@ class Links:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _no_view() -> int:
+    """Nobody reads here."""
+    return 0

@@ -1,6 +1,7 @@
 """A call that is made from within the process, and its answer: pages show what calls answer, and nothing else.
 
-It has no socket, so neither host nor origin is asked of it; who makes it is handed in, and judged as over a socket.
+It has no socket, so neither host nor origin is asked of it; who makes it is handed in, and judged as over a socket. Where another server is to answer it, that one
+judges the visitor by what the visitor has sent for the page.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from urllib.parse import unquote
 
 from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies import json
+from basalt.api.bodies.messages import Buffer
 from basalt.api.bodies.operations import Problem
 from basalt.http.asgi.requests import JSON, Head, Headers, Parts, RequestHead
 
@@ -22,7 +24,8 @@ ANSWER_BYTES_MAX = 16 << 20  # of an answer that is kept as a whole: more than a
 class InsideCall:
     """A call: its method, its target as a client would send it, and its body in JSON (empty: none).
 
-    `once`: an Idempotency-Key, with which what is sent twice is done once.
+    `once`: an Idempotency-Key, with which what is sent twice is done once. `visitor` are the headers that prove who looks at the page, and `scheme` is
+    that of the page.
     """
 
     method: str
@@ -31,11 +34,13 @@ class InsideCall:
     address: str | None = None  # of whoever looks at the page, for the audit
     agent: bytes = b""
     once: str = ""
+    visitor: tuple[tuple[bytes, bytes], ...] = ()
+    scheme: str = "http"
 
     def head(self) -> Head:
         """The head that a client would have sent."""
         raw_path, _, query = self.target.partition("?")
-        headers = {b"user-agent": self.agent}
+        headers = {b"user-agent": self.agent, **dict(self.visitor)}
         if self.body:
             headers |= {b"content-type": JSON, b"content-length": b"%d" % len(self.body)}
         if self.once:
@@ -74,13 +79,13 @@ class InsideExchange:
     internal = True
     is_admitted = False
     id_is_clients = True
-    scheme = "http"
     sequence: bytes | None = None
     certificate: ClientCertificate | None = None
     end_point_hash: bytes | None = None
 
     def __init__(self, call: InsideCall) -> None:
         self.client = call.address
+        self.scheme = call.scheme
         self._body = call.body
         self.reply = Reply()
 
@@ -94,16 +99,24 @@ class InsideExchange:
 
     async def send(self, request: RequestHead, status: int, headers: Headers, parts: Parts) -> None:
         """Keep the answer."""
-        assert not isinstance(parts, AsyncIterator), "no call of the API streams"
         collected, size = [], 0
-        for part in parts:
+        async for part in _each(parts):
             size += len(part)
             if size > ANSWER_BYTES_MAX:
                 request.status = _TOO_LONG.status
                 self.reply = _TOO_LONG
                 return
             collected.append(bytes(part))
-            if not isinstance(parts, list):
-                await asyncio.sleep(0)  # making a part takes time: others go in between
         request.sent_bytes = size
         self.reply = Reply(status, list(headers), b"".join(collected))
+
+
+async def _each(parts: Parts) -> AsyncIterator[Buffer]:
+    if isinstance(parts, AsyncIterator):  # of another server, which has answered
+        async for part in parts:
+            yield part
+        return
+    for part in parts:
+        yield part
+        if not isinstance(parts, list):
+            await asyncio.sleep(0)  # making a part takes time: others go in between

@@ -113,11 +113,12 @@ class Head:
 
     `found` and `identified` are for the application: what it found for the target, with its query read, and who calls. `cors` are the headers that its answers
     have for the origin that it names; `proving` those that prove this server to who has sent a ticket. `passed` is what another server has proved of who sends
-    it, `passing` what it is passed on as.
+    it, `passing` what it is passed on as, `place` the server that answers it.
     """
 
     __slots__ = (
-        "authority", "cors", "found", "headers", "identified", "method", "passed", "passing", "path", "proving", "query_string", "raw_path", "repeated", "version",
+        "authority", "cors", "found", "headers", "identified", "method", "passed", "passing", "path", "place", "proving", "query_string", "raw_path", "repeated",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -138,6 +139,7 @@ class Head:
         self.identified: Any = None
         self.passed: Any = None
         self.passing: Any = None
+        self.place: Any = None
 
 
 class Exchange(Protocol):

@@ -261,6 +261,8 @@ def position_headers(request: Request, fetched: Fetch) -> Headers:
     headers = next_header(fetched.next_id)
     if fetched.held_by is not None:
         headers.append((b"basalt-held-by", request.services.holder(fetched.held_by).encode("ascii")))
+    if fetched.view_age_ms is not None:
+        headers.append((b"basalt-view-age", b"%d" % fetched.view_age_ms))
     if fetched.generation is not None:
         headers.append((b"basalt-generation", b"%d" % fetched.generation))
     if fetched.tasks is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, get_args, get_type_hints
@@ -187,9 +187,17 @@ class Request(RequestHead):
     async def transaction_of(self, text: str, field: str) -> int:
         """The write pointer in the id of a transaction that the query or the body names, for who may act on it."""
         if self.caller.policy is not None:
-            await self.services.transactions.manager.ensure_known()
+            with suppress(TransactionNotFoundError):  # an id of another installation
+                await self._hear_of(self.services.ids.parse(text, field))
             self.must_act("transact", text, field)
         return self.write_pointer_of(text, field)
+
+    async def _hear_of(self, write_pointer: int) -> None:
+        """Return once it is known whose the transaction is, if anybody's: one that has just begun at the coordinator must be asked for there."""
+        manager = self.services.transactions.manager
+        await manager.ensure_known()
+        if manager.follows and manager.state.belonging(write_pointer) is None:
+            await manager.ask()
 
     def must_act(self, verb: str, text: str, field: str) -> None:
         """Refuse with `ForbiddenError` who may not act on the transaction of this id, whether there is one or not.
@@ -217,7 +225,7 @@ class Request(RequestHead):
             caller.must("transact", resources.topic(*title))
             return
         transactions = self.services.transactions
-        await transactions.manager.ensure_known()
+        await self._hear_of(write_pointer)
         ownership.must_act(caller, "transact", transactions.state.belonging(write_pointer), str(write_pointer))
 
     def sees(self, whose: Belonging | None) -> bool:

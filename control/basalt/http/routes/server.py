@@ -90,6 +90,9 @@ async def live(request: Request) -> bodies.Alive:
 async def ready(request: Request) -> Response:
     """Check each part of the server."""
     readiness = await request.services.readiness()
+    if request.flag("leader") and request.services.is_member:
+        lacks = bodies.ServerPart("leader", False, 0.0, "another server leads")
+        readiness = structs.replace(readiness, ready=False, parts=(*readiness.parts, lacks))
     if not request.caller.has("observe", resources.CLUSTER):  # who asks may be anybody: names are enough
         readiness = structs.replace(
             readiness, parts=tuple(structs.replace(part, detail="") for part in readiness.parts)

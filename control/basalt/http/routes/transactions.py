@@ -127,6 +127,7 @@ async def begin(request: Request) -> Response:
     if isinstance(value, dict) and "work" in value:
         wanted: bodies.OneShotRequest = convert_json(value, bodies.OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
+    request.services.transactions.check_leads()
     asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
     wished = Beginning(
         Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.once_id,

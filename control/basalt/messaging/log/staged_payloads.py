@@ -288,6 +288,11 @@ class StagedPayloads:
         for key in [key for key in self._unconfirmed if shard_of(key[0][0]) in shards]:
             await self._decide(key)
 
+    def forget_doubts(self, shards: Collection[int]) -> None:
+        """Another server has these shards: it decides by what it reads."""
+        for writer in [writer for writer in self._unconfirmed if shard_of(writer[0][0]) in shards]:
+            self._condemned.difference_update(self._unconfirmed.pop(writer))
+
     async def _confirm_or_delete(self, topic: Topic, write_pointer: int) -> None:
         await self._decide((topic.keys.generation_key, write_pointer))
 

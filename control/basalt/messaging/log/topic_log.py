@@ -101,8 +101,8 @@ class TopicLog(TailOwner):
     """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
 
     __slots__ = (
-        "__weakref__", "_locks", "_waiting", "divided_at", "end", "ended", "in_flight", "index", "live", "marked", "markers", "memory", "newest_row",
-        "packing", "pending", "producers", "roll_backs_seen", "shard", "stable", "staged", "topic", "uncommitted", "unconfirmed", "unknown", "unknown_up_to",
+        "__weakref__", "_locks", "_waiting", "divided_at", "end", "ended", "in_flight", "index", "is_caught_up", "live", "marked", "markers", "memory", "newest_row",
+        "packing", "pending", "producers", "reigns", "roll_backs_seen", "shard", "stable", "staged", "topic", "uncommitted", "unconfirmed", "unknown", "unknown_up_to",
         "writing",
     )  # fmt: skip
 
@@ -117,11 +117,16 @@ class TopicLog(TailOwner):
         self.roll_backs_seen: list[RolledBack] | None = None  # while markers are read: what was rolled back meanwhile
         self.writing = False
         self.pending = 0  # what of a group has changed the log and is not durable yet
+        self.reigns = 0
         self._know_nothing()
         self.start(topic, end, marked=marked, unknown_up_to=unknown_up_to)
 
     def start(self, topic: Topic, end: LogPosition, *, marked: bool, unknown_up_to: int) -> None:
         """A reign of this server begins for the log, with what was read for it: all else is to be read when it is asked for."""
+        self.reigns += 1
+        self.is_caught_up = (
+            False  # at a member that follows the coordinator: its view is as new as any of the owners before
+        )
         self.topic = topic  # with the present properties
         self.end = end  # the newest place given out
         self.marked = marked  # it may have markers; most logs have none, and nobody looks for any

@@ -22,7 +22,7 @@ from basalt.messaging.log.tails import Tails
 from basalt.messaging.log.topic_log import LOG_LIMITS, LogLimits, LogMemory, TopicLog
 from basalt.runtime.group_commit import NotLoadedError
 from basalt.runtime.store_calls import StoreCalls
-from basalt.transactions.protocol import JoinedTransaction
+from basalt.transactions.protocol import JoinedTransaction, Settled
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields, topic_prefix
@@ -237,6 +237,18 @@ class TopicLogs:
             log.end_writers({writer for writer in log.uncommitted or () if writer > last_pointer or writer in lent})
         self.memory.uncommitted_unknown_up_to = last_pointer
         self.memory.writers.recovered(last_pointer)
+
+    def settled(self, told: Settled) -> None:
+        """One-shot transactions are decided: wake the readers that they held up. Rows that were not noted here, `Views` knows."""
+        pointers = frozenset(told.pointers)
+        for log in list(self.memory.with_uncommitted):
+            noted = log.uncommitted or {}
+            ended = noted.keys() & pointers
+            if told.runs:
+                ended |= {writer for writer in noted if any(first <= writer <= last for first, last in told.runs)}
+            if ended:
+                log.end_writers(ended)
+                log.notify()
 
     def wake_all(self) -> None:
         """Answer all fetches that wait: the server stops, or what was decided elsewhere may concern any topic."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from basalt.messaging.log.topic_log import Range, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, row_slices
+from basalt.messaging.read.views import Views
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt.transactions.protocol import JoinedTransaction
@@ -21,9 +22,11 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import RetryError
 from basalt_engine.keys import MESSAGE_ID_BYTES, position
 from basalt_engine.messages import MessageRow
-from basalt_engine.snapshot import POINTER_MAX, TransactionSnapshot, Visibility
+from basalt_engine.snapshot import POINTER_MAX, POINTERS_PER_MS, TransactionSnapshot, Visibility
 from basalt_engine.table import Store
 
+# A loan's pointers tell when it was made, by the coordinator's clock; rows under them lie where the owner's clock was, which may be behind.
+CLOCKS_APART_MS_MAX = 3_600_000
 ROWS_MAX = 20_000  # rows that one search, or one count, reads; a second or so where they are large
 
 
@@ -48,9 +51,13 @@ class KnownTransactions:
     def in_flight(self) -> list[OneShotInFlight]:
         """The one-shot transactions of which rows may be there, and no outcome."""
         try:
-            return list(self._manager.state.in_flight)
+            return list(self._manager.in_flight)
         except RetryError:
             return []
+
+    def first_lent_elsewhere(self) -> int | None:
+        """The lowest undecided pointer of other members' loans; None: there is none."""
+        return next(iter(self._manager.lent_elsewhere().edges), None)
 
     def in_progress(self) -> list[Transaction]:
         """The transactions that have not ended, oldest first."""
@@ -90,17 +97,26 @@ class FirstUnstable:
     """Searches topics for what makes readers of committed messages wait."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, known_transactions: KnownTransactions
-    ) -> None:
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, known_transactions: KnownTransactions, views: Views
+    ) -> None:  # fmt: skip
         self._call = StoreCalls(store)
         self._clock = clock
         self._logs = logs
         self._reader = reader
         self.known_transactions = known_transactions
+        self._views = views
+
+    async def of_topic_now(self, log: TopicLog, start: bytes = b"") -> FirstUnstableRow:
+        """The same as `of_topic`, by a newer view where there is one that may have the writer's end: for people, who are told its name."""
+        found = await self.of_topic(log, start)
+        if found.held_by is not None and self._views.may_be_old and await self._views.newer():
+            return await self.of_topic(log, start)
+        return found
 
     async def of_topic(self, log: TopicLog, start: bytes = b"") -> FirstUnstableRow:
         """The first row, from a position on, at which a reader of committed messages stops."""
-        snapshot, ranges = self.known_transactions.snapshot(), self._ranges(log)
+        snapshot = self.known_transactions.snapshot()
+        ranges = [] if snapshot is None else self._ranges(log, snapshot)
         if snapshot is None or not ranges:
             return FirstUnstableRow()
         stops = [stop for _, stop in ranges if stop is not None]
@@ -148,10 +164,14 @@ class FirstUnstable:
                     return _Search(row)
         return _Search(rest=rest)
 
-    def _ranges(self, log: TopicLog) -> list[Range]:
-        """The ranges of the topic in which rows of undecided transactions may lie."""
+    def _ranges(self, log: TopicLog, snapshot: TransactionSnapshot) -> list[Range]:
+        """The ranges of the topic in which rows of transactions may lie that are undecided, by this snapshot too."""
         noted = log.uncommitted or {}
-        ranges: list[Range | None] = []
+        # Also one-shot transactions of this server's own, where another one is the coordinator.
+        ranges: list[Range | None] = [noted[each] for each in noted if snapshot.judge(each) is Visibility.HOLD]
+        lent = self.known_transactions.first_lent_elsewhere() if log.unknown_up_to else None
+        if lent is not None and lent <= log.unknown_up_to:  # the topic may have been theirs who have the loan
+            ranges.append((position(max(lent // POINTERS_PER_MS - CLOCKS_APART_MS_MAX, 0), 0), None))
         for one_shot in self.known_transactions.in_flight() if noted or log.unknown_up_to else ():
             is_unknown = one_shot.id <= log.unknown_up_to  # it may have placed rows before this reign
             ranges.append(noted.get(one_shot.id, (b"", None) if is_unknown else None))

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from basalt.catalog.topics import Topic
+from basalt.errors import BusyError
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.read.first_unstable import FirstUnstable
+from basalt.messaging.read.first_unstable import FirstUnstable, FirstUnstableRow
 from basalt.messaging.read.log_reader import LogReader, before, end_of
+from basalt.messaging.read.views import Views
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt_engine.messages import POSITION_BYTES
@@ -48,12 +50,15 @@ class _Moment(NamedTuple):
 class StableEnds:
     """The stable ends of one store's topics."""
 
-    def __init__(self, store: Store, reader: LogReader, first_unstable: FirstUnstable, manager: Transactions) -> None:
+    def __init__(
+        self, store: Store, reader: LogReader, first_unstable: FirstUnstable, manager: Transactions, views: Views
+    ) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._reader = reader
         self._first_unstable = first_unstable
         self._manager = manager
+        self._views = views
 
     async def newest_row(self, log: TopicLog) -> bytes:
         """The position of the newest durable row; empty when there is none."""
@@ -61,10 +66,17 @@ class StableEnds:
         return await self._newest_before(log, stop, log.newest_row or b"")
 
     async def settled(self, log: TopicLog, known: bytes = b"") -> Settled:
-        """Up to where everything is decided. `known` is a position of which the caller knows that it is."""
+        """Up to where everything is decided. `known` is a position of which the caller knows that it is.
+
+        It never goes back, over the owners of a topic too. `CoordinatorUnavailableError` while it could.
+        """
+        await self._views.catch_up(log)
         known = max(known, log.stable)
-        moment = await self._moment(log)
-        found = await self._first_unstable.of_topic(log, known + b"\0" if known else b"")
+        moment, found = await self._searched(log, known)
+        if found.held_by is not None and self._views.may_be_old and await self._views.newer():
+            moment, found = await self._searched(log, known)
+        if found.held_by is not None and log.waiting:
+            self._views.note_held(log, found.held_by)
         end = await self._newest_before(log, moment.stop, moment.newest)
         if found.held_at is not None:
             end = min(end, before(found.held_at[:POSITION_BYTES]))
@@ -72,7 +84,17 @@ class StableEnds:
             end = min(end, found.searched_to[:POSITION_BYTES])
         end = max(end, known)
         log.stable = max(end, log.stable)
+        if found.searched_to is not None and (log.unknown_up_to or self._views.may_be_old):
+            raise BusyError(  # whoever had the topic before may have told of a later end
+                f"topic {log.topic.title} is still being searched for messages of transactions in progress",
+                hint="send the same call again: it goes on from there",
+            )
         return Settled(end, moment.snapshot)
+
+    async def _searched(self, log: TopicLog, known: bytes) -> tuple[_Moment, FirstUnstableRow]:
+        """The log as it is now, and the first row behind what is known at which readers stop."""
+        moment = await self._moment(log)
+        return moment, await self._first_unstable.of_topic(log, known + b"\0" if known else b"")
 
     async def _durable_stop(self, log: TopicLog) -> bytes:
         if log.unconfirmed:
@@ -98,6 +120,9 @@ class StableEnds:
         if not set(durable.in_progress) <= set(working.in_progress):
             return False
         settled = durable.in_progress_runs.without(working.in_progress_runs)
+        if not settled:
+            return True
+        settled = settled.without(self._manager.lent_elsewhere())  # which are searched for by the durable snapshot
         if not settled:
             return True
         # Loans are settled from below. So those pointers that are settled in the working state alone are in flight if the first is.

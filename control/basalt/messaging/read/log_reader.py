@@ -377,7 +377,8 @@ class Fetch(NamedTuple):
     """A page of messages. `next_id`: go on from here, exclusively; None when nothing was passed.
 
     A caller that asked for an encoding finds everything in `encoded`, not in `slices`.
-    `full_at` is the id of the message that did not fit. A caller that asked for markers also gets the topic's
+    `full_at` is the id of the message that did not fit. `view_age_ms`: the age of the view by which `held_by` has not ended, where
+    a newer one was asked for and did not come. A caller that asked for markers also gets the topic's
     generation and its property `tasks`.
     """
 
@@ -392,6 +393,7 @@ class Fetch(NamedTuple):
     stopped: Stopped = Stopped.END
     full_at: bytes | None = None
     encoded: Sequence[Slice | StretchPart] = ()
+    view_age_ms: float | None = None
 
 
 class Reading:
@@ -447,6 +449,10 @@ class Reading:
         """The start of the next look; nothing is reached that was published before `oldest_ms`."""
         self.start = not_before(self.start if self.next_id is None else Start(self.next_id, False), oldest_ms)
         return self.start
+
+    def see(self, snapshot: TransactionSnapshot) -> None:
+        """Go on under this snapshot, which is newer: what was taken so far it shows as well, and the row that stopped it is judged anew."""
+        self._snapshot, self.held = snapshot, None
 
     def look(
         self, rows: Iterable[MessageRow], payload_rows: PayloadRows, verify: bool, rows_max: int = NO_LIMIT,
@@ -593,14 +599,8 @@ class LogReader:
         self._logs = logs
 
     async def read(
-        self,
-        log: TopicLog,
-        start: Start,
-        limits: SliceLimits,
-        snapshot: TransactionSnapshot | None,
-        *,
-        markers: bool = False,
-    ) -> Fetch:
+        self, log: TopicLog, start: Start, limits: SliceLimits, snapshot: TransactionSnapshot | None, *, markers: bool = False
+    ) -> Fetch:  # fmt: skip
         """A page, past any stretch of rows that this reader may not see: empty only when nothing more can be read now."""
         return await self.go_on(log, Reading(start, limits, snapshot, self._clock.now_ms(), markers=markers))
 

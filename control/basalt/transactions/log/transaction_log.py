@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from basalt.transactions.log.entry_format import FieldReader, decode_entry, encode_entry, opened, sealed
@@ -109,6 +110,21 @@ class TransactionLog:
     @property
     def table_name(self) -> str:
         return self._table.name
+
+    @property
+    def position(self) -> int:
+        """The number of the next entry: so many there were since the log began."""
+        return self._position
+
+    def read_entries(self, position: int, bytes_max: int) -> list[bytes]:
+        """Entries from this number on, without a gap: at least one if there is one, then up to so many bytes. For who follows the log."""
+        rows = list(self._table.scan(entry_key(position), SNAPSHOTS, bytes_max=bytes_max))
+        together = takewhile(lambda each: each[1].key == entry_key(each[0]), enumerate(rows, position))
+        return [_only(row, ENTRY, self._named(row.key)) for _, row in together]
+
+    def decoded(self, position: int, data: bytes) -> tuple[int, tuple[Edit, ...]]:
+        """An entry that was read, or came from the server that wrote it: the number of edits before it, and its edits. `CorruptionError`"""
+        return decode_entry(data, f"entry {position} of table {self._table.name}")
 
     def recover(self, journal: Journal | None = None) -> TransactionProposals:
         """The state that the log's edits make. `CorruptionError` naming the row when it is not what was written.
@@ -295,6 +311,11 @@ class Journal:
             return
         times = [at_ms for edit in group if (at_ms := _time_in(edit)) is not None]
         self._append(max(times, default=self._last_ms), bool(times), group)
+
+    def pushed(self, first_edit: int, group: Sequence[Edit], at_ms: int) -> None:
+        """An entry that became durable elsewhere a moment ago; the same."""
+        if first_edit >= self._next_edit:
+            self._append(at_ms, True, group)
 
     def since_ms(self, now_ms: int) -> int:
         """From when on every edit is here; now, when it holds none that tells its time."""

@@ -299,7 +299,7 @@ class GivenUp(Edit, frozen=True):
 
 
 class MemberEnded(Edit, frozen=True):
-    """A member writes nothing any more. What its loans leave undecided goes to the invalid list, of each loan as one run."""
+    """A member writes nothing any more under the loans that it has. What they leave undecided goes to the invalid list, of each as one run."""
 
     member: str
 

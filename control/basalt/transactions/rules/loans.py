@@ -104,21 +104,21 @@ class LoanTable:
 
     def decided(self, pointer: int) -> bool:
         """A one-shot transaction of a loan was committed; False where the pointer is of none."""
-        loan = self._find(pointer)
+        loan = self.find(pointer)
         if loan is None:
             return False
         self._settle(loan, pointer, pointer)
         return True
 
     def given_up(self, edit: edits.GivenUp) -> PointerRuns:
-        loan = self._find(edit.first)
+        loan = self.find(edit.first)
         if loan is None:
             raise CorruptionError(f"pointers from {edit.first} to {edit.last} are given up, and no loan has them")
         self._settle(loan, edit.first, edit.last)
         return PointerRuns(((edit.first, edit.last),))
 
     def returned(self, edit: edits.LoanReturned) -> None:
-        loan = self._find(edit.first)
+        loan = self.find(edit.first)
         if loan is None or loan.last != edit.last:
             raise CorruptionError(f"a loan from {edit.first} to {edit.last} comes back, and none is like that")
         self._settle(loan, edit.first, edit.last)
@@ -130,7 +130,8 @@ class LoanTable:
         self._runs = None
         return PointerRuns(loan.run for loan in ended)
 
-    def _find(self, pointer: int) -> Loan | None:
+    def find(self, pointer: int) -> Loan | None:
+        """The loan of which this pointer is, and is not settled."""
         # A member has few loans that are not settled, and there are some hundred members at most.
         for loan in self._by_last.values():
             if loan.undecided <= pointer <= loan.last:

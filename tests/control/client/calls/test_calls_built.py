@@ -68,6 +68,13 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
         admin.move_shards, ["m1"], {"shards": [3, 5], "reason": "load"}, "POST /v1/admin/cluster/moves", {"reason": "load"},
         {"to": "m1", "namespace": None, "topic": None, "shards": [3, 5]}, REPEATABLE,
     ),
+    (
+        admin.drain_member, ["m 1"], {"dry_run": True}, "POST /v1/admin/cluster/members/m%201/drain", {"dryRun": "true"}, None, REPEATABLE,
+    ),
+    (
+        admin.undrain_member, ["m1"], {"reason": "back"}, "POST /v1/admin/cluster/members/m1/undrain", {"reason": "back"}, None, REPEATABLE,
+    ),
+    (admin.balance_shards, [], {"dry_run": True}, "POST /v1/admin/cluster/balance", {"dryRun": "true"}, None, REPEATABLE),
     (admin.cluster_shards, [], {}, "GET /v1/admin/cluster/shards", {}, None, NONE),
     (admin.topic_owner, ["a b"], {}, "GET /v1/cluster/owners/shop/a%20b", {}, None, NONE),
     (admin.table_owner, ["orders"], {"namespace": "n"}, "GET /v1/cluster/owners/n/tables/orders", {}, None, NONE),
@@ -235,7 +242,9 @@ def test_a_pages_headers_are_read(topic_scope, play):
     (call,) = play(messages.poll(topic_scope)).calls
     headers = {"content-type": call.accept, "basalt-next": ID.hex(), "basalt-held-by": "42"}
     page = call.parse(Answer(200, headers, batches.START + batches.END))
-    assert (page.next_id, page.held_by, len(page)) == (ID, "42", 0)
+    assert (page.next_id, page.held_by, page.view_age_ms, len(page)) == (ID, "42", None, 0)
+    aged = call.parse(Answer(200, {**headers, "basalt-view-age": "1500"}, batches.START + batches.END))
+    assert (aged.held_by, aged.view_age_ms) == ("42", 1_500)
 
 
 def test_a_poll_asks_for_batches_and_takes_nothing_else(topic_scope, play):

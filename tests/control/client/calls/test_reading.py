@@ -122,8 +122,8 @@ def test_following_ends_at_its_limit(topic_scope, drain):
 
 def test_who_holds_the_reader_is_told(topic_scope, drain):
     cursor = read(topic_scope)
-    drain(cursor, page_of(0, 1), Page(NOTHING, id_of(0), held_by="42"))
-    assert cursor.held_by == "42"
+    drain(cursor, page_of(0, 1), Page(NOTHING, id_of(0), held_by="42", view_age_ms=1_500))
+    assert (cursor.held_by, cursor.view_age_ms) == ("42", 1_500)
 
 
 def test_an_empty_page_may_move_the_reader_on(topic_scope, play):

@@ -240,3 +240,39 @@ def test_a_beat_with_more_ranges_than_there_can_be_is_not_read():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(Beat(1, ranges)), type=Beat).shards == ranges
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(Beat(1, (*ranges, (1_023, 1_023)))), type=Beat)
+
+
+def test_of_members_that_are_heard_the_oldest_view_counts_and_of_others_any() -> None:
+    beats = Beats()
+    beats.begin(3, 0.0)
+    assert beats.oldest_view([]) is None
+    assert beats.oldest_view(["m1"]) == 0, "it was never heard, and may read under any view"
+    beats.opened("m1", 0.0)
+    assert beats.oldest_view(["m1"]) == 0, "it has not told yet"
+    beats.hear("m1", Beat(1), 1.0)
+    assert beats.oldest_view(["m1"]) is None, "it reads nothing"
+    beats.views("m1", 70)
+    assert beats.oldest_view(["m1"]) == 70
+    beats.hear("m1", Beat(2), 2.0)
+    assert beats.oldest_view(["m1"]) == 70, "it was not told of its own views yet"
+    beats.hear("m1", Beat(3, oldest_view=80), 3.0)
+    beats.views("m1", 90)
+    assert beats.oldest_view(["m1"]) == 80
+    beats.opened("m2", 3.0)
+    beats.hear("m2", Beat(1, oldest_view=75), 4.0)
+    assert beats.oldest_view(["m1", "m2"]) == 75
+    beats.closed("m2")
+    beats.closed("m1")
+    assert beats.oldest_view(["m1", "m2"]) == 75, "it may still read, until its membership is ended"
+    assert beats.oldest_view(["m1"]) == 80
+    beats.opened("m1", 5.0)
+    assert beats.oldest_view(["m1"]) == 80, "a new link takes nothing back"
+
+
+def test_a_member_that_read_nothing_and_lost_its_link_may_read_under_any_view() -> None:
+    beats = Beats()
+    beats.begin(3, 0.0)
+    beats.opened("m1", 0.0)
+    beats.hear("m1", Beat(1), 1.0)
+    beats.closed("m1")
+    assert beats.oldest_view(["m1"]) == 0

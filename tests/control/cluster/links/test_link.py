@@ -406,3 +406,46 @@ def test_a_hundred_links_at_a_time():
         server.close()
 
     run(story)
+
+
+def test_what_is_sent_without_waiting_comes_in_order_and_its_answer_is_told():
+    async def story(ends: Ends) -> None:
+        seen: list[int] = []
+        told: list[asyncio.Future[int]] = []
+        ends.answers_handlers.add(COUNT, lambda _, question: seen.append(question) or question)  # type: ignore[func-returns-value]
+        for number in range(3):
+            ends.asks.send(COUNT, number, LONG_MS, told.append)
+        assert await ends.asks.call(COUNT, 3, LONG_MS) == 3
+        assert seen == [0, 1, 2, 3]
+        assert [each.result() for each in told] == [0, 1, 2]
+        assert ends.asks.calls == 0
+
+    run(story)
+
+
+def test_whoever_sent_without_waiting_hears_of_the_break():
+    async def story(ends: Ends) -> None:
+        held, told = Held(), list[asyncio.Future[int]]()
+        ends.answers_handlers.add(COUNT, held.answer)
+        ends.asks.send(COUNT, 1, LONG_MS, told.append)
+        await until(lambda: held.asked == [1])
+        ends.answers.close("gone")
+        await until(lambda: bool(told))
+        assert isinstance(told[0].exception(), UnknownOutcomeError)
+        with pytest.raises(UnavailableError):
+            ends.asks.send(COUNT, 2, LONG_MS, told.append)
+
+    run(story)
+
+
+def test_a_call_whose_kind_was_removed_is_known_no_more():
+    async def story(ends: Ends) -> None:
+        ends.answers_handlers.add(COUNT, lambda _, question: question)
+        assert await ends.asks.call(COUNT, 1, LONG_MS) == 1
+        ends.answers_handlers.remove(COUNT)
+        with pytest.raises(ProtocolError, match="knows no call"):
+            await ends.asks.call(COUNT, 1, LONG_MS)
+        ends.answers_handlers.add(COUNT, lambda _, question: question + 1)
+        assert await ends.asks.call(COUNT, 1, LONG_MS) == 2
+
+    run(story)

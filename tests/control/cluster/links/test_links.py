@@ -17,7 +17,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import Candidate
 from basalt.cluster.led_store import Term
 from basalt.cluster.links import links as module
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LONELY_MS, UNLINKED_MS, Beat
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LONELY_MS, UNLINKED_MS, Beat, Held
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Dial, Hello
 from basalt.cluster.links.link import Link, opened
 from basalt.cluster.links.links import (
@@ -168,7 +168,7 @@ def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
         await world.until(lambda: leader.leadership.is_leader)
         standby = await world.add("second", secret)
         await world.until_linked(leader, standby)
-        standby.links.held, standby.links.calls = ((0, 3),), 5
+        standby.links.holds, standby.links.calls = lambda: Held(((0, 3),), 7), 5
 
         def told() -> Beat | None:
             return leader.links.beats.heard[standby.membership.instance].beat
@@ -177,7 +177,7 @@ def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
         await world.until(lambda: (beat := told()) is not None and beat.calls == 0 and beat.rtt_us > 0)
         beat = told()
         assert beat is not None
-        assert beat.shards == ((0, 3),)
+        assert (beat.shards, beat.map_version) == (((0, 3),), 7)
         assert beat.count >= 3
         record = MEMBER.get(world.system, standby.membership.instance)
         assert record is not None
@@ -434,5 +434,31 @@ def test_a_server_that_leads_no_more_answers_no_beat():
         with pytest.raises(UnavailableError, match="leads no more"):
             await link.call(BEAT, Beat(1), HANG_S * 1_000)
         leader.is_stopped = second.is_stopped = False
+
+    run(story)
+
+
+def test_the_leader_hears_of_the_oldest_view_of_each_member_and_holds_all_until_it_has_heard_them():
+    async def story(world: World) -> None:
+        leader = await world.add("first")
+        assert leader.links.oldest_view_of_members() == 0, "it does not lead"
+        await world.until(lambda: leader.leadership.is_leader)
+        await world.until(lambda: leader.links.oldest_view_of_members() is None)
+        standby = await world.add("second")
+        linked: list[int] = []
+        standby.links.when_linked(call := lambda: linked.append(1))
+        standby.links.oldest_view = lambda: 77
+        await world.until_linked(leader, standby)
+        await world.until(lambda: leader.links.oldest_view_of_members() == 77)
+        assert linked == [1]
+        standby.links.forget(call)
+        assert standby.links.to_leader is not None
+        standby.links.to_leader.close("broken")
+        await world.until(lambda: not standby.is_linked)
+        assert leader.links.oldest_view_of_members() == 77
+        await world.until_linked(leader, standby)
+        assert linked == [1]
+        await standby.stop()
+        await world.until(lambda: leader.links.oldest_view_of_members() is None)
 
     run(story)

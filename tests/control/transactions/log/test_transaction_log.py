@@ -6,7 +6,14 @@ import pytest
 
 from basalt.transactions.log import transaction_log as log_module
 from basalt.transactions.log.entry_format import encode_entry, sealed
-from basalt.transactions.log.transaction_log import ENTRY, SEGMENT_ENTRIES, SNAPSHOT, TransactionLog, entry_key
+from basalt.transactions.log.transaction_log import (
+    ENTRY,
+    SEGMENT_ENTRIES,
+    SNAPSHOT,
+    Journal,
+    TransactionLog,
+    entry_key,
+)
 from basalt.transactions.rules.edits import Committed
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
@@ -369,3 +376,37 @@ def test_a_damaged_snapshot_is_never_passed_over_for_an_older_one(logged):
     data[30] ^= 1
     logged.replace(row.key, SNAPSHOT, bytes(data))
     refused(logged, row.key.hex())
+
+
+def test_whoever_follows_reads_entries_without_a_gap_over_the_end_of_a_segment(monkeypatch, logged):
+    monkeypatch.setattr(log_module, "SEGMENT_ENTRIES", 4)
+    logged.restart()
+    for _ in range(10):
+        logged.begin()
+    rows = [row.columns[ENTRY] for row in logged.rows()]
+    assert logged.log.position == 10
+    assert logged.log.read_entries(0, 1 << 20) == rows
+    assert logged.log.read_entries(7, 1 << 20) == rows[7:]
+    assert logged.log.read_entries(7, 1) == rows[7:8]
+    assert logged.log.read_entries(10, 1 << 20) == []
+    logged.table.write([Delete(entry_key(5))])
+    assert logged.log.read_entries(3, 1 << 20) == rows[3:5]
+    assert logged.log.read_entries(5, 1 << 20) == []
+
+
+def test_entries_before_a_snapshot_are_not_there(logged):
+    logged.begin()
+    logged.snapshot()
+    logged.begin()
+    assert logged.log.read_entries(0, 1 << 20) == []
+    (entry,) = logged.log.read_entries(1, 1 << 20)
+    assert logged.log.decoded(1, entry)[0] == 1
+
+
+def test_what_was_pushed_is_in_the_journal_once(logged):
+    journal, made = Journal(), [Committed(1, NOW_MS, None)]
+    journal.pushed(0, made, NOW_MS + 5)
+    journal.pushed(0, made, NOW_MS + 6)
+    journal.replayed(0, made)
+    ((at_ms, edits, _, exact),) = journal.entries()
+    assert (at_ms, list(edits), exact) == (NOW_MS + 5, made, True)

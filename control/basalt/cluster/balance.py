@@ -1,17 +1,21 @@
 """Who is to own which shards: sticky, by weight and by load. Pure.
 
-A rule that the product will need and that nothing calls yet: it moves into `basalt.cluster` with the step that wires it. Shards without an owner are
-dealt at once. Others move only away from a member that has a fifth more than its share, a few at a time, and not while everything is new.
+Shards without an owner are dealt at once. Others move only away from a member that has a fifth more than its share, a few at a time, and not while
+everything is new. `fixed` shards count for their owner, and do not move. Decision 0072.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 OFF_PARTS = 5  # a member is left alone until it is a fifth off its share
 WAVE_SHARDS_MAX = 8  # each move is a gap of some 100 ms for its topics
+# While the fullest member has far more than its share, as where a second one joins: of 1,024 shards half would take six minutes by eights.
+# A wave costs hardly more with more shards in it (one release, one map, one fence), but more topics wait at a time.
+FIRST_WAVE_SHARDS_MAX = 64
+EXCESS_PARTS = 8  # a wave takes this part of what the fullest has above its share, within these two bounds
 WAVE_EVERY_MS = 5_000  # loads that beats tell are averages: the next wave sees what the last one did
 QUIET_AFTER_LEADER_MS = 10_000  # a new leader knows no loads yet
 LOSSES_MAX = 3  # of a lease, in this time: such a member rests until one of them is older
@@ -65,17 +69,21 @@ def wave(
     now_ms: float,
     last_wave_ms: float,
     leads_since_ms: float,
+    fixed: Collection[int] = (),
 ) -> list[Move]:
     """The next few moves towards everybody's share; none while all are near it, or it is too early."""
     if now_ms - last_wave_ms < WAVE_EVERY_MS or now_ms - leads_since_ms < QUIET_AFTER_LEADER_MS:
         return []
     fit = _fit(members, now_ms)
     held = _held(owners, loads, members)
+    if not any(held.values()):  # what others have, who are not there, is dealt before
+        return []
     shares = _shares(members, fit, sum(held.values()))
-    shards = _shards_of(owners, loads)
+    shards = _shards_of(owners, loads, fixed)
     moves: list[Move] = []
     moved: set[int] = set()
-    while len(moves) < WAVE_SHARDS_MAX:
+    most = _wave_shards(held, shares, shards)
+    while len(moves) < most:
         move = _next(held, shares, shards, loads, moved, fit)
         if move is None:
             break
@@ -85,6 +93,16 @@ def wave(
         held[move.origin] -= loads[move.shard]
         held[move.to] += loads[move.shard]
     return moves
+
+
+def _wave_shards(held: Mapping[str, float], shares: Mapping[str, float], shards: Mapping[str, list[int]]) -> int:
+    """The number of shards that the next wave may have, by what the fullest member has above its share."""
+    excess, fullest = max(((held[name] - shares[name], name) for name in held), default=(0.0, ""))
+    movable = len(shards.get(fullest, ()))
+    if not movable or held[fullest] <= 0:
+        return WAVE_SHARDS_MAX
+    part = excess / (held[fullest] / movable) / EXCESS_PARTS
+    return max(WAVE_SHARDS_MAX, min(FIRST_WAVE_SHARDS_MAX, int(part)))
 
 
 def _next(
@@ -135,11 +153,11 @@ def _shares(members: Mapping[str, MemberLoad], fit: Sequence[str], load: float) 
     return {name: load * members[name].weight / weights if name in fit else 0.0 for name in members}
 
 
-def _shards_of(owners: Sequence[str | None], loads: Sequence[float]) -> dict[str, list[int]]:
-    """The shards of each owner, the heaviest first: of few moves each does much."""
+def _shards_of(owners: Sequence[str | None], loads: Sequence[float], fixed: Collection[int]) -> dict[str, list[int]]:
+    """The shards of each owner that may move, the heaviest first: of few moves each does much."""
     shards: dict[str, list[int]] = {}
     for shard in sorted(range(len(owners)), key=lambda shard: (-loads[shard], shard)):
         owner = owners[shard]
-        if owner is not None:
+        if owner is not None and shard not in fixed:
             shards.setdefault(owner, []).append(shard)
     return shards

@@ -1,0 +1,114 @@
+"""The members that can be given shards, with their weights; and what is to move so that each has its share.
+
+The rule itself is `cluster.balance`; here is what it is asked with. An operator's drain is kept in the store, so that the next leader knows of it: it lasts
+until it is taken back, or the member's run ends. Decision 0072.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from basalt.cluster import balance
+from basalt.cluster.balance import MemberLoad, Move
+from basalt.cluster.links.fellows import Fellows
+from basalt.cluster.members import MEMBERS_MAX
+from basalt.cluster.owners import OwnersMap
+from basalt.errors import ConflictError
+from basalt.runtime.store_calls import StoreCalls
+from basalt_engine.stores.shards import SHARDS
+from basalt_engine.system import SystemRecord, SystemTable
+from basalt_engine.table import Store
+
+WHOLE = 100  # the weight of an ordinary server: weights are hundredths
+LOADS = [1.0] * SHARDS  # nobody counts by shard yet, so each counts as much as any other
+
+
+class DrainedMembers(msgspec.Struct, frozen=True):
+    """The members that are to have no shards, by their names in the map. Format: docs/formats/system-table.md, "drained"."""
+
+    members: tuple[str, ...] = ()
+
+
+DRAINED = SystemRecord("drained", "members", DrainedMembers)
+
+
+class ShardTargets:
+    """Who is to have how much, as the leader of one term knows. `own` is the leader's name in the map."""
+
+    def __init__(self, store: Store, own: str, fellows: Fellows | None) -> None:
+        self._call = StoreCalls(store)
+        self._system = SystemTable(store.table(SystemTable.name))
+        self._own = own
+        self._fellows = fellows
+        self.weight, self.leader_share = WHOLE, WHOLE // 2  # hundredths, as the settings say
+        self.leaving: set[str] = set()  # members that stop
+        self.drained: frozenset[str] | None = None  # None: it was not read yet
+
+    async def read(self) -> None:
+        """Read who is drained, once a term."""
+        if self.drained is None:
+            found = await self._call(DRAINED.get, self._system)
+            self.drained = frozenset(() if found is None else found.members)
+
+    async def drain(self, member: str, is_drained: bool) -> None:
+        """Note, durably, that a member is to have no shards, or that it may have some again."""
+        await self.read()
+        assert self.drained is not None
+        drained = self.drained | {member} if is_drained else self.drained - {member}
+        live = None if self._fellows is None else self._fellows.live()
+        if live is not None:  # a run that has ended does not come back
+            drained &= live | {self._own}
+        if len(drained) > MEMBERS_MAX:
+            raise ConflictError(f"{len(drained)} members would be drained, the limit is {MEMBERS_MAX}")
+        await self._call.write(DRAINED.write, self._system, DrainedMembers(tuple(sorted(drained))))
+        self.drained = frozenset(drained)
+
+    def is_out(self, member: str) -> bool:
+        """True for one that is to have no shards: it stops, or was drained."""
+        return member in self.leaving or member in (self.drained or ())
+
+    def serving(self) -> set[str]:
+        """All that can take shards at this moment, the leader among them, whether or not they are to have some."""
+        return {self._own} | (set() if self._fellows is None else set(self._fellows.serving()))
+
+    def members(self) -> dict[str, MemberLoad]:
+        """Those that are to have shards, with the weights of their shares. The leader, who does more than others, has a smaller one; alone it has all."""
+        others = {} if self._fellows is None else self._fellows.serving()
+        found = {
+            run: MemberLoad(max(1, beat.weight) / WHOLE, () if self._fellows is None else self._fellows.losses_ms(run))
+            for run, beat in others.items()
+            if not self.is_out(run)
+        }
+        if not self.is_out(self._own) or not found:
+            found[self._own] = MemberLoad(max(1, self.weight * self.leader_share) / WHOLE**2)
+        return found
+
+    def dealt(
+        self, owners: OwnersMap, shards: Collection[int], fixed: Collection[int], now_ms: float
+    ) -> dict[int, str]:
+        """New owners for these shards, none of which may stay where it is; what is fixed is the leader's."""
+        members = self.members()
+        names = [None if shard in shards else owners.owner_of(shard) for shard in range(SHARDS)]
+        moves = balance.dealt(names, LOADS, members, now_ms)
+        return {move.shard: self._own if move.shard in fixed else move.to for move in moves if move.shard in shards}
+
+    def wave(
+        self, owners: OwnersMap, fixed: Collection[int], now_ms: float, last_wave_ms: float, leads_since_ms: float
+    ) -> list[Move]:
+        """The next few moves towards everybody's share. What others have that cannot be reached, or is to have no shards, is left out."""
+        names = [owners.owner_of(shard) for shard in range(SHARDS)]
+        return balance.wave(names, LOADS, self.members(), now_ms, last_wave_ms, leads_since_ms, fixed)
+
+    def out_with_shards(self, owners: OwnersMap, fixed: Collection[int]) -> Mapping[str, list[int]]:
+        """The shards of those that are to have none."""
+        found: dict[str, list[int]] = {}
+        for shard in range(SHARDS):
+            owner = owners.owner_of(shard)
+            if self.is_out(owner) and not (owner == self._own and (shard in fixed or self._is_alone())):
+                found.setdefault(owner, []).append(shard)
+        return found
+
+    def _is_alone(self) -> bool:
+        return set(self.members()) <= {self._own}
