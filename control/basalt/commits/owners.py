@@ -196,14 +196,18 @@ class Owners(Owner):
         """Have a member place its part. What it has given up since is placed by whoever has it now: all of that is in the store."""
         try:
             await (super().place(part) if member == self._member else self._ask(member, PLACE, part, self._place_ms))
-        except ShardMovingError:
+        except ShardMovingError as moving:
             if part.number:  # what was prepared is nowhere else
                 raise
-            parts = await self._moved(member, part.transaction)
+            try:
+                async with asyncio.timeout(self._place_ms / 1_000):
+                    parts = await self._moved(member, part.transaction)
+            except TimeoutError:  # nobody waits any more, and who stops waits for all that was begun
+                raise moving from None
             await asyncio.gather(*(self._place_part(each, Place(moved, 0)) for each, moved in parts.items()))
 
     async def _moved(self, member: str, transaction: JoinedTransaction) -> Mapping[str, JoinedTransaction]:
-        """The parts of this, once the map gives some of it to another member. The carrier waits no longer than for any place."""
+        """The parts of this, once the map gives some of it to another member."""
         while (parts := self._split(transaction)).keys() <= {member}:
             await self._logs.gate.changed()
         return parts
