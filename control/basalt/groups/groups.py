@@ -35,7 +35,6 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName, title_of
-from basalt.cluster.reigns import Phase
 from basalt.errors import (
     BusyError,
     ConflictError,
@@ -137,19 +136,17 @@ class Groups:
             log = await self._open(title)
             state = self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
         if state is None:
-            raise GroupNotFoundError(
-                f"topic {title} has no group {name[:80]!r}", field="group", hint="create it, or check the name"
-            )
+            hint = "create it, or check the name"
+            raise GroupNotFoundError(f"topic {title} has no group {name[:80]!r}", field="group", hint=hint)
         return self._live_of(state, title)
 
     async def _has_none(self, title: TopicName) -> bool:
         """True for a topic that another server has, and no group ever: else its shard would be here, or on its way."""
-        prefix = topic_prefix(*title)
-        is_absent = self._logs.gate.reigns[shard_of(prefix)].phase is Phase.ABSENT and self._manager.is_known
-        if not is_absent or any(each.prefix == prefix for each in self._manager.state.groups.by_number.values()):
+        if not self._logs.gate.is_absent(topic_prefix(*title)) or not self._manager.is_known:
             return False
-        if (await self._logs.catalog.describe(title)).generation < 0:
-            raise self._logs.catalog.absent(title)
+        if any(title_of(state.prefix) == title for state in self._manager.state.groups.by_number.values()):
+            return False
+        await self._logs.catalog.require(title)
         return True
 
     def info(self, title: TopicName, state: GroupState) -> GroupInfo:
