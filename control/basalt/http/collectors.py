@@ -193,9 +193,9 @@ class ShardMetrics(Collector):
         yield HistogramMetricFamily("basalt_cluster_fence_seconds", text, fences.buckets(), fences.sum_s)
         yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
         held = sum(last - first + 1 for first, last in moves.holding.held().shards)
-        yield gauge("basalt_cluster_shards_held", "Shards that this server serves", held)
+        yield gauge("basalt_cluster_own_shards", "Shards that this server serves", held)
         text = "Shards that this server let go of without having been asked for them"
-        yield counter("basalt_cluster_shards_lost", text, moves.holding.lost_total)
+        yield counter("basalt_cluster_own_shards_lost", text, moves.holding.lost_total)
         text = "Calls that were refused with shard_moving, for the shard did not come in time"
         yield counter("basalt_cluster_calls_refused", text, gate.refused_total)
 

@@ -431,6 +431,7 @@ class FailoverServer:
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
         self._stopping = False
+        self._leaving: asyncio.Task[int] | None = None
         self._secret = candidate.secret.encode("ascii")
 
     def measure(self, collector: Collector) -> None:
@@ -522,10 +523,18 @@ class FailoverServer:
         self.leadership.withdraw()  # else a standby with an open call would lead for the seconds that it has left
         if self._serving is not None:
             self._serving.services.stop_waiting()
+        self._call_in_loop(self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        """Have others take the shards, while this server still answers what is open."""
+        if self._leaving is None:
+            self._leaving = self._loop.create_task(self._shards.leave())
 
     async def close(self) -> None:
         """Answer what was taken, give up the lease and the membership, and let go of the store. `run` has ended."""
-        await self._shards.leave()  # while it goes on to serve what others have not taken yet
+        self._begin_to_leave()
+        assert self._leaving is not None, "it was begun"
+        await self._leaving
         serving, self._serving = self._serving, None
         self._end_calls()
         self.loop_lag.stop()
@@ -634,7 +643,7 @@ class FailoverServer:
     def _may_borrow(self, instance: str) -> bool:
         """True while this membership of another server lasts."""
         seen = self.membership.seen.get(instance)
-        return seen is not None and not seen.record.is_over
+        return self.membership.looked_ms is None or (seen is not None and not seen.record.is_over)
 
     async def _start(self, term: Term) -> tuple[RunningServices, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)

@@ -336,7 +336,7 @@ async def _wire(
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
     transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
     manager, pointers = _managed(settings, transaction_manager)
-    roll_backs, audit = RollBacks(store, topics, writer), Audit(store, clock, is_member=is_member)
+    roll_backs, audit = _roll_backs(store, topics, writer, shared), Audit(store, clock, is_member=is_member)
     reader, views, known_transactions, first_unstable, ends = _readers(store, clock, topics, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
@@ -388,6 +388,12 @@ async def _facts(
     if facts is None:
         raise UnavailableError("nothing is installed in this store yet: the server that leads is about to do it")
     return system, facts
+
+
+def _roll_backs(store: Store, topics: TopicLogs, writer: GroupCommit, shared: Shared | None) -> RollBacks:
+    roll_backs = RollBacks(store, topics, writer)
+    roll_backs.noted.is_shared = shared is not None
+    return roll_backs
 
 
 def _readers(
