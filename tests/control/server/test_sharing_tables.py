@@ -170,6 +170,25 @@ def test_a_table_that_moves_under_load_loses_no_write_and_leaves_no_call_without
     run(story)
 
 
+def test_cells_of_an_owner_that_dies_are_there_under_the_next_one_and_their_transaction_goes_on():
+    async def story(world: Sharers) -> None:
+        leader, (member,) = world.leader, world.members
+        await give(world, member)
+        assert (await member.ask("PUT", TABLE, {})).status == 200
+        first = await begun(leader)
+        await write(leader, first, 1)
+        await commit(leader, first)
+        second = await begun(leader)
+        await write(leader, second, 2)
+        await member.die()
+        await world.until(world.all_is_dealt, "the leader has its shards")
+        assert (await value_at(leader), await value_at(leader, second)) == (1, 2)
+        await commit(leader, second)
+        assert await value_at(leader) == 2
+
+    run(story)
+
+
 def test_versions_that_a_reader_at_a_member_may_need_are_kept():
     """Also where it reads under a transaction that the leader has ended, of which the member has not heard."""
 
