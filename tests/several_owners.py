@@ -246,7 +246,7 @@ class Fleet:
         self.version = 0
         for name in names:
             self._begin(name)
-        self._publish_map()
+        self.publish_map()
 
     def _begin(self, name: str) -> Member:
         """A member of this name, which has no shard yet."""
@@ -258,16 +258,21 @@ class Fleet:
         self.leader.owner.hearers.append(member.owner)
         return member
 
-    def crash(self, name: str) -> None:
-        """The member dies, and another run of it takes its shards: what the dead one still does is fenced off. It has no link yet."""
+    def crash(self, name: str, heir: str | None = None) -> None:
+        """The member dies, and another run of it, or an heir, takes its shards: what the dead one still does is fenced off.
+
+        The new run has no link yet.
+        """
         self.leader.owner.hearers.remove(self.members[name].owner)
         del self.links.links[name]
-        member = self._begin(name)
+        self._begin(name)
+        heir = heir or name
         shards = [shard for shard, owner in enumerate(self.owners) if self.names[owner] == name]
         for shard in shards:
             self.epochs[shard] += 1
-        self._publish_map()
-        self._take(member, shards)
+            self.owners[shard] = self.names.index(heir)
+        self.publish_map()
+        self._take(self.servers[heir], shards)
 
     def _take(self, server: Server, shards: Sequence[int]) -> None:
         server.store.take({shard: self.epochs[shard] for shard in shards})
@@ -283,7 +288,8 @@ class Fleet:
         self.links.links.update(made)
         return made
 
-    def _publish_map(self) -> None:
+    def publish_map(self) -> None:
+        """All servers know who owns what."""
         self.version += 1
         new = OwnersMap(self.version, EPOCH, self.names, tuple(self.owners), tuple(self.epochs))
         for server in self.servers.values():
@@ -314,7 +320,7 @@ class Fleet:
             return
         self.epochs[shard] += 1
         self.owners[shard] = self.names.index(to)
-        self._publish_map()
+        self.publish_map()
         self._take(self.servers[to], [shard])
 
     @staticmethod

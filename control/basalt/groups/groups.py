@@ -35,7 +35,6 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName, title_of
-from basalt.cluster.reigns import Phase
 from basalt.errors import (
     BusyError,
     ConflictError,
@@ -47,7 +46,7 @@ from basalt.errors import (
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
 from basalt.groups.claims import Claim, ClaimPart
 from basalt.groups.dispatcher import KEYED, FetchAsk
-from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of
+from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of, refuse_another_mode
 from basalt.groups.members import FormerMembers
 from basalt.groups.places import MessagePlaces
 from basalt.groups.window import WINDOW_BYTES_MAX
@@ -132,26 +131,22 @@ class Groups:
 
     async def find(self, title: TopicName, name: str) -> LiveGroup:
         """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
-        state = None if await self._has_none(title) else await self._found(title, name)
+        state = None
+        if not await self._has_none(title):
+            log = await self._open(title)
+            state = self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
         if state is None:
-            raise GroupNotFoundError(
-                f"topic {title} has no group {name[:80]!r}", field="group", hint="create it, or check the name"
-            )
+            hint = "create it, or check the name"
+            raise GroupNotFoundError(f"topic {title} has no group {name[:80]!r}", field="group", hint=hint)
         return self._live_of(state, title)
-
-    async def _found(self, title: TopicName, name: str) -> GroupState | None:
-        log = await self._open(title)
-        return self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
 
     async def _has_none(self, title: TopicName) -> bool:
         """True for a topic that another server has, and no group ever: else its shard would be here, or on its way."""
-        prefix = topic_prefix(*title)
-        if self._logs.gate.reigns[shard_of(prefix)].phase is not Phase.ABSENT or not self._manager.is_known:
+        if not self._logs.gate.is_absent(topic_prefix(*title)) or not self._manager.is_known:
             return False
-        if any(state.prefix == prefix for state in self._manager.state.groups.by_number.values()):
+        if any(title_of(state.prefix) == title for state in self._manager.state.groups.by_number.values()):
             return False
-        if (await self._logs.catalog.describe(title)).generation < 0:
-            raise self._logs.catalog.absent(title)
+        await self._logs.catalog.require(title)
         return True
 
     def info(self, title: TopicName, state: GroupState) -> GroupInfo:
@@ -237,7 +232,7 @@ class Groups:
         """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
         self._check(title, options)
         found = await self.find(title, name)
-        _refuse_another_mode(found.state, found, options)
+        refuse_another_mode(found.state, found, options)
         if dry_run:
             return found
         if options.dead_letter_topic is not None:
@@ -246,7 +241,7 @@ class Groups:
         def stage(group: Group) -> None:
             state = found.state
             live = self._present(state)
-            _refuse_another_mode(state, live, options)
+            refuse_another_mode(state, live, options)
             proposal = self._manager.state.groups.propose_change(
                 live.number, OPTIONS.encode(options), state.paused, group.now_ms
             )
@@ -689,19 +684,6 @@ class Groups:
         log = await self._open(title)
         found = self._manager.state.groups.of_topic(log.topic.keys.prefix, log.topic.generation)
         return sorted((state for state in found if state.name >= start), key=lambda state: state.name)
-
-
-def _refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptions) -> None:
-    """Refuse another mode while something is dealt and not acknowledged: `ConflictError`."""
-    dispatcher, known = live.dispatcher, live.options
-    if (options.mode, options.key) != (known.mode, known.key) and (
-        len(dispatcher.claims) or dispatcher.pending or len(state.returns) or len(state.acknowledged) > 1
-    ):
-        raise ConflictError(
-            f"group {state.name} is {known.mode}, and some of its messages are dealt and not acknowledged",
-            field="mode",
-            hint="let its members finish, or seek it, then change its mode",
-        )
 
 
 def _new_round(before: int = 0) -> int:

@@ -27,6 +27,7 @@ from basalt.api.bodies.owners import TopicExplanation
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.beats import LINKED_MS
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
 from basalt.cluster.reigns import Phase
@@ -51,8 +52,8 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
 from basalt.operations.cluster_inspection import Alone, ClusterInspection
-from basalt.operations.group_inspection import GroupInspection
-from basalt.operations.group_listing import GroupListing
+from basalt.operations.groups.inspection import GroupInspection
+from basalt.operations.groups.listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
@@ -297,6 +298,9 @@ class Services:
             ok, detail = True, f"{self.transactions.state.in_progress_count} transactions in progress"
         except BasaltError as error:
             ok, detail = False, error.message
-        if self.transactions.manager.lanes.log.is_late:
+        manager = self.transactions.manager
+        if manager.lanes.log.is_late:
             ok, detail = False, "the log of transactions does not answer"
+        if ok and manager.view_age_ms >= LINKED_MS:
+            ok, detail = False, f"the leader, which decides, was heard {manager.view_age_ms / 1_000:.0f} s ago"
         return ServerPart(COORDINATOR, ok, 0.0, detail)

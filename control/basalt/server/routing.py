@@ -1,4 +1,4 @@
-"""Which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
+"""The rule which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
 
 A topic's messages, properties and figures are known where its places are given out: at its owner, and so are a table's cells. Transactions, sessions, and all that is about the
 installation are the leader's, and so is a topic that has consumer groups. Method and path decide, for no more than the head of a call is known when it comes, and a head is looked at

@@ -232,7 +232,7 @@ def test_a_member_is_drained_taken_back_and_shards_are_evened_out(cli):
         assert json.loads(cli("cluster", "undrain", "m2", *given, "-o", "json").out)["drained"] is False
         nobody = cli("cluster", "drain", "m9", *given)
         assert (nobody.code, "there is no member 'm9'" in nobody.err) == (4, True)
-        acts = [act["act"] for act in json.loads(cli("audit", *given, "-o", "json").out)]
+        acts = [act["act"] for act in json.loads(cli("audit", "list", *given, "-o", "json").out)]
         assert acts[:3] == ["take a server back", "drain a server", "even out shards"]
 
 

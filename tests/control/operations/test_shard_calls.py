@@ -84,3 +84,28 @@ def test_a_member_with_nothing_has_nothing_to_leave():
         assert await member.calls.leave() == 0
 
     run(story)
+
+
+def test_a_leader_that_stops_has_its_shards_taken_by_others_before():
+    async def story(world: DealtWorld) -> None:
+        leader, second, third = await world.served("first", "second", "third")
+        assert await leader.calls.leave() == SHARDS
+        assert leader.held == {}
+        await leader.stop()
+        await world.until(lambda: any(seat.served_epoch for seat in (second, third)))
+        await world.until_all_served()
+        assert leader.run not in world.map.members
+
+    run(story)
+
+
+def test_a_server_that_cannot_say_that_it_stops_stops_all_the_same(caplog: pytest.LogCaptureFixture):
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        await leader.moves.move(MOVED, member.run)
+        assert member.links.to_leader is not None
+        member.links.to_leader._abort("it was cut")
+        assert await member.calls.leave() == 0
+        assert "stops with its shards" in caplog.text
+
+    run(story)

@@ -11,6 +11,7 @@ import pytest
 
 from basalt.cluster import owners
 from basalt.cluster.balance import FIRST_WAVE_SHARDS_MAX
+from basalt.cluster.links.beats import Beat
 from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.links.shard_calls import Release
 from basalt.errors import BasaltError, BusyError, ConflictError, ShardMovingError, UnknownOutcomeError
@@ -192,6 +193,24 @@ def test_a_member_that_is_stuck_in_its_take_is_replaced_and_serves_nothing_when_
         assert member.held == {}
         await world.until_all_served()
         await leader.publish(TOPIC, "a")
+
+    run(story)
+
+
+def test_a_member_that_serves_though_its_beats_do_not_say_so_keeps_its_shards_until_it_gives_them_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        epochs = (await leader.moves.move(MOVED, member.run)).after
+        monkeypatch.setattr(Fellows, "beats", lambda _: {member.run: Beat(1, map_version=world.map.version)})
+        lost = Lost(monkeypatch, "release", False, SHARDS)
+        await world.pass_ms(3 * shard_moves.TAKE_MS_MAX)
+        assert (member.held, leader.moves.moves[MISSING]) == (epochs, 0)
+        assert lost.left < SHARDS, "it was asked"
+        lost.left = 0
+        await world.until(lambda: leader.moves.moves[MISSING] == len(MOVED))
+        assert member.held == {}
 
     run(story)
 

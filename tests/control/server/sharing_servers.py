@@ -14,7 +14,7 @@ from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import Phase
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
-from basalt.settings.tree import ClusterSettings
+from basalt.settings.cluster import ClusterSettings
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS, shard_of

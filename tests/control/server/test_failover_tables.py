@@ -15,7 +15,7 @@ from basalt_engine.keys import table_prefix
 from basalt_engine.stores.shards import shard_of
 from tests.control.server.passing_pair import Told
 from tests.control.server.sharing_servers import STEP_S, Sharers, SharingServer
-from tests.control.server.test_sharing import read, run
+from tests.control.server.test_failover_sharing import read, run
 from tests.led_servers import HANG_S
 
 TABLE = "/v1/namespaces/shop/tables/stock"

@@ -388,3 +388,33 @@ def test_a_leader_that_stops_loses_nothing():
         await under_load(world, stops, [first, second])
 
     run(story, 3)
+
+
+def test_a_member_is_ready_while_its_lease_is_on_and_tells_how_many_shards_it_serves():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        await world.give("orders", member)
+        await world.until(lambda: member.services.transactions.manager.is_known, "it follows the log")
+        told = await member.ask("GET", "/readyz")
+        parts = {part["name"]: part for part in told.json()["parts"]}
+        assert (told.status, parts["member"]["ok"], parts["coordinator"]["ok"]) == (200, True, True)
+        assert parts["shards"]["detail"] == "1 of 1024 shards are served here"
+        assert (await member.ask("GET", "/metrics")).status == 200
+        await world.leader.die()  # the part is not what keeps requests away
+        await world.until(lambda: member.leads, "it leads")
+
+    run(story)
+
+
+def test_what_is_done_at_a_member_leaves_a_line_of_the_audit():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        await world.give("orders", member)
+        async with basalt.aio.connect(member.url, namespace="shop") as client:
+            await client.topics.create("orders")
+            await client.topics.delete("orders")
+        told = await world.leader.ask("GET", "/v1/admin/audit")
+        lines = [(line["act"], line["what"], line["outcome"]) for line in told.json()]
+        assert ("delete topic", "topic shop:orders") in [line[:2] for line in lines], lines
+
+    run(story)
