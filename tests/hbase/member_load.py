@@ -245,16 +245,13 @@ class Load:
 
     def _make(self) -> None:
         """Topics and a table that nobody has used, each topic with another owner where there are several."""
-        leader = self.servers.leader().process
         topics = [
             *((NAMESPACE, topic) for topic in (ORDERS, COPIES)), (CLIENT_NAMESPACE, CLIENT_TOPIC),
             *((group_worker.NAMESPACE, topic) for topic in (INPUTS, *(outputs_of(group) for group, _, _ in GROUPS))),
         ]  # fmt: skip
         for namespace, topic in topics:
-            leader.ask("DELETE", f"/v1/namespaces/{namespace}/topics/{topic}")
-            leader.ask_json("PUT", f"/v1/namespaces/{namespace}/topics/{topic}")
-        leader.ask("DELETE", TABLE)
-        leader.ask_json("PUT", TABLE)
+            self.servers.make(f"/v1/namespaces/{namespace}/topics/{topic}")
+        self.servers.make(TABLE)
         self.servers.spread(NAMESPACE, [ORDERS, COPIES])
 
     def check_that_none_failed(self) -> None:
