@@ -56,7 +56,7 @@ class HostedTable(NamedTuple):
 
 
 class TableCatalog(Catalog[TableName, HostedTable]):
-    """The tables of one store. An entry that was read stays in memory: only this server changes tables."""
+    """The tables of one store. An entry that was read stays in memory: only the owner of its shard changes a table."""
 
     word = "table"
     absent_error, exists_error = TableNotFoundError, TableExistsError
@@ -78,7 +78,6 @@ class TableCatalog(Catalog[TableName, HostedTable]):
             others = {"kind": KIND, "conflict": conflict}
             return TopicMetadata(generation, FOREVER_MS, OnInvalid.DROP, 1, 1, now_ms, now_ms, others)
 
-        await self.gate.anchor(self._prefix(title))
         async with self.gate.visit(self._prefix(title)), self.changing(title):
             table = self._known[title] = await self._create(title, describe)
             return table
@@ -90,6 +89,10 @@ class TableCatalog(Catalog[TableName, HostedTable]):
             return known
         async with self.gate.visit(self._prefix(title)), self.changing(title):
             return await self._get(title)
+
+    def is_known(self, table: HostedTable) -> bool:
+        """True while this is how memory has the table: it was neither changed nor forgotten since it was got."""
+        return self._known.get(table.title) is table
 
     def loaded(self, title: TableName) -> HostedTable:
         """In a stage, before it changes anything: the same at once. `NotLoadedError` when it is to be read first."""

@@ -115,6 +115,16 @@ class Membership:
         lasting = {seen.record.run for seen in self.seen.values() if not seen.record.is_over}
         return lasting | {run for run, until_ms in self._outlasting if now_ms < until_ms}
 
+    def others_reading(self) -> list[str]:
+        """The memberships of other servers under which readers may go on, as `may_serve` has it: by the names of their rows."""
+        now_ms = self._clock.monotonic_ms()
+        ended = {run for run, until_ms in self._outlasting if now_ms < until_ms}
+        return [
+            instance
+            for instance, seen in self.seen.items()
+            if instance != self.instance and (not seen.record.is_over or seen.record.run in ended)
+        ]
+
     def owner(self, instance: str) -> Owner:
         """The owner of shards that has this name in the map.
 

@@ -399,6 +399,9 @@ class Owner:
         transaction = asked.transaction
         if transaction.id not in self._expected:
             raise _not_expected(transaction.id)
+        self._logs.gate.require(
+            [table.table for table in transaction.tables]
+        )  # else another server takes cells under them
         self._pointers.close(transaction.id)  # before anything is read: what was stored until now is all
         plan = self._plan_of(asked.number)
         self.check(plan, transaction)

@@ -185,7 +185,7 @@ class Owners(Owner):
         """All owners place at once; the first refusal counts, and the others go on: what they place is rolled back."""
         parts = self._split(asked.transaction)
         if asked.number >= 0 and parts.keys() == {self._member}:
-            await super().place(asked)
+            await self._place_part(self._member, asked)
             return
         numbers = self._numbers(asked.number, parts)
         await asyncio.gather(*[

@@ -33,7 +33,7 @@ from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log_state import LogState
 from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock, Durations
-from basalt_engine.keys import table_prefix, topic_prefix
+from basalt_engine.keys import topic_prefix
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.stores.shards import SHARDS, Epochs, shard_of
 from basalt_engine.system import SystemTable
@@ -110,7 +110,7 @@ class ShardHolding:
         return self._held[1]
 
     async def anchored(self) -> set[int] | None:
-        """The shards of topics with consumer groups, of where their dead letters go, and of tables, whoever has them: what is decided about those is decided
+        """The shards of topics with consumer groups, and of where their dead letters go, whoever has them: what is decided about those is decided
         where the coordinator is. None: the log of transactions has not been read, which knows of groups."""
         if not self._manager.is_known:
             return None
@@ -120,8 +120,6 @@ class ShardHolding:
             options, title = options_of(state), title_of(state.prefix)
             if options.dead_letter_topic is not None:
                 found.add(shard_of(topic_prefix(*dead_letter_title(self._logs, title, options))))
-        async for page in self._tables.pages(None):
-            found.update(shard_of(table_prefix(*title)) for title, stored in page if stored.generation > 0)
         return found
 
     async def close(self) -> None:

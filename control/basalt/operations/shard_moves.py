@@ -303,7 +303,7 @@ class ShardMoves:
             )
         if fixed := sorted(self._fixed & set(shards)):
             raise ConflictError(
-                f"shard {fixed[0]} stays with the leader: a topic in it has consumer groups, or it has a table",
+                f"shard {fixed[0]} stays with the leader: a topic in it has consumer groups",
                 field="shards",
                 hint="move other shards",
             )

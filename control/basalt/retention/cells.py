@@ -32,6 +32,7 @@ from basalt_engine.cells.table import CellTable, is_tombstone
 from basalt_engine.metadata import TopicMetadata
 from basalt_engine.retention import DELETED, UNREADABLE, CellRun, Fate, Horizon, judge_cells
 from basalt_engine.snapshot import POINTER_MAX
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Delete, DeleteRange, Store, prefix_stop
 
@@ -62,9 +63,13 @@ class JudgedRows(NamedTuple):
 
 @dataclass
 class Pass:
-    """The state of the look at one table. It began after the write of number `writes`; `notes` are about writers that had ended then."""
+    """The state of the look at one table. It began after the write of number `writes`; `notes` are about writers that had ended then.
+
+    It ends with the reign of this `epoch`: of what others wrote since then this server has counted nothing.
+    """
 
     keys: TableKeys
+    epoch: int
     next: bytes
     stop: bytes
     writes: int
@@ -162,8 +167,9 @@ class CellVersions:
 
     async def _go_on(self, keys: TableKeys, notes: list[GarbageCells], counts: Counter[str]) -> bool:
         """Begin or go on with the pass over a table; False when this run has looked at enough."""
-        if self._pass is not None and self._pass.keys != keys:
-            self._pass = None  # the table that it was about is gone
+        epoch = self._gate.reigns[shard_of(keys.prefix)].epoch
+        if self._pass is not None and (self._pass.keys, self._pass.epoch) != (keys, epoch):
+            self._pass = None  # the table that it was about is gone, or was another server's meanwhile
         if self._pass is None and not notes and self._activity.is_quiet(keys.generation_key):
             return True
         writes = self._activity.writes(
@@ -174,7 +180,7 @@ class CellVersions:
             stop = prefix_stop(keys.start)
             assert stop is not None, "a prefix of names follows the salt"
             ended = [note for note in notes if _ended(note, moment)]
-            self._pass = Pass(keys, keys.start, stop, writes, ended)
+            self._pass = Pass(keys, epoch, keys.start, stop, writes, ended)
         return await self._continue(self._pass, moment, counts)
 
     async def _continue(self, current: Pass, moment: ManagerSnapshot, counts: Counter[str]) -> bool:

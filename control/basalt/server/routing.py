@@ -1,6 +1,6 @@
 """The rule which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
 
-A topic's messages, properties and figures are known where its places are given out: at its owner. Tables, transactions, sessions, and all that is about the
+A topic's messages, properties and figures are known where its places are given out: at its owner, and so are a table's cells. Transactions, sessions, and all that is about the
 installation are the leader's, and so is a topic that has consumer groups. Method and path decide, for no more than the head of a call is known when it comes, and a head is looked at
 once for all calls that begin alike. Why so: docs/decisions/0073-a-call-is-answered-by-the-owner.md.
 """
@@ -20,7 +20,7 @@ from basalt_engine.stores.shards import shard_of
 class By(Enum):
     """The server that answers a call, by its part."""
 
-    OWNER = "owner"  # of the topic that the path names
+    OWNER = "owner"  # of the topic or table that the path names
     LEADER = "leader"
     ANYBODY = "anybody"  # each server for itself
 
@@ -55,6 +55,13 @@ AT_TOPICS = {
 }
 # What makes a consumer group goes to the leader all the same, which takes the topic's shard to itself first: groups are state of the log of transactions.
 CREATING = "PUT", "groups"
+# The same in paths of tables.
+AT_TABLES = {
+    "": By.OWNER,
+    "read": By.OWNER,
+    "scan": By.OWNER,
+    "write": By.OWNER,
+}
 # The same in paths of operators. What is in the way of calls to a topic its owner knows best, but who lives the leader.
 AT_TOPICS_OF_OPERATORS = {"": By.OWNER, "explain": By.LEADER}
 # And in those of the console's pages: each is a list of calls, made where the page is.
@@ -77,7 +84,7 @@ AT_OTHERS = {
     "v1/admin": By.LEADER,
     "v1/auth": By.LEADER,  # as those who may come in are listed there
     "v1/cluster": By.LEADER,
-    "v1/namespaces": By.LEADER,  # lists, and tables
+    "v1/namespaces": By.LEADER,  # lists
     "v1/transactions": By.LEADER,
     "console": By.LEADER,
 }
@@ -103,7 +110,7 @@ def place_of_call(method: str, path: str) -> Place:
     if found is not None:
         namespace, kind, name, rest = found.groups()
         if kind == "tables":
-            return Place(By.LEADER, shard_of(table_prefix(namespace, name)))
+            return Place(_by(AT_TABLES, rest), shard_of(table_prefix(namespace, name)))
         creates = (method, (rest or "").partition("/")[0]) == CREATING
         return Place(By.LEADER if creates else _by(AT_TOPICS, rest), shard_of(topic_prefix(namespace, name)))
     for expression, table in _FURTHER:

@@ -2,18 +2,23 @@
 
 Nothing here undoes anything: a transaction that has written cells ends committed or invalid, and readers pass over what is
 not theirs to see. So a writer and a reader never wait for each other.
+
+Cells have no order, and a row that the view leaves open is passed over, not waited for. So at a member, which learns late what was begun and
+decided, each call asks the coordinator once before it looks: docs/decisions/0076-tables-at-their-owners.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.tables import CellPut
 from basalt.catalog.tables import HostedTable, TableCatalog, TableName
-from basalt.errors import ConflictError, InputError, TooLargeError
+from basalt.cluster.reigns import Phase
+from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.errors import ConflictError, InputError, ShardMovingError, TooLargeError
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import Keys, StoreCalls
 from basalt.tables.garbage_cells import CellActivity
@@ -31,6 +36,7 @@ from basalt_engine.cells.table import (
     VersionsPage,
 )
 from basalt_engine.snapshot import TransactionSnapshot
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.table import Put, Row, Store
 
 READ_CELLS_MAX = 10_000  # of one answer
@@ -81,13 +87,17 @@ class Tables:
         `generation` is the one that the client knows; `ConflictError` when the table was created again since.
         `TransactionEndedError`, `TransactionConflictError`, `TooLargeError`: nothing was written.
         """
-        table = await self.catalog.get(title)
-        _check_generation(table, generation)
-        _check_writes(writes)
+        async with self._at(title) as table:
+            _check_generation(table, generation)
+            _check_writes(writes)
+            await self._know()
+            await self._write(table, transaction_id, writes)
+
+    async def _write(self, table: HostedTable, transaction_id: int, writes: CellWrites) -> None:
         of_rows = await self._cells_of_rows(table, transaction_id, writes.delete_rows)
 
         def stage(group: Group) -> None:
-            _check_generation(self.catalog.loaded(title), table.generation)
+            _check_generation(self.catalog.loaded(table.title), table.generation)
             pointer = self._manager.state.get(transaction_id).write_pointer
             self.pointers.join_table(group, pointer, TableJoin(table.keys.prefix, table.generation))
             for call in (group.when_durable, group.when_failed):  # not before: a pass in between finds nothing yet
@@ -96,7 +106,6 @@ class Tables:
 
         put_bytes = sum(len(put.value) + len(put.row) + len(put.column) for put in writes.puts)
         deleted_bytes = sum(len(row) + len(column) for row, column in (*writes.deletes, *of_rows))
-        await self._manager.ensure_known()
         await self._manager.lanes.topics.run(stage, put_bytes + deleted_bytes)
 
     async def read(
@@ -107,7 +116,6 @@ class Tables:
 
         Under a transaction's snapshot with its own writes, or (without one) what is committed now.
         """
-        table = await self.catalog.get(title)
         if len(rows) > READ_ROWS_MAX:
             raise TooLargeError(
                 f"{len(rows)} rows in one call, the limit is {READ_ROWS_MAX}", field="rows", hint="read them in turn"
@@ -122,13 +130,14 @@ class Tables:
                 field="columns",
                 hint="name fewer rows or fewer columns in a call",
             )
-        await self._manager.ensure_known()
-        with self._reader(transaction_id, level) as snapshot:
-            return await self._read_cells(
-                table,
-                lambda cells: _look_at_rows(cells, table, wanted, named, snapshot, level),
-                short=lookups <= SHORT_SCANS_MAX,
-            )
+        async with self._at(title) as table:
+            await self._know()
+            with self._reader(transaction_id, level) as snapshot:
+                return await self._read_cells(
+                    table,
+                    lambda cells: _look_at_rows(cells, table, wanted, named, snapshot, level),
+                    short=lookups <= SHORT_SCANS_MAX,
+                )
 
     async def scan(
         self, title: TableName, start: bytes = b"", stop: bytes | None = None,
@@ -140,17 +149,17 @@ class Tables:
         About `cells` of them: more only where one row has more. A page without cells may have a next one. A row that is too
         large for an answer begins a page of its own, which is a `TooLargeError`.
         """
-        table = await self.catalog.get(title)
         named = _check_columns(columns)
         limits = ANSWER._replace(cells_max=min(cells, READ_CELLS_MAX))
         all_own = level is VisibilityLevel.SNAPSHOT_ALL
-        await self._manager.ensure_known()
-        with self._reader(transaction_id, level) as snapshot:
-            return await self._read_cells(
-                table,
-                lambda cells: cells.scan(table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits),
-                short=False,
-            )
+        async with self._at(title) as table:
+            await self._know()
+            with self._reader(transaction_id, level) as snapshot:
+                return await self._read_cells(
+                    table,
+                    lambda cells: cells.scan(table.keys, snapshot, start, stop, named, all_own=all_own, limits=limits),
+                    short=False,
+                )
 
     async def _cells_of_rows(
         self, table: HostedTable, transaction_id: int, rows: Collection[bytes]
@@ -158,7 +167,6 @@ class Tables:
         """The cells of these rows that the transaction sees: what it deletes when it deletes the rows."""
         if not rows:
             return []
-        await self._manager.ensure_known()
         with self._reader(transaction_id, VisibilityLevel.SNAPSHOT) as snapshot:
             return await self._read_cells(
                 table, lambda cells: _look_at_columns(cells, table, rows, snapshot), short=len(rows) <= SHORT_SCANS_MAX
@@ -169,6 +177,25 @@ class Tables:
             return await self._cell_reads(table.keys, cell_read, short=short)
         except LargeRowError as error:
             raise TooLargeError(error.message, field=error.field, hint=error.hint) from None
+
+    @asynccontextmanager
+    async def _at(self, title: TableName) -> AsyncIterator[HostedTable]:
+        """The table, whose shard does not move meanwhile. `ShardMovingError` where it was lost all the same: to whom it went may have deleted the table."""
+        gate = self.catalog.gate
+        while True:
+            table = await self.catalog.get(title)
+            async with gate.visit(table.keys.prefix) as reign:
+                if self.catalog.is_known(table):  # else it was another server's while this waited
+                    yield table
+                    break
+        shard = shard_of(table.keys.prefix)
+        if gate.reigns[shard].epoch != reign.epoch or gate.reigns[shard].phase is Phase.ABSENT:
+            raise ShardMovingError(f"shard {shard} was given to another server during the call", hint=SEND_AGAIN)
+
+    async def _know(self) -> None:
+        """Know what was begun, checkpointed and decided before this call: at a member that is asked for. `CoordinatorUnavailableError`"""
+        await self._manager.ensure_known()
+        await self._manager.ask()
 
     @contextmanager
     def _reader(self, transaction_id: int | None, level: VisibilityLevel) -> Iterator[TransactionSnapshot]:

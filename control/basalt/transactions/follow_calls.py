@@ -40,6 +40,13 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     entries: int
 
 
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """The pointer up to which each reader, of any server, sees all that was committed; known once so many entries are applied."""
+
+    visibility_upper_bound: int
+    entries: int
+
+
 class Joined(msgspec.Struct, frozen=True, array_like=True):
     """The join is one of the first `entries` entries."""
 
@@ -51,4 +58,5 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 FOLLOW: CallKind[Follow, Standing] = CallKind(Kind.FOLLOW, "follow", Follow, Standing)
 ENTRIES: CallKind[Entries, Taken] = CallKind(Kind.ENTRIES, "entries", Entries, Taken)
 ASK: CallKind[Ask, Standing] = CallKind(Kind.ASK, "ask", Ask, Standing)
+MOMENT: CallKind[Ask, Moment] = CallKind(Kind.MOMENT, "moment", Ask, Moment)
 JOIN: CallKind[Joining, Joined] = CallKind(Kind.JOIN, "join", Joining, Joined)

@@ -27,9 +27,9 @@ from basalt.errors import (
     UnavailableError,
 )
 from basalt.runtime.group_commit import WriteLanes
-from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, Ask, Entries, Follow, Taken
+from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Taken
 from basalt.transactions.log.transaction_log import TransactionLog
-from basalt.transactions.log_state import LogState, ManagerSnapshot, bound_of
+from basalt.transactions.log_state import LogState, ManagerSnapshot
 from basalt.transactions.protocol import Admitted, Joining, Told
 from basalt.transactions.rules.transaction import State
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
@@ -70,6 +70,10 @@ class FollowedTransactions(LogState):
         self._clock = clock
         self._links = links
         self._applied = 0  # entries that are in the state
+        self._bound, self._bound_of = (
+            0,
+            -1,
+        )  # the oldest snapshot of a reader to come, and after how many entries that was so
         self._durable = 0  # entries that are known to be durable
         self._ahead: deque[_Pushed] = deque()
         self._ahead_bytes = 0
@@ -128,8 +132,13 @@ class FollowedTransactions(LogState):
         return view, view
 
     def oldest_view(self) -> int:
-        """The oldest view that a reader here uses, or may begin to use; 0 before the log was read."""
-        return max(1, self._readers.bound(bound_of(self.current()))) if self._has_view else 0
+        """The oldest view that a reader here uses, or may begin to use; 0 before the log was read.
+
+        A transaction that is open here may have ended at the coordinator, and is read under all the same.
+        """
+        if self._state is not None and self._bound_of != self._applied:
+            self._bound, self._bound_of = self._state.visibility_upper_bound(), self._applied
+        return max(1, self._readers.bound(self._bound)) if self._has_view else 0
 
     @property
     def view_age_ms(self) -> float:
@@ -147,12 +156,12 @@ class FollowedTransactions(LogState):
         await self.ensure_known()  # what is applied is durable
 
     async def snapshot(self) -> ManagerSnapshot:
-        await self.ask()
+        moment = await self._call_coordinator(MOMENT, Ask(self._applied), ASK_MS_MAX)
+        await self._applied_in_time(moment.entries, ASK_MS_MAX)
+        state = self.state  # of now: a writer that ends behind this moment may still write what it was let to
+        found = ManagerSnapshot(state.leader_epoch, state.last_pointer, moment.visibility_upper_bound, state.view())
         await self.lanes.topics.passed()
-        state = self.state
-        return ManagerSnapshot(
-            state.leader_epoch, state.last_pointer, 0, state.view()
-        )  # what others read under is not known here
+        return found
 
     async def ask(self) -> None:
         """Return once all is applied that the coordinator had made durable when this was asked. `CoordinatorUnavailableError` after two seconds.

@@ -14,10 +14,22 @@ from functools import partial
 from basalt.cluster.links.link import Link
 from basalt.cluster.links.links import Links
 from basalt.errors import BasaltError, CoordinatorUnavailableError, ProtocolError, UnavailableError
-from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, Ask, Entries, Follow, Joined, Standing, Taken
-from basalt.transactions.log_state import bound_of
+from basalt.transactions.follow_calls import (
+    ASK,
+    ENTRIES,
+    FOLLOW,
+    JOIN,
+    MOMENT,
+    Ask,
+    Entries,
+    Follow,
+    Joined,
+    Moment,
+    Standing,
+    Taken,
+)
+from basalt.transactions.log_state import ManagerSnapshot
 from basalt.transactions.protocol import Admitted, Joining
-from basalt_engine.snapshot import TransactionSnapshot
 
 UNDER_WAY_BYTES_MAX = 8 << 20  # not taken by one member: seconds of a busy log, and a quarter of what its link holds
 TAKEN_MS_MAX = 10_000  # for a call's answer: a link whose beats are not answered is closed long before
@@ -40,13 +52,13 @@ class Followers:
     """The members that follow the log of one term, and the calls that they make."""
 
     def __init__(
-        self, links: Links, epoch: int, current: Callable[[], TransactionSnapshot],
-        join: Callable[[Joining], Awaitable[Admitted]],
+        self, links: Links, epoch: int,
+        join: Callable[[Joining], Awaitable[Admitted]], snapshot: Callable[[], Awaitable[ManagerSnapshot]],
     ) -> None:  # fmt: skip
         self._links = links
         self._epoch = epoch
-        self._current = current
         self._join = join
+        self._snapshot = snapshot
         self._loop = asyncio.get_running_loop()
         self._is_known = False  # the coordinator knows what the log holds
         self._entries = 0  # that are durable
@@ -55,10 +67,11 @@ class Followers:
         links.handlers.add(FOLLOW, self._follow)
         links.handlers.add(ASK, self._asked)
         links.handlers.add(JOIN, self._join_asked)
+        links.handlers.add(MOMENT, self._moment_asked)
 
     def close(self) -> None:
         """The term is over: nobody is told of anything any more."""
-        for kind in (FOLLOW, ASK, JOIN):
+        for kind in (FOLLOW, ASK, JOIN, MOMENT):
             self._links.handlers.remove(kind)
         self._of_members.clear()
         self._is_known = False
@@ -110,12 +123,18 @@ class Followers:
         link = self._links.of_members.get(instance)
         if link is None:
             raise UnavailableError("the link is not there any more", hint="follow over the next one")
-        self._links.beats.views(instance, asked.oldest_view or max(1, bound_of(self._current())))
+        # Who has none yet will have transactions under whose snapshots it may read after they have ended here: nothing is new enough for them.
+        self._links.beats.views(instance, asked.oldest_view or 1)
         self._of_members[instance] = _Follower(link)
         return standing
 
     def _asked(self, instance: str, asked: Ask) -> Standing:
         return self._standing()
+
+    async def _moment_asked(self, instance: str, asked: Ask) -> Moment:
+        self._standing()
+        found = await self._snapshot()
+        return Moment(found.visibility_upper_bound, self._standing().entries)
 
     async def _join_asked(self, instance: str, joining: Joining) -> Joined:
         admitted = await self._join(joining)

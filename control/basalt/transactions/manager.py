@@ -282,7 +282,7 @@ class TransactionManager(LogState):
 
     def lead(self, links: Links) -> None:
         """Push each entry of the log to the members that follow over these links, until `close`."""
-        self._followers = Followers(links, self._epoch, self.current, self.join)
+        self._followers = Followers(links, self._epoch, self.join, self.snapshot)
         if self._state is not None:
             self._followers.begin(self._log.position)
 

@@ -203,10 +203,14 @@ def test_who_was_ended_while_it_renewed_may_serve_until_its_lease_is_over_and_wh
         world.go_on(STEP_MS, cut_off)  # it stands still, as between two renewals
         if cut_off.membership.is_on:
             assert cut_off.membership.candidate.instance in leader.membership.may_serve()
+            assert leader.membership.others_reading() == [cut_off.membership.instance], (
+                "versions that it reads are kept"
+            )
     assert leader.states(world.clock)["second"] == "dead"
     assert not cut_off.membership.is_on
     world.go_on(LOOK_MS + STEP_MS, cut_off)
     assert leader.membership.may_serve() == {"first-1"}
+    assert leader.membership.others_reading() == []
     third = world.add("third")
     world.go_on(LOOK_MS, cut_off)
     assert leader.membership.may_serve() == {"first-1", "third-1"}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from basalt.api.bodies.groups import GroupOptions, ReleaseRequest
@@ -22,6 +23,7 @@ from basalt.errors import (
     ConflictError,
     InputError,
     RequestReusedError,
+    ShardMovingError,
     TooLargeError,
     TopicNotFoundError,
     TransactionEndedError,
@@ -30,10 +32,10 @@ from basalt.errors import (
 from basalt.groups.dispatcher import FetchAsk
 from basalt.messaging.log import garbage_notes, stored_log
 from basalt.tables.tables import CellWrites
-from basalt.transactions.protocol import JoinedTransaction, Place, Prepare
+from basalt.transactions.protocol import Expect, JoinedTransaction, Place, Prepare
 from basalt.transactions.rules.outcomes import Outcome
-from basalt.transactions.rules.transaction import Join, State, Transaction
-from basalt_engine.keys import topic_prefix
+from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
+from basalt_engine.keys import table_prefix, topic_prefix
 from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from tests.control.commits.test_carrier import until
@@ -482,3 +484,18 @@ async def test_the_log_can_be_read_though_an_owner_of_an_unfinished_commit_is_aw
         await dropping.transactions.expire()
     assert (await dropping.transactions.outcome(tx.id)).state is State.INVALID
     assert await dropping.read(HERE) == await dropping.read(THERE) == []
+
+
+async def test_who_has_no_longer_a_table_of_the_transaction_places_nothing_for_it(shop: Fleet) -> None:
+    tx = await shop.transactions.begin()
+    gone = next(
+        prefix
+        for prefix in (table_prefix("shop", f"stock-{number}") for number in range(100_000))
+        if not shop.servers["second"].gate.is_held(shard_of(prefix))
+    )
+    owner = shop.servers["second"].owner
+    owner.expect(Expect(tx.id))
+    place = Place(JoinedTransaction(tx.id, (tx.id,), (), (TableJoin(gone, 1),)), 0)
+    with pytest.raises(ShardMovingError):
+        await owner.place(place)
+    await owner.place(msgspec.structs.replace(place, transaction=msgspec.structs.replace(place.transaction, tables=())))

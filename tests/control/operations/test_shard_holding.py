@@ -18,7 +18,7 @@ from basalt.operations.shard_holding import RELEASE_MS_MAX
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt.settings.cluster import ClusterSettings
-from basalt_engine.keys import table_prefix, topic_prefix
+from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import shard_of
 from tests.control.cluster.links.link_pair import HANG_S, until
@@ -152,24 +152,22 @@ def test_a_release_that_was_called_off_forgets_nothing_later():
     run(story)
 
 
-def test_topics_with_groups_where_their_dead_letters_go_and_tables_have_to_be_at_the_coordinator():
+def test_topics_with_groups_and_where_their_dead_letters_go_have_to_be_at_the_coordinator_and_no_tables():
     async def story() -> None:
         services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
-        orders, prices, gone = TopicName("shop", "orders"), TableName("shop", "prices"), TableName("shop", "gone")
+        orders, prices = TopicName("shop", "orders"), TableName("shop", "prices")
         await services.topics.create(orders, {})
         await services.topics.create(TopicName("shop", "alone"), {})
         await services.groups.make(orders, "bills", GroupOptions(dead_letter_topic="dead"))
-        for table in (prices, gone):
-            await services.table_catalog.create(table)
-        await services.table_catalog.delete(gone)
-        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead"), table_prefix("shop", "prices")]
+        await services.table_catalog.create(prices)
+        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead")]
         assert await services.shard_holding.anchored() == {shard_of(prefix) for prefix in prefixes}
         await services.close()
 
     asyncio.run(story())
 
 
-def test_before_a_group_or_a_table_is_made_its_shard_is_asked_for():
+def test_before_a_group_is_made_its_shard_is_asked_for_and_before_a_table_none_is():
     async def story() -> None:
         services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
         asked: list[int] = []
@@ -181,7 +179,7 @@ def test_before_a_group_or_a_table_is_made_its_shard_is_asked_for():
         await services.topics.create(TopicName("shop", "orders"), {})
         await services.groups.make(TopicName("shop", "orders"), "bills", GroupOptions(dead_letter_topic="dead"))
         await services.table_catalog.create(TableName("shop", "prices"))
-        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead"), table_prefix("shop", "prices")]
+        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead")]
         assert asked == [shard_of(prefix) for prefix in prefixes]
         await services.close()
 

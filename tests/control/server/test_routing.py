@@ -10,6 +10,7 @@ from basalt.http.app import OPERATIONS
 from basalt.http.asgi.requests import Head
 from basalt.server.routing import (
     AT_OTHERS,
+    AT_TABLES,
     AT_TOPICS,
     AT_TOPICS_OF_OPERATORS,
     AT_TOPICS_OF_PAGES,
@@ -26,6 +27,8 @@ from basalt_engine.stores.shards import shard_of
 
 ORDERS = shard_of(topic_prefix("shop", "orders"))
 OF_TOPICS = "/v1/namespaces/{namespace}/topics/{topic}"
+STOCK = shard_of(table_prefix("shop", "stock"))
+OF_TABLES = "/v1/namespaces/{namespace}/tables/{table}"
 OF_OPERATORS = "/v1/admin/namespaces/{namespace}/topics/{topic}"
 OF_PAGES = ("/console/ns/{namespace}/topics/{topic}", "/console/live/ns/{namespace}/topics/{topic}")
 ROUTES = sorted({operation.path for operation in (*OPERATIONS, *PAGES)})
@@ -36,13 +39,20 @@ AT_OWNER, AT_LEADER, ANYWHERE = Place(By.OWNER, ORDERS), Place(By.LEADER, ORDERS
 
 
 def path_of(route: str) -> str:
-    return route.replace("{namespace}", "shop").replace("{topic}", "orders").replace("{", "").replace("}", "")
+    return (
+        route.replace("{namespace}", "shop")
+        .replace("{topic}", "orders")
+        .replace("{table}", "stock")
+        .replace("{", "")
+        .replace("}", "")
+    )
 
 
 def table_of(route: str) -> tuple[dict[str, By], str] | None:
     """The table that has a route about a topic, and the part by which it is there."""
     for beginning, table in (
         (OF_TOPICS, AT_TOPICS),
+        (OF_TABLES, AT_TABLES),
         (OF_OPERATORS, AT_TOPICS_OF_OPERATORS),
         *((each, AT_TOPICS_OF_PAGES) for each in OF_PAGES),
     ):
@@ -58,7 +68,7 @@ def test_every_route_has_its_place(route: str):
     if found is not None:
         table, part = found
         assert part in table, f"{route}: say in routing.py whether the owner of the topic answers it, or the leader"
-        assert place == Place(table[part], ORDERS)
+        assert place == Place(table[part], STOCK if table is AT_TABLES else ORDERS)
         return
     first, _, rest = route.removeprefix("/").partition("/")
     first = f"v1/{rest.partition('/')[0]}" if first == "v1" and rest else first
@@ -68,7 +78,7 @@ def test_every_route_has_its_place(route: str):
 
 def test_no_part_of_a_table_is_without_a_route():
     found = [table_of(route) for route in ROUTES]
-    for table in (AT_TOPICS, AT_TOPICS_OF_OPERATORS, AT_TOPICS_OF_PAGES):
+    for table in (AT_TOPICS, AT_TABLES, AT_TOPICS_OF_OPERATORS, AT_TOPICS_OF_PAGES):
         assert set(table) == {part for each in found if each is not None and each[0] is table for part in [each[1]]}
 
 
@@ -81,7 +91,7 @@ def test_no_part_of_a_table_is_without_a_route():
         ("/v1/namespaces/shop/topics/orders/publishing", AT_LEADER),
         (
             "/v1/namespaces/shop/tables/orders/read",
-            Place(By.LEADER, shard_of(table_prefix("shop", "orders"))),
+            Place(By.OWNER, shard_of(table_prefix("shop", "orders"))),
         ),
         ("/v1/namespaces/shop/topics", Place(By.LEADER, None)),
         ("/v1/transactions", Place(By.LEADER, None)),

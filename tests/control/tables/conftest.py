@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from basalt.api.bodies.tables import CellPut
-from basalt.catalog.tables import TableName, table_name
-from basalt.tables.tables import CellWrites
+from basalt.catalog.tables import TableCatalog, TableName, table_name
+from basalt.tables.garbage_cells import CellActivity
+from basalt.tables.tables import CellWrites, Tables
+from basalt.transactions.open_pointers import OpenPointers
+from basalt.transactions.protocol import Close, End, Told
 from basalt.transactions.rules.transaction import Transaction, VisibilityLevel
 from basalt_engine.stores.memory import MemoryStore
+from tests.control.transactions.following import Member, World, following
 from tests.wiring import Wired
 
 STOCK = table_name("shop", "stock")
@@ -91,15 +96,46 @@ def shown(cells) -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=["one batch", "row by row"])
-def store(request) -> MemoryStore:
-    return MemoryStore(atomic=request.param == "one batch")
+class MemberShop(Shop):
+    """The same, where the table is a member's, which follows the log of the server that leads over a link."""
+
+    def __init__(self, runner: asyncio.Runner, world: World, member: Member) -> None:
+        super().__init__(runner, world.shop)
+        self.world: AbstractAsyncContextManager[World]
+        pointers = OpenPointers(member.manager)
+
+        def hear(told: Sequence[Told]) -> None:
+            for each in told:
+                if isinstance(each, Close):
+                    pointers.close(each.transaction_id)
+                elif isinstance(each, End):
+                    pointers.end(each.transaction.id)
+
+        member.manager.tells(hear)
+        self.catalog = TableCatalog(member.store, world.clock, self.tables.catalog.buckets)
+        self.tables = Tables(member.store, self.catalog, member.manager, pointers, CellActivity())
+
+
+@pytest.fixture(params=["one batch", "row by row", "at a member"])
+def store(request) -> MemoryStore | None:
+    return None if request.param == "at a member" else MemoryStore(atomic=request.param == "one batch")
 
 
 @pytest.fixture
 def shop(store) -> Iterator[Shop]:
     with asyncio.Runner() as runner:
-        shop = Shop(runner, runner.run(Wired.start(store)))
+        shop = runner.run(_at_member(runner)) if store is None else Shop(runner, runner.run(Wired.start(store)))
         shop.run(shop.catalog.create(STOCK))
         yield shop
-        shop.run(shop.wired.services.close())
+        if isinstance(shop, MemberShop):
+            shop.run(shop.world.__aexit__(None, None, None))
+        else:
+            shop.run(shop.wired.services.close())
+
+
+async def _at_member(runner: asyncio.Runner) -> MemberShop:
+    made = following()
+    world = await made.__aenter__()
+    shop = MemberShop(runner, world, await world.member())
+    shop.world = made
+    return shop

@@ -226,6 +226,40 @@ async def test_from_when_a_member_follows_its_views_count() -> None:
         assert member.manager.oldest_view() > before
 
 
+async def test_a_transaction_that_is_open_at_a_member_is_read_under_though_it_may_have_ended_at_the_coordinator() -> (
+    None
+):
+    async with following() as world:
+        transactions = world.shop.transactions
+        first = await transactions.begin()
+        second = await transactions.begin()  # which does not see what the first one writes
+        member = await world.member()
+        await until(lambda: world.links.beats.heard["m1"].view > 0)
+        assert world.links.beats.heard["m1"].view <= max(1, first.id - 1), "the member may read under any that is open"
+        await transactions.abort(first.id)
+        await member.until_as_the_leader()
+        assert member.manager.oldest_view() < first.id
+        await transactions.commit(second.id)
+        await member.until_as_the_leader()
+        assert member.manager.oldest_view() >= second.id
+
+
+async def test_a_member_asks_for_the_bound_below_which_no_reader_of_any_server_needs_old_versions() -> None:
+    async with following() as world:
+        member = await world.member()
+        await world.shop.transactions.commit((await world.shop.transactions.begin()).id)
+        await member.until_as_the_leader()
+        open_one = await world.shop.transactions.begin()
+        found = await member.manager.snapshot()
+        assert found == await world.manager.snapshot()
+        assert 0 < found.visibility_upper_bound < open_one.id
+        world.links.views = 7
+        assert (await member.manager.snapshot()).visibility_upper_bound == 7
+        await member.cut()
+        with pytest.raises(CoordinatorUnavailableError):
+            await member.manager.snapshot()
+
+
 async def test_once_the_term_is_over_nobody_is_answered() -> None:
     async with following() as world:
         member = await world.member()

@@ -54,6 +54,7 @@ class Kind(enum.IntEnum):
     ENTRIES = 21
     ASK = 22
     JOIN = 23
+    MOMENT = 24
     PREPARE = 30
     PLACE = 31
     ROLL_BACK = 32

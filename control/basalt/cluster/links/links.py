@@ -129,10 +129,7 @@ class Links:
         membership = self._membership
         if not self._leadership.is_leader or self.beats.epoch != self._leadership.epoch or membership.looked_ms is None:
             return 0
-        own = membership.instance
-        return self.beats.oldest_view(
-            each for each, seen in membership.seen.items() if each != own and not seen.record.is_over
-        )
+        return self.beats.oldest_view(membership.others_reading())
 
     def tend(self) -> None:
         """Do what is due; called four times a second."""
