@@ -75,7 +75,7 @@ PLANTED = (
     Planted(faults.moves_forget_doubts, MovingWorld, (262, 436)),
     Planted(faults.moves_forget_what_is_staged, MovingWorld, (20, 28)),
     Planted(faults.moves_forget_early_rows, MovingWorld, (19, 32)),
-    Planted(faults.moves_drain_no_lane, MovingWorld, (200, 292)),
+    Planted(faults.moves_drain_no_lane, MovingWorld, (424, 425)),
     Planted(faults.loans_of_the_dead_stay, OneShotWorld, ()),
     Planted(faults.loans_of_the_dead_are_forgotten, OneShotWorld, ()),
     Planted(faults.unknown_writes_count_as_never_made, OneShotWorld, ()),
