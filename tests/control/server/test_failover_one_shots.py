@@ -12,7 +12,7 @@ import basalt
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs import avro
 from tests.control.server.sharing_servers import Sharers, SharingServer
-from tests.control.server.test_sharing import read, run
+from tests.control.server.test_failover_sharing import read, run
 
 AVRO = "avro/binary"
 OWN, LEADERS = "orders", "invoices"
