@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -58,12 +58,14 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
+from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log_state import LogState
 from basalt.transactions.manager import ExternalTransactions, Transactions
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import GroupState
 from basalt.transactions.rules.transaction import Transaction, TransactionIds
+from basalt.transactions.tellings import EndedInGroups
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, topic_prefix
@@ -115,12 +117,14 @@ class Groups:
         self._ranges = ranges
         self._ids = ids
         self._places = places
-        self._acknowledging = Acknowledging(manager, places, ranges, self._present)
+        self._acknowledging = Acknowledging(manager, places, ranges, self._present, self.is_here)
         self._claim_number = secrets.randbits(CLAIM_NUMBER_BITS)
         self.desk = Desk(
             clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max,
             FormerMembers(), set(),
         )  # fmt: skip
+        if isinstance(manager, FollowedTransactions):
+            manager.groups_hear, manager.proposing.lost = self.hear, self._unsettle
         self._live: dict[int, LiveGroup] = {}
         self._table: GroupRules | None = None  # in which they were found
         self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
@@ -132,7 +136,10 @@ class Groups:
 
     async def find(self, title: TopicName, name: str) -> LiveGroup:
         """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
-        state = None if await self._has_none(title) else await self._found(title, name)
+        state = await self._found(title, name)
+        if state is None and self._manager.follows:
+            await self._manager.ask()  # it may have been made elsewhere, before its topic came here
+            state = await self._found(title, name)
         if state is None:
             raise GroupNotFoundError(
                 f"topic {title} has no group {name[:80]!r}", field="group", hint="create it, or check the name"
@@ -143,16 +150,9 @@ class Groups:
         log = await self._open(title)
         return self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
 
-    async def _has_none(self, title: TopicName) -> bool:
-        """True for a topic that another server has, and no group ever: else its shard would be here, or on its way."""
-        prefix = topic_prefix(*title)
-        if self._logs.gate.reigns[shard_of(prefix)].phase is not Phase.ABSENT or not self._manager.is_known:
-            return False
-        if any(state.prefix == prefix for state in self._manager.state.groups.by_number.values()):
-            return False
-        if (await self._logs.catalog.describe(title)).generation < 0:
-            raise self._logs.catalog.absent(title)
-        return True
+    def is_here(self, prefix: bytes) -> bool:
+        """True for a topic whose shard is served here: then this server deals its groups."""
+        return self._logs.gate.is_held(shard_of(prefix))
 
     def info(self, title: TopicName, state: GroupState) -> GroupInfo:
         """A group as people see it, without its figures."""
@@ -206,7 +206,6 @@ class Groups:
     async def make(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
         """A new group, or the one that is there with these options; `GroupExistsError` with others. Its dead letters have a topic then."""
         self._check(title, options)
-        await self._logs.gate.anchor(topic_prefix(*title))
         log = await self._open(title)
         floor = await self._floor_of(log, options.start, "start")
         encoded = OPTIONS.encode(options)
@@ -224,14 +223,16 @@ class Groups:
             proposed(log.topic, self._clock.now_ms())  # what is refused makes no topic
             await self._make_topic(dead_letter_title(self._logs, title, options))
 
-        def stage(group: Group) -> GroupState:
+        def stage(group: Group) -> Topic:
             topic = self._logs.present(log).topic
             self._apply(group, proposed(topic, group.now_ms))
-            state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
-            assert state is not None, "it was made"
-            return state
+            return topic
 
-        return self._live_of(await self._manager.run(stage), title)
+        topic = await self._manager.run_for_groups(stage)
+        state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
+        if state is None:
+            raise GroupNotFoundError(f"group {name[:80]!r} of topic {title} was deleted as soon as it was made", field="group")
+        return self._live_of(state, title)
 
     async def change(self, title: TopicName, name: str, options: GroupOptions, *, dry_run: bool = False) -> LiveGroup:
         """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
@@ -253,7 +254,7 @@ class Groups:
             self._apply(group, proposal)
             live.change(options)
 
-        await self._manager.run(stage)
+        await self._manager.run_for_groups(stage)
         return self._present(found.state)
 
     async def pause(self, title: TopicName, name: str) -> LiveGroup:
@@ -272,7 +273,7 @@ class Groups:
             self._apply(group, table.propose_change(live.number, live.state.options, paused, group.now_ms))
             group.when_durable(live.wake)
 
-        await self._manager.run(stage)
+        await self._manager.run_for_groups(stage)
         return live
 
     async def delete(self, title: TopicName, name: str, force: bool = False, *, dry_run: bool = False) -> DeletedGroup:
@@ -292,7 +293,7 @@ class Groups:
                 group.when_durable(lambda: self._drop(live))
             return gone
 
-        return await self._manager.run(stage)
+        return await self._manager.run_for_groups(stage)
 
     def _drop(self, live: LiveGroup) -> None:
         self._live.pop(live.number, None)
@@ -323,7 +324,7 @@ class Groups:
                 group.when_durable(live.wake)
             return Sought(HexMessageId(floor), present.round, skipped, repeated, exact, claims, doomed, dry_run)
 
-        return await self._manager.run(stage)
+        return await self._manager.run_for_groups(stage)
 
     async def position(self, title: TopicName, name: str, asked: PositionRequest) -> Acknowledged:
         """Note how far somebody has come who keeps the position of a `tracked` group; `ConflictError` for others."""
@@ -390,7 +391,7 @@ class Groups:
                 staged(group)
             return None
 
-        refusal = await self._manager.run(stage)
+        refusal = await self._manager.run_for_groups(stage)
         if refusal is not None:
             raise refusal
         return Acknowledged(planned[0].acknowledged, planned[0].already, planned[0].exact)
@@ -418,7 +419,7 @@ class Groups:
             group.when_durable(live.wake)
             return released
 
-        return Released(await self._manager.run(stage))
+        return Released(await self._manager.run_for_groups(stage))
 
     async def unpark(self, title: TopicName, name: str, ids: Sequence[bytes] | None) -> int:
         """Deal parked messages again, as if they had never failed: these, or all (None), a part at a time; how many."""
@@ -489,6 +490,55 @@ class Groups:
             group.when_durable(live.wake)
         return made
 
+    # Where the coordinator is another server.
+
+    def hear(self, ended: EndedInGroups) -> None:
+        """As `transaction_ended`, by an entry of the log that is applied. What was pending the coordinator has returned in it."""
+        table, returned = self._manager.state.groups, ended.reason is not None and ended.counts
+        for number, spans in ended.pending.items():
+            live = self._live.get(number)
+            if live is not None and number in table.by_number:
+                messages = live.dispatcher.decide(
+                    ended.transaction_id, spans, committed=ended.reason is None, returned=ended.counts
+                )
+                if returned and ended.reason is not None:
+                    live.totals.was_returned(ended.reason, messages)
+                live.wake()
+        for live, claims in self._dealt(ended.transaction_id):
+            if live.number not in table.by_number:
+                continue
+            if returned and ended.reason is not None:
+                self._start(self._failed(live, claims, ended.reason))
+            else:
+                live.dispatcher.give_back(list(map(ClaimPart.whole, claims)), returned=False)
+                live.wake()
+
+    async def _failed(self, live: LiveGroup, claims: Sequence[Claim], reason: ReturnReason) -> None:
+        """Have it logged that claims failed with their transaction. Where that cannot be, they are free, and no attempt is counted."""
+
+        def stage(group: Group) -> None:
+            parts = [ClaimPart.whole(claim) for claim in claims if claim.end is None]
+            self._manager.apply(group, live.failed(live.state, parts, reason, group.now_ms))
+            group.when_durable(live.wake)
+
+        try:
+            await self._manager.run_for_groups(stage)
+        except BasaltError:
+            for claim in claims:
+                live.give_back(claim)
+
+    def _unsettle(self, numbers: Collection[int]) -> None:
+        """What these groups were to be was refused, or nobody knows: each is looked at anew, as after a restart."""
+        for number in numbers:
+            live = self._live.get(number)
+            if live is not None:
+                live.look_anew()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.desk.tasks.add(task)
+        task.add_done_callback(self.desk.tasks.discard)
+
     def _dealt(self, transaction_id: int) -> list[tuple[LiveGroup, list[Claim]]]:
         """The claims that were dealt to a transaction which acknowledges no more, by group; it is forgotten here."""
         lives = [self._live.get(number) for number in self._dealt_to.pop(transaction_id, ())]
@@ -513,8 +563,13 @@ class Groups:
             state = table.by_number.get(number)
             if state is None:
                 continue
+            is_here = self.is_here(state.prefix)
+            if not is_here and self._manager.follows:
+                continue
             if await self._generation(state.prefix, generations) != state.generation:
                 gone.append(state)
+            elif not is_here:
+                continue
             elif self._is_unused(state, now_ms):
                 unused.append(state)
             else:
@@ -547,7 +602,7 @@ class Groups:
             self._apply(group, table.propose_forget(numbers, True))
             return numbers
 
-        gone = await self._manager.run(stage)
+        gone = await self._manager.run_for_groups(stage)
         for number in gone:
             live = self._live.get(number)
             if live is not None:
@@ -605,7 +660,7 @@ class Groups:
             self._manager.apply(group, self._acknowledging.close(owner, chosen, group.now_ms))
             return len(chosen)
 
-        return await self._manager.run(stage)
+        return await self._manager.run_for_groups(stage)
 
     def leave(self, shards: Collection[int]) -> None:
         """These shards are another reign's from now on: answer who waits in their groups, and forget what memory alone knows of them.
@@ -684,10 +739,14 @@ class Groups:
 
     async def list(self, title: TopicName, start: str = "") -> list[GroupState]:
         """The groups of a topic by name, from this name on."""
-        if await self._has_none(title):
-            return []
-        log = await self._open(title)
-        found = self._manager.state.groups.of_topic(log.topic.keys.prefix, log.topic.generation)
+        prefix = topic_prefix(*title)
+        if self._logs.gate.reigns[shard_of(prefix)].phase is Phase.ABSENT and self._manager.is_known:
+            generation = (await self._logs.catalog.describe(title)).generation
+            if generation < 0:
+                raise self._logs.catalog.absent(title)
+        else:
+            generation = (await self._open(title)).topic.generation
+        found = self._manager.state.groups.of_topic(prefix, generation)
         return sorted((state for state in found if state.name >= start), key=lambda state: state.name)
 
 

@@ -135,6 +135,11 @@ class LiveGroup:
             self.wake()  # what was not acknowledged after all is free
         return state
 
+    def look_anew(self) -> None:
+        """What memory knows of it may not be what the log says: at the next look it is found anew, as after the log was read again."""
+        self._table = None
+        self.wake()
+
     def is_of(self, state: GroupState) -> bool:
         """False for another group that got the number: the making of this one could not be written."""
         return self._name == (*state.topic, state.name)
@@ -496,7 +501,7 @@ class LiveGroup:
         while returned:
             self._replaced = False
             try:
-                returned = await manager.run(stage)
+                returned = await manager.run_for_groups(stage)
             except BaseException:
                 self._replaced = True  # some are left whose members are gone: the next look finds them
                 raise
