@@ -68,10 +68,14 @@ def _asked_by(edit: Edit, request_id: str | None) -> Edit:
 
 
 class OneShotAsked(NamedTuple):
-    """A one-shot transaction of which other servers have topics. `staged` is called in the stage that decides."""
+    """A one-shot transaction of which other servers have topics. `staged` is called in the stage that decides.
+
+    `begun`: it is in the log, for it acknowledges in groups of other servers; else it begins with the intent of its commit.
+    """
 
     asking: Asking
     staged: Callable[[Group], None] | None
+    begun: bool = False
 
 
 class CommitAsked(NamedTuple):
@@ -155,7 +159,8 @@ class CommitStage:
             first = self.answered_one_shot(group, asked.one_shot.asking)
             if first is not None:
                 return first
-            asked = self._begin_one_shot(group, asked, asked.one_shot.asking)
+            if not asked.one_shot.begun:
+                asked = self._begin_one_shot(group, asked, asked.one_shot.asking)
         intend = asked.intend
         transaction_id, topics = intend.transaction_id, intend.topics
         found = state.find(transaction_id)
@@ -163,7 +168,7 @@ class CommitStage:
             asked.guard(found)
         has_rows = bool(topics or (found is not None and (found.topics or found.tables)))
         atomic = self._manager.atomic
-        at_once = atomic or not has_rows
+        at_once = atomic or not (has_rows or asked.one_shot is not None)  # whose outcome counts for its request
         proposal = state.commit(
             transaction_id, group.now_ms, inline=at_once, request_id=intend.request_id,
             deferred_changes=intend.deferred_changes,

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from basalt.cluster.links.frames import ErrorBody
+from basalt.cluster.links.link import Handlers
 from basalt.cluster.links.links import Links
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.commit_stage import CommitStage
@@ -37,11 +38,10 @@ class ProposalsOfMembers:
         self._stages = stages
         self._gate = gate
         self._links = links
-        links.handlers.add(PROPOSE, self.propose)
 
-    def close(self) -> None:
-        """Answer no more."""
-        self._links.handlers.remove(PROPOSE)
+    def answer_over(self, handlers: Handlers) -> None:
+        """Answer the calls of members over links."""
+        handlers.add(PROPOSE, self.propose)
 
     async def propose(self, instance: str, asked: Propose) -> Proposed:
         """Log what is right of it; the answer comes when that is durable."""
@@ -72,11 +72,11 @@ class ProposalsOfMembers:
             raise
         except BasaltError as refusal:
             return ErrorBody.of(refusal)
-        refusal = next((each.refusal for each in found if each.refusal is not None), None)
+        lost = next((each.refusal for each in found if each.refusal is not None), None)
         made = [edit for each in found for edit in each.edits]
-        if refusal is not None:  # a transaction is doomed by it, and nothing else happens
+        if lost is not None:  # a transaction is doomed by it, and nothing else happens
             self._stages.apply(group, [edit for edit in made if isinstance(edit, Doomed)])
-            return ErrorBody.of(refusal)
+            return ErrorBody.of(lost)
         self._stages.apply(group, made)
         return None
 

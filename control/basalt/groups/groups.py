@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -41,8 +41,8 @@ from basalt.errors import (
     ConflictError,
     GroupNotFoundError,
     InputError,
-    TopicExistsError,
     TopicNotFoundError,
+    UnavailableError,
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
 from basalt.groups.claims import Claim, ClaimPart
@@ -125,20 +125,22 @@ class Groups:
         )  # fmt: skip
         if isinstance(manager, FollowedTransactions):
             manager.groups_hear, manager.proposing.lost = self.hear, self._unsettle
+            manager.proposing.member = lambda: logs.gate.member
         self._live: dict[int, LiveGroup] = {}
         self._table: GroupRules | None = None  # in which they were found
         self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
         self._looked_at = 0  # the number of the group at which the job goes on
         self._began_ms = clock.now_ms()
         self.stopping = self._closed = False
+        self.make_topic: Callable[[TopicName], Awaitable[None]] = _nobody_makes  # set by who knows all owners
 
     # Finding.
 
     async def find(self, title: TopicName, name: str) -> LiveGroup:
         """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
         state = await self._found(title, name)
-        if state is None and self._manager.follows:
-            await self._manager.ask()  # it may have been made elsewhere, before its topic came here
+        if self._manager.follows and (state is None or state.number not in self._live):
+            await self._manager.ask()  # what others had logged of it before its topic came here counts
             state = await self._found(title, name)
         if state is None:
             raise GroupNotFoundError(
@@ -195,6 +197,7 @@ class Groups:
 
     def _present(self, state: GroupState) -> LiveGroup:
         """The live group in a stage: one that was idle may have been dropped, and made anew, since it was found."""
+        self._logs.gate.require((state.prefix,))
         return self._live.get(state.number) or self._live_of(state, title_of(state.prefix))
 
     def _next_claim(self) -> int:
@@ -231,7 +234,9 @@ class Groups:
         topic = await self._manager.run_for_groups(stage)
         state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
         if state is None:
-            raise GroupNotFoundError(f"group {name[:80]!r} of topic {title} was deleted as soon as it was made", field="group")
+            raise GroupNotFoundError(
+                f"group {name[:80]!r} of topic {title} was deleted as soon as it was made", field="group"
+            )
         return self._live_of(state, title)
 
     async def change(self, title: TopicName, name: str, options: GroupOptions, *, dry_run: bool = False) -> LiveGroup:
@@ -492,6 +497,14 @@ class Groups:
 
     # Where the coordinator is another server.
 
+    async def check_pending(self, transaction_id: int) -> None:
+        """Refuse what the transaction acknowledges out of order in groups here: it is about to commit."""
+
+        def stage(group: Group) -> None:
+            self._acknowledging.check((), transaction_id, group.now_ms, committing=True)
+
+        await self._manager.run_for_groups(stage)
+
     def hear(self, ended: EndedInGroups) -> None:
         """As `transaction_ended`, by an entry of the log that is applied. What was pending the coordinator has returned in it."""
         table, returned = self._manager.state.groups, ended.reason is not None and ended.counts
@@ -563,13 +576,10 @@ class Groups:
             state = table.by_number.get(number)
             if state is None:
                 continue
-            is_here = self.is_here(state.prefix)
-            if not is_here and self._manager.follows:
-                continue
+            if not self.is_here(state.prefix):
+                continue  # its owner looks at it
             if await self._generation(state.prefix, generations) != state.generation:
                 gone.append(state)
-            elif not is_here:
-                continue
             elif self._is_unused(state, now_ms):
                 unused.append(state)
             else:
@@ -651,7 +661,7 @@ class Groups:
         def stage(group: Group) -> int:
             if state.number not in table.by_number or self._manager.state.groups is not table:
                 return 0
-            owner = self._live_of(state, title)
+            owner = self._present(state)
             gaps = Spans(islice(owner.dispatcher.living(owner.state, expired), GAPS_MAX))
             gaps.update(owner.dispatcher.dead_ends())
             chosen = Spans(islice(gaps, GAPS_MAX))
@@ -705,14 +715,7 @@ class Groups:
             )
 
     async def _make_topic(self, title: TopicName) -> None:
-        await self._logs.gate.anchor(topic_prefix(*title))
-        try:
-            await self._logs.open(title)
-        except TopicNotFoundError:
-            try:
-                await self._logs.create(title, {})
-            except TopicExistsError:
-                pass
+        await self.make_topic(title)
 
     async def _floor_of(self, log: TopicLog, spec: str, field: str) -> bytes:
         """The place that a position means for a group: nothing at or before it is dealt. Nothing undecided lies before it."""
@@ -761,6 +764,11 @@ def _refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptio
             field="mode",
             hint="let its members finish, or seek it, then change its mode",
         )
+
+
+async def _nobody_makes(title: TopicName) -> None:
+    """No topic is made."""
+    raise UnavailableError(f"topic {title} cannot be made now", hint="send the same call again")
 
 
 def _new_round(before: int = 0) -> int:

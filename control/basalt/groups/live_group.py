@@ -488,6 +488,8 @@ class LiveGroup:
         self.members.expire(self._desk.clock.monotonic_ms())
 
         def stage(group: Group) -> int:
+            if self._closed:
+                return 0  # it is dealt elsewhere, or dealt anew
             state, claims = self.state, self.dispatcher.claims
             reason, ended = ReturnReason.MEMBER_LOST, _together(claim for claim in claims if self._is_lost(claim))
             if not ended:

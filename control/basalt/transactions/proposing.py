@@ -79,7 +79,7 @@ class Guess:
 class _Proposal:
     """The part of one stage: what it wants to be logged. There is a group for each stage."""
 
-    __slots__ = ("edits", "force", "group", "loads", "numbers", "stage", "told", "result")
+    __slots__ = ("edits", "force", "group", "loads", "numbers", "result", "stage", "told")
 
     def __init__(self, stage: Callable[[Group], Any], told: asyncio.Future[Any]) -> None:
         self.stage = stage
@@ -104,8 +104,10 @@ class Proposing:
         self._clock = clock
         self._state = state
         self._ask = ask
-        self.member = ""  # by which name the map knows this server
-        self.lost: Callable[[Collection[int]], None] = _nobody_hears  # of groups of which memory may say what the log does not
+        self.member: Callable[[], str | None] = _nobody  # by which name the map knows this server
+        self.lost: Callable[[Collection[int]], None] = (
+            _nobody_hears  # of groups of which memory may say what the log does not
+        )
         self.guess: Guess | None = None
         self._number = 0
         self._running: _Proposal | None = None
@@ -232,7 +234,7 @@ class Proposing:
         except NotLoadedError as missing:
             self._load(each, missing)
             return False
-        except Exception as refusal:
+        except Exception as refusal:  # noqa: BLE001  # it is raised where the stage was asked for
             tell(each.told, refusal)
             return bool(each.edits)
         finally:
@@ -251,7 +253,7 @@ class Proposing:
     async def _load_and_queue(self, each: _Proposal, missing: NotLoadedError) -> None:
         try:
             release = await missing.load()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # likewise
             tell(each.told, error)
             return
         each.told.add_done_callback(lambda _: release())
@@ -264,9 +266,7 @@ class Proposing:
         self.total += 1
         for each in asked:
             each.group.writing()
-        question = Propose(
-            self.member, guess.number, tuple([Unit.of(each.edits, force=each.force) for each in asked])
-        )
+        question = Propose(self.member() or "", guess.number, tuple([Unit.of(each.edits, force=each.force) for each in asked]))
         try:
             answer = await self._ask(question)
         except BaseException as error:
@@ -294,6 +294,10 @@ class Proposing:
             self.lost(each.numbers)
         each.group.written(is_durable=error is None)
         tell(each.told, each.result if error is None else error)
+
+
+def _nobody() -> None:
+    """It is in no map yet."""
 
 
 def _nobody_hears(_: Collection[int]) -> None:

@@ -73,6 +73,7 @@ class Kind(enum.IntEnum):
     REJECTED = 63
     CARRY = 64
     MAKE_TOPIC = 65
+    HAVE_TOPIC = 66
 
 
 CALLS_FROM = 16

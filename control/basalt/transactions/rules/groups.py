@@ -249,7 +249,12 @@ class GroupTable:
         for transaction_id in list(self.pending_in(group.number)):
             self._release(transaction_id, group.number)
         self.span_count -= len(group.acknowledged)
-        group.options, group.paused, group.used_ms, group.round = image.options, image.paused, image.used_ms, image.round
+        group.options, group.paused, group.used_ms, group.round = (
+            image.options,
+            image.paused,
+            image.used_ms,
+            image.round,
+        )
         group.acknowledged, group.returns = image.acknowledged.copy(), image.returns.copy()
         group._image = image
         self.span_count += len(group.acknowledged)
