@@ -540,12 +540,12 @@ class Groups:
             for claim in claims:
                 live.give_back(claim)
 
-    def _unsettle(self, numbers: Collection[int]) -> None:
-        """What these groups were to be was refused, or nobody knows: each is looked at anew, as after a restart."""
+    def _unsettle(self, numbers: Collection[int], is_refused: bool) -> None:
+        """What these groups were to be was refused; or nobody knows, and it may come true later: then they are dealt as after a restart."""
         for number in numbers:
             live = self._live.get(number)
             if live is not None:
-                live.look_anew()
+                live.look_anew(is_lost=not is_refused)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

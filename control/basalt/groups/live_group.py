@@ -135,9 +135,14 @@ class LiveGroup:
             self.wake()  # what was not acknowledged after all is free
         return state
 
-    def look_anew(self) -> None:
-        """What memory knows of it may not be what the log says: at the next look it is found anew, as after the log was read again."""
+    def look_anew(self, *, is_lost: bool) -> None:
+        """What memory knows of it may not be what the log says: at the next look it is found anew, as after the log was read again.
+
+        `is_lost`: the log may say something later that nobody here expects, so no claim of now counts any more.
+        """
         self._table = None
+        if is_lost:
+            self.dispatcher.restart()
         self.wake()
 
     def is_of(self, state: GroupState) -> bool:

@@ -105,7 +105,7 @@ class Proposing:
         self._state = state
         self._ask = ask
         self.member: Callable[[], str | None] = _nobody  # by which name the map knows this server
-        self.lost: Callable[[Collection[int]], None] = (
+        self.lost: Callable[[Collection[int], bool], None] = (
             _nobody_hears  # of groups of which memory may say what the log does not
         )
         self.guess: Guess | None = None
@@ -274,7 +274,7 @@ class Proposing:
             self.lost_total += 1
             why = error if isinstance(error, BasaltError) else CoordinatorUnavailableError("this server stops")
             for each in asked:
-                self._end(each, why)
+                self._end(each, why, is_refused=False)
             if not isinstance(error, BasaltError):
                 raise
             return
@@ -288,10 +288,10 @@ class Proposing:
             guess.undo(self._state())
             self.guess = None
 
-    def _end(self, each: _Proposal, error: BasaltError | None) -> None:
+    def _end(self, each: _Proposal, error: BasaltError | None, *, is_refused: bool = True) -> None:
         if error is not None:
             self.refused_total += 1
-            self.lost(each.numbers)
+            self.lost(each.numbers, is_refused)
         each.group.written(is_durable=error is None)
         tell(each.told, each.result if error is None else error)
 
@@ -300,5 +300,5 @@ def _nobody() -> None:
     """It is in no map yet."""
 
 
-def _nobody_hears(_: Collection[int]) -> None:
+def _nobody_hears(_: Collection[int], _is_refused: bool) -> None:
     """No groups are here yet."""
