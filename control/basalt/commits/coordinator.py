@@ -437,7 +437,7 @@ class Coordinator:
 
     async def move_dead_letters(self) -> int:
         """Move messages that failed too often to the topics that their groups name for them; how many."""
-        return await self._dead_letters.move(self.one_shot_anywhere)
+        return await self._dead_letters.move(self.one_shot if self._linked is None else self.one_shot_anywhere)
 
     async def write_log_snapshot(self) -> int:
         """Write the whole state, so that a restart replays only what follows; its bytes."""

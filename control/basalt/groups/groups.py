@@ -638,7 +638,8 @@ class Groups:
         live = self._live.get(state.number)
         if live is not None and not live.is_idle:
             return False
-        used_ms = max(state.used_ms, self._began_ms, 0 if live is None else live.last_used_ms)
+        reign_ms = self._logs.gate.reigns[shard_of(state.prefix)].since_ms  # before, another server may know of a use
+        used_ms = max(state.used_ms, self._began_ms, reign_ms, 0 if live is None else live.last_used_ms)
         return now_ms - used_ms >= expire_ms
 
     @staticmethod

@@ -211,6 +211,8 @@ class FollowedTransactions(LogState):
         return await self.proposing.run(stage)
 
     def apply(self, group: Group, made: Sequence[Edit]) -> list[EndedTransaction]:
+        if not self.proposing.runs(group):
+            raise self._decides_nothing()
         self.proposing.apply(group, made)
         return []
 

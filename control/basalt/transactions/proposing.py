@@ -129,11 +129,14 @@ class Proposing:
         self._work_on()
         return await told
 
+    def runs(self, group: Group) -> bool:
+        """True in a stage of this group."""
+        return self._running is not None and self._running.group is group
+
     def apply(self, group: Group, made: Sequence[Edit]) -> None:
         """In a stage: have these edits logged, and count with them from now on."""
         running, state = self._running, self._state()
         assert running is not None
-        assert running.group is group
         for edit in made:
             if isinstance(edit, edits.Doomed):
                 continue  # the coordinator finds that, too
