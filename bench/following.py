@@ -2,21 +2,27 @@
 
     python -m bench.following [--entries N]
 
-In one process, without sockets. The coordinator's part is its own work for a transaction: rules, apply, encode. The member's is what it does with an entry's bytes: check
-and decode, apply, tell the owner, and a view. Of several rounds the best counts, and the two take turns.
+In one process. The coordinator's part is its own work for a transaction: rules, apply, encode. The member's is what it does with an entry's bytes: check
+and decode, apply, tell the owner, and a view. Of several rounds the best counts, and the two take turns. The last line is what it takes to push an entry over a link on the
+loopback and to hear that it was taken, both ends together, without applying it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
+import uvloop
+
+from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
+from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.links.links import Links
 from basalt.runtime.group_commit import WriteLanes
-from basalt.transactions.follow_calls import Entries
+from basalt.transactions.follow_calls import ENTRIES, Entries, Taken
 from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log.transaction_log import ENTRY, TransactionLog
 from basalt.transactions.rules.edits import Edit
@@ -26,6 +32,7 @@ from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
 
 ROUNDS = 5
+TIMEOUT_S = 60.0
 TOPIC = Join(b"bench:orders:", 1, 1_700_000_000_000)
 LIMITS = TransactionLimits()
 
@@ -115,12 +122,50 @@ async def report(count: int) -> None:
             f"{name}: {coordinator_us:.1f} µs for the coordinator, {member_us:.1f} for each member,"
             f" {member_us / coordinator_us:.2f} of that"
         )
+    pushes = [await pushed_us(count) for _ in range(ROUNDS)]
+    print(f"to push an entry to a member: {min(pushes):.1f} µs, both ends together")
+
+
+async def pushed_us(count: int) -> float:
+    """Push so many entries to one member that does nothing with them."""
+    loop, secret, handlers, taken = asyncio.get_running_loop(), secrets.token_bytes(32), Handlers(), Handlers()
+    taken.add(ENTRIES, lambda _, entries: Taken(entries.first))
+    accepted: list[Link] = []
+
+    def accept() -> Link:
+        own = Acceptor(secret, "bench", "leader", 1, 1)
+        accepted.append(Link(Accept(secrets.token_bytes(NONCE_BYTES), "bench"), handlers, lambda: own))
+        return accepted[0]
+
+    server = await loop.create_server(accept, "127.0.0.1", 0)
+    hello = Hello(VERSION, "bench", "member", "leader", 1, LEADER, secrets.token_bytes(NONCE_BYTES))
+    link = Link(Dial(secret, hello, "bench"), taken)
+    await loop.create_connection(lambda: link, *server.sockets[0].getsockname())
+    assert await opened(link, TIMEOUT_S)
+    assert await opened(accepted[0], TIMEOUT_S)
+    entry, left, done = bytes(42), count, loop.create_future()
+
+    def taken_one(_: asyncio.Future[Taken]) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set_result(None)
+
+    began_s = time.process_time()
+    for number in range(count):  # one a turn, as groups come
+        accepted[0].send(ENTRIES, Entries(number, (entry,)), 1_000 * TIMEOUT_S, taken_one)
+        await asyncio.sleep(0)
+    await done
+    took_s = time.process_time() - began_s
+    link.close("done")
+    server.close()
+    return 1e6 * took_s / count
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.following", description=__doc__)
     parser.add_argument("--entries", type=int, default=20_000, help="transactions of each kind, a round (20000)")
-    asyncio.run(report(parser.parse_args().entries))
+    uvloop.run(report(parser.parse_args().entries))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Sharers:
         data = self._folder / f"{self._installation.prefix}-{self._made}"
         self._made += 1
         server = self._stack.enter_context(
-            processes.basalt(data, *options, "cluster.share=true", "cluster.balance=false")
+            processes.basalt(data, *options, "cluster.share=true", "cluster.balance=off")
         )
         self.servers.append(server)
         until(lambda: self.run_of(server) is not None)

@@ -34,6 +34,7 @@ from basalt.messaging.producers import ProducerLimits, Producers
 from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransactions
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
+from basalt.messaging.read.views import Views
 from basalt.runtime.group_commit import GroupCommit
 from basalt.server import wiring
 from basalt.server.wiring import BUCKETS_EMBEDDED, open_services
@@ -88,13 +89,14 @@ class Member(Server):
         self.topics = TopicLogs(store, clock, Topics(store, clock, BUCKETS_EMBEDDED), tail_bytes_max=0, gate=self.gate)
         self.pointers = OpenPointers(manager)
         reader, roll_backs = LogReader(store, clock, self.topics), RollBacks(store, self.topics, writer)
-        unstable = FirstUnstable(store, clock, self.topics, reader, KnownTransactions(manager))
+        views = Views(manager)
+        unstable = FirstUnstable(store, clock, self.topics, reader, KnownTransactions(manager), views)
         markers = TopicMarkers(
-            store, clock, self.topics, reader, writer, StableEnds(store, reader, unstable, manager)
+            store, clock, self.topics, reader, writer, StableEnds(store, reader, unstable, manager, views)
         )  # fmt: skip
         producers = Producers(store, clock, self.topics, writer, ProducerLimits(10, 10_000, 10_000, 10_000))
         self.messages = Messages(
-            clock, self.topics, reader, roll_backs, writer, manager, self.pointers, markers, producers,
+            clock, self.topics, reader, roll_backs, writer, manager, views, self.pointers, markers, producers,
             limits=SliceLimits(1_000, 1 << 20), lifetime_ms_max=60_000,
         )  # fmt: skip
         drops = store.applies_retention
@@ -244,7 +246,7 @@ class Fleet:
         self.version = 0
         for name in names:
             self._begin(name)
-        self._publish_map()
+        self.publish_map()
 
     def _begin(self, name: str) -> Member:
         """A member of this name, which has no shard yet."""
@@ -256,16 +258,21 @@ class Fleet:
         self.leader.owner.hearers.append(member.owner)
         return member
 
-    def crash(self, name: str) -> None:
-        """The member dies, and another run of it takes its shards: what the dead one still does is fenced off. It has no link yet."""
+    def crash(self, name: str, heir: str | None = None) -> None:
+        """The member dies, and another run of it, or an heir, takes its shards: what the dead one still does is fenced off.
+
+        The new run has no link yet.
+        """
         self.leader.owner.hearers.remove(self.members[name].owner)
         del self.links.links[name]
-        member = self._begin(name)
+        self._begin(name)
+        heir = heir or name
         shards = [shard for shard, owner in enumerate(self.owners) if self.names[owner] == name]
         for shard in shards:
             self.epochs[shard] += 1
-        self._publish_map()
-        self._take(member, shards)
+            self.owners[shard] = self.names.index(heir)
+        self.publish_map()
+        self._take(self.servers[heir], shards)
 
     def _take(self, server: Server, shards: Sequence[int]) -> None:
         server.store.take({shard: self.epochs[shard] for shard in shards})
@@ -273,7 +280,7 @@ class Fleet:
         last_pointer = manager.state.last_pointer if manager.is_known else POINTER_MAX
         for shard in shards:
             server.gate.reigns[shard] = Reign(self.epochs[shard], 0, Phase.HELD, last_pointer)
-        server.gate._wake()
+        server.gate.call_off(())  # wakes who waits
 
     def fake_links(self) -> dict[str, FakeLink]:
         """Links without sockets to all members."""
@@ -281,7 +288,8 @@ class Fleet:
         self.links.links.update(made)
         return made
 
-    def _publish_map(self) -> None:
+    def publish_map(self) -> None:
+        """All servers know who owns what."""
         self.version += 1
         new = OwnersMap(self.version, EPOCH, self.names, tuple(self.owners), tuple(self.epochs))
         for server in self.servers.values():
@@ -305,14 +313,14 @@ class Fleet:
             await before.lane.run(lambda _: self._forget(before, shard, logs))
         except BasaltError:
             before.gate.reigns[shard] = held
-            before.gate._wake()
+            before.gate.call_off(())
             raise
         before.gate.reigns[shard] = before.gate.reigns[shard]._replace(phase=Phase.TAKING)
         if self.servers[before.name] is not before:  # it died meanwhile
             return
         self.epochs[shard] += 1
         self.owners[shard] = self.names.index(to)
-        self._publish_map()
+        self.publish_map()
         self._take(self.servers[to], [shard])
 
     @staticmethod

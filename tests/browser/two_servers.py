@@ -16,7 +16,7 @@ from basalt.cluster.lease import Candidate
 from basalt.server.failover import FailoverServer
 from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
-from basalt.settings.tree import ClusterSettings
+from basalt.settings.cluster import ClusterSettings
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
 from tests.led_servers import LEASE_MS, LeaseTime, ServerClock

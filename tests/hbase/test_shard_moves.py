@@ -1,5 +1,6 @@
 """Planned moves of shards on a real HBase with the coprocessor, under load of every kind: no client meets an error, and nothing is lost,
-doubled or reordered. The moves are from the leader to itself, and each is whole: release, row of the map, fences to all regions, new epochs."""
+doubled or reordered. The moves are from the leader to itself, or between two servers that share topics, and each is whole: release, row of the map,
+fences to all regions, new epochs."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 import basalt
 from basalt.client import Batch, Output
 from basalt.client.calls.messages import Isolation
-from basalt.errors import BusyError, ConflictError
+from basalt.errors import BusyError, ConflictError, NotFoundError
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.shards import shard_of
 from tests.budgets import SHARD_MOVES
@@ -128,8 +130,11 @@ def _of_writers(texts: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _leaders(client: basalt.Client) -> list[str]:
-    return [each.instance for each in client.admin.cluster_members().members if each.role == "leader"]
+def _linked(client: basalt.Client) -> list[str]:
+    """The leader and the members that are linked to it, the leader first."""
+    members = client.admin.cluster_members().members
+    leaders = [each.instance for each in members if each.role == "leader"]
+    return [*leaders, *(each.instance for each in members if each.state == "live" and each.linked)]
 
 
 def _move(client: basalt.Client, member: str, topic: str) -> float:
@@ -142,18 +147,28 @@ def _move(client: basalt.Client, member: str, topic: str) -> float:
     raise called_off
 
 
-def test_moves_under_load_are_seen_by_no_client(pair: Pair, guarded: Installation):
-    server = pair.start(*guarded.options())
+# A topic with a consumer group stays with the leader, which decides about both.
+MOVED = {"to itself": TOPICS, "between two servers": ("bills", "copies")}
+
+
+@pytest.mark.parametrize("how", MOVED)
+def test_moves_under_load_are_seen_by_no_client(pair: Pair, guarded: Installation, how: str):
+    moved, count = MOVED[how], 1 + (how != "to itself")
+    sharing = ("--set", "cluster.share=true", "--set", "cluster.balance=off") if count > 1 else ()
+    server, *_ = [pair.start(*guarded.options(), *sharing) for _ in range(count)]
     until(lambda: serves(server), server)
     gaps_ms: list[float] = []
     with basalt.connect(server.url, namespace=NAMESPACE) as client:
+        until(lambda: len(_linked(client)) == count, server)  # it serves before it is a member
         for topic in TOPICS:
+            with suppress(NotFoundError):
+                client.topics.delete(topic)
             client.topics.create(topic)
-        until(lambda: bool(_leaders(client)), server)  # it serves before it is a member
-        (member,) = _leaders(client)
+        members = _linked(client)
         with Load(server) as load:
             for number in range(SHARD_MOVES):
-                gaps_ms.append(_move(client, member, TOPICS[number % len(TOPICS)]))
+                to = members[(number // len(moved) + 1) % count]
+                gaps_ms.append(_move(client, to, moved[number % len(moved)]))
                 time.sleep(PAUSE_SECONDS)
         assert load.wrong == [], server.tail()
         copies = [message.text for message in client.topic("copies").read()]

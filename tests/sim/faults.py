@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from basalt.catalog.topics import Topic, TopicName
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import CommitAsked, CommitStage
-from basalt.commits.one_shots import Borrowing, OneShots, _PlacedTogether
+from basalt.commits.one_shot_decisions import OneShotDecisions, OwnDecisions
+from basalt.commits.one_shots import Borrowing, _PlacedTogether
 from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import ProducerUnknownError, SequenceGapError
@@ -294,17 +295,17 @@ def snapshots_have_no_runs() -> AbstractContextManager[object]:
 def pointers_are_used_before_the_log_has_their_loan() -> Iterator[None]:
     """A loan is used from when it is decided, and not from when the log has it."""
 
-    def lend(loans: Borrowing, group: Group) -> Any:
-        state, lent = original(loans, group)
-        loans._know(state)
-        loans._loans.append(LoanInUse(lent.first, lent.last, 0.0 + loans._clock.monotonic_ms()))
-        return state, lent
-
     async def borrow(loans: Borrowing) -> None:
-        await loans._manager.run(loans._lend)
+        own = cast("OwnDecisions", loans._coordinator)
 
-    original = Borrowing._lend
-    with patch.multiple(Borrowing, _lend=lend, _borrow=borrow):
+        def lend(group: Group) -> None:
+            lent = own._decisions.lend(own._manager.member, group)
+            loans._know(own.basis)
+            loans._loans.append(LoanInUse(lent.first, lent.last, 0.0 + loans._clock.monotonic_ms()))
+
+        await own._manager.run(lend)
+
+    with patch.object(Borrowing, "_borrow", borrow):
         yield
 
 
@@ -312,13 +313,13 @@ def pointers_are_used_before_the_log_has_their_loan() -> Iterator[None]:
 def repeated_requests_are_carried_out_again() -> Iterator[None]:
     """Nobody waits for the one-shot transaction of the same request, nor looks for it at the decision."""
 
-    def decide(one_shots: OneShots, each: Any, group: Group) -> Any:
+    def decide(decisions: OneShotDecisions, *asked: Any) -> Any:
         with patch.object(TransactionProposals, "first_one_shot", lambda *_: None):
-            return original(one_shots, each, group)
+            return original(decisions, *asked)
 
-    original = OneShots._decide
+    original = OneShotDecisions.decide
     with (
-        patch.object(OneShots, "_decide", decide),
+        patch.object(OneShotDecisions, "decide", decide),
         patch.object(OneShotsInFlight, "has_request", lambda *_: False),
     ):
         yield
@@ -559,12 +560,11 @@ def acknowledgements_come_before_the_outcome() -> Iterator[None]:
         stages._groups.check(plan.acknowledgements, None, group.now_ms)
         stages._manager.apply(group, stages._groups.stage(group, plan.acknowledgements, None, group.now_ms))
 
-    def decide(one_shots: OneShots, each: Any, group: Group) -> Any:
-        each.plan = each.plan._replace(acknowledgements=())
-        return original(one_shots, each, group)
+    def decide(decisions: OneShotDecisions, group: Group, placed: Any, plan: TopicPlan) -> Any:
+        return original(decisions, group, placed, plan._replace(acknowledgements=()))
 
-    original = OneShots._decide
-    with patch.object(_PlacedTogether, "closing", closing), patch.object(OneShots, "_decide", decide):
+    original = OneShotDecisions.decide
+    with patch.object(_PlacedTogether, "closing", closing), patch.object(OneShotDecisions, "decide", decide):
         yield
 
 

@@ -15,17 +15,6 @@ from basalt.transactions.protocol import Place, RollBack
 from tests import several_owners
 
 
-def numbers_begin_at_nothing() -> AbstractContextManager[object]:
-    """Each run of a server numbers what it keeps from 1 on: a commit finds what another one brought to the next run."""
-    original = Owner.__init__
-
-    def init(owner: Owner, *given: Any, **named: Any) -> None:
-        original(owner, *given, **named)
-        owner._prepared_before = 0
-
-    return patch.object(Owner, "__init__", init)
-
-
 def a_topic_that_moved_is_placed_by_its_new_owner_alone() -> AbstractContextManager[object]:
     """Nobody looks whether a topic has another owner than the one that keeps messages for it."""
 

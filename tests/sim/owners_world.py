@@ -265,7 +265,7 @@ class OwnersWorld:
                     await self.shop.move(self.chances.choice(TOPICS), self.chances.choice((LEADER, *MEMBERS)))
             elif happens == "crash":
                 name = self.chances.choice(MEMBERS)
-                self.shop.crash(name)
+                self.shop.crash(name, self.chances.choice((None, LEADER, *MEMBERS)))
                 self._link(name)
                 self._shake(0.0 if self.is_calm else self.fault_rate)
             elif happens == "lost" and self.fault_rate:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.cluster import balance
-from basalt.cluster.balance import LOSSES_MAX, WAVE_EVERY_MS, WAVE_SHARDS_MAX, MemberLoad
+from basalt.cluster.balance import WAVE_EVERY_MS, WAVE_SHARDS_MAX, MemberLoad
 from tests.budgets import SOAK
 from tests.sim.members.fleet import LEASE_MS, SHARDS, Fleet, coordinator_busy, rows_of_members
 
@@ -45,26 +44,6 @@ def test_a_new_member_gets_its_share_a_wave_after_the_other() -> None:
     assert held > 0.8 * sum(fleet.loads) * 2 / 102
 
 
-def test_nothing_moves_while_all_are_within_a_fifth_of_their_share() -> None:
-    members = {"a": MemberLoad(), "b": MemberLoad()}
-    loads = [1.0] * 20
-    near: list[str | None] = ["a"] * 11 + ["b"] * 9
-    far: list[str | None] = ["a"] * 13 + ["b"] * 7
-    assert balance.wave(near, loads, members, 1e6, 0.0, 0.0) == []
-    moves = balance.wave(far, loads, members, 1e6, 0.0, 0.0)
-    assert {(move.origin, move.to) for move in moves} == {("a", "b")}
-    assert len(moves) == 1  # twelve of twenty is a fifth off, and no more than that
-
-
-def test_no_wave_follows_another_at_once_or_a_change_of_leader() -> None:
-    members = {"a": MemberLoad(), "b": MemberLoad()}
-    owners: list[str | None] = ["a"] * 40
-    loads = [1.0] * 40
-    assert len(balance.wave(owners, loads, members, 1e6, 0.0, 0.0)) == WAVE_SHARDS_MAX
-    assert balance.wave(owners, loads, members, 1e6, 1e6 - WAVE_EVERY_MS + 1, 0.0) == []
-    assert balance.wave(owners, loads, members, 1e6, 0.0, 1e6 - balance.QUIET_AFTER_LEADER_MS + 1) == []
-
-
 def test_a_topic_that_is_heavier_than_a_share_does_not_go_to_and_fro() -> None:
     members = {"a": MemberLoad(), "b": MemberLoad(), "c": MemberLoad()}
     fleet = Fleet(2, members=3, topics=100)
@@ -74,19 +53,6 @@ def test_a_topic_that_is_heavier_than_a_share_does_not_go_to_and_fro() -> None:
     fleet.owners = ["a"] * SHARDS
     fleet.even_out(100_000)
     assert fleet.even_out(600_000) == (0, 0)
-
-
-def test_who_loses_its_lease_again_and_again_is_given_nothing_until_it_has_rested() -> None:
-    shaky = MemberLoad(losses_ms=tuple(1_000.0 * loss for loss in range(LOSSES_MAX)))
-    members = {"shaky": shaky, "firm": MemberLoad()}
-    owners: list[str | None] = [None] * 10
-    assert {move.to for move in balance.dealt(owners, [1.0] * 10, members, 10_000.0)} == {"firm"}
-    rested = balance.dealt(owners, [1.0] * 10, members, balance.LOSSES_WITHIN_MS + 1)
-    assert {move.to for move in rested} == {"firm", "shaky"}
-
-
-def test_shards_wait_where_nobody_is_left() -> None:
-    assert balance.dealt([None, "gone"], [1.0, 1.0], {}, 0.0) == []
 
 
 def test_a_coordinator_is_less_than_seventy_percent_busy_at_sixty_thousand_one_shots_a_second() -> None:

@@ -131,6 +131,11 @@ class Catalog(ABC, Generic[NameT, EntryT]):
             raise self.absent(title)
         return metadata
 
+    async def require(self, title: NameT) -> None:
+        """Raise a `NotFoundError` unless the entry is there, whoever owns it: the store is asked."""
+        if (await self.describe(title)).generation < 0:
+            raise self.absent(title)
+
     async def pages(
         self, namespace: str | None, after: EntryName | None = None
     ) -> AsyncIterator[list[tuple[NameT, TopicMetadata]]]:

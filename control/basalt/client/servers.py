@@ -327,6 +327,8 @@ class Redirects:
             return servers.standing(reply)
         headers = self.request.headers
         if instead is None or instead in self._tried or len(self._tried) > MOVES_MAX:
+            instead = self._untried(reply)
+        if instead is None:
             instead = self._passing_on(reply) if self._is_direct else None
             if instead is None:
                 return servers.standing(reply)
@@ -334,6 +336,15 @@ class Redirects:
             headers = {name: value for name, value in headers.items() if name != DIRECT_HEADER}
         self.server, self.request = instead, replace(self.request, headers=headers, timeout_ms=left_ms)
         return None
+
+    def _untried(self, reply: Reply) -> ServerUrl | None:
+        """A named server that was not asked yet, where those that were know nobody else that leads: servers that are cut off name each other for ever."""
+        if len(self._tried) > MOVES_MAX or _code_of(reply) != NotLeaderError.code:
+            return None
+        found = next((each for each in self._servers.named if each not in self._tried), None)
+        if found is not None:
+            self._servers.current = found
+        return found
 
     def _passing_on(self, reply: Reply) -> ServerUrl | None:
         """The server that is to pass the request on, for its goal cannot be gone to; None where that is not what is wrong."""

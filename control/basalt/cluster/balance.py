@@ -96,7 +96,7 @@ def wave(
 
 
 def _wave_shards(held: Mapping[str, float], shares: Mapping[str, float], shards: Mapping[str, list[int]]) -> int:
-    """How many shards the next wave may have, by what the fullest member has above its share."""
+    """The number of shards that the next wave may have, by what the fullest member has above its share."""
     excess, fullest = max(((held[name] - shares[name], name) for name in held), default=(0.0, ""))
     movable = len(shards.get(fullest, ()))
     if not movable or held[fullest] <= 0:

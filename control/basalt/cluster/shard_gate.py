@@ -52,6 +52,10 @@ class ShardGate:
         """True while calls to the shard are served."""
         return self.reigns[shard].phase is Phase.HELD
 
+    def is_absent(self, prefix: bytes) -> bool:
+        """True while this server neither has the shard of this topic or table, nor is about to take or release it."""
+        return self.reigns[shard_of(prefix)].phase is Phase.ABSENT
+
     async def enter(self, shard: int) -> Reign:
         """Come in: at once where the shard is held, and else once it is. `ShardMovingError`: nothing was done."""
         reign = self.reigns[shard]

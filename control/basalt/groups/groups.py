@@ -35,7 +35,6 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName, title_of
-from basalt.cluster.reigns import Phase
 from basalt.errors import (
     BusyError,
     ConflictError,
@@ -47,7 +46,7 @@ from basalt.errors import (
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
 from basalt.groups.claims import Claim, ClaimPart
 from basalt.groups.dispatcher import KEYED, FetchAsk
-from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of
+from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of, refuse_another_mode
 from basalt.groups.members import FormerMembers
 from basalt.groups.places import MessagePlaces
 from basalt.groups.window import WINDOW_BYTES_MAX
@@ -143,9 +142,8 @@ class Groups:
             await self._manager.ask()  # what others had logged of it before its topic came here counts
             state = await self._found(title, name)
         if state is None:
-            raise GroupNotFoundError(
-                f"topic {title} has no group {name[:80]!r}", field="group", hint="create it, or check the name"
-            )
+            hint = "create it, or check the name"
+            raise GroupNotFoundError(f"topic {title} has no group {name[:80]!r}", field="group", hint=hint)
         return self._live_of(state, title)
 
     async def _found(self, title: TopicName, name: str) -> GroupState | None:
@@ -243,7 +241,7 @@ class Groups:
         """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
         self._check(title, options)
         found = await self.find(title, name)
-        _refuse_another_mode(found.state, found, options)
+        refuse_another_mode(found.state, found, options)
         if dry_run:
             return found
         if options.dead_letter_topic is not None:
@@ -252,7 +250,7 @@ class Groups:
         def stage(group: Group) -> None:
             state = found.state
             live = self._present(state)
-            _refuse_another_mode(state, live, options)
+            refuse_another_mode(state, live, options)
             proposal = self._manager.state.groups.propose_change(
                 live.number, OPTIONS.encode(options), state.paused, group.now_ms
             )
@@ -744,7 +742,7 @@ class Groups:
     async def list(self, title: TopicName, start: str = "") -> list[GroupState]:
         """The groups of a topic by name, from this name on."""
         prefix = topic_prefix(*title)
-        if self._logs.gate.reigns[shard_of(prefix)].phase is Phase.ABSENT and self._manager.is_known:
+        if self._logs.gate.is_absent(prefix) and self._manager.is_known:
             generation = (await self._logs.catalog.describe(title)).generation
             if generation < 0:
                 raise self._logs.catalog.absent(title)
@@ -752,19 +750,6 @@ class Groups:
             generation = (await self._open(title)).topic.generation
         found = self._manager.state.groups.of_topic(prefix, generation)
         return sorted((state for state in found if state.name >= start), key=lambda state: state.name)
-
-
-def _refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptions) -> None:
-    """Refuse another mode while something is dealt and not acknowledged: `ConflictError`."""
-    dispatcher, known = live.dispatcher, live.options
-    if (options.mode, options.key) != (known.mode, known.key) and (
-        len(dispatcher.claims) or dispatcher.pending or len(state.returns) or len(state.acknowledged) > 1
-    ):
-        raise ConflictError(
-            f"group {state.name} is {known.mode}, and some of its messages are dealt and not acknowledged",
-            field="mode",
-            hint="let its members finish, or seek it, then change its mode",
-        )
 
 
 async def _nobody_makes(title: TopicName) -> None:

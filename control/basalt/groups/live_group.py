@@ -649,3 +649,16 @@ def options_of(state: GroupState) -> GroupOptions:
 @lru_cache(OPTIONS_AT_HAND)
 def _options(encoded: bytes) -> GroupOptions:
     return msgspec.json.decode(encoded, type=GroupOptions)
+
+
+def refuse_another_mode(state: GroupState, live: LiveGroup, options: GroupOptions) -> None:
+    """Refuse another mode while something is dealt and not acknowledged: `ConflictError`."""
+    dispatcher, known = live.dispatcher, live.options
+    if (options.mode, options.key) != (known.mode, known.key) and (
+        len(dispatcher.claims) or dispatcher.pending or len(state.returns) or len(state.acknowledged) > 1
+    ):
+        raise ConflictError(
+            f"group {state.name} is {known.mode}, and some of its messages are dealt and not acknowledged",
+            field="mode",
+            hint="let its members finish, or seek it, then change its mode",
+        )

@@ -180,7 +180,9 @@ class ShardMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series there is."""
         moves, gate = self._moves, self._moves.gate
-        text = "Shards that moved, and those whose move was called off, so that they are served as before"
+        text = (
+            "Shards that moved, by the reason, and those whose move was called off, so that they are served as before"
+        )
         yield counters("basalt_cluster_moves", text, "why", moves.moves)
         text = "The parts of moves: calls wait from the first to the last of them"
         phases = HistogramMetricFamily("basalt_cluster_move_seconds", text, labels=("phase",))
@@ -190,6 +192,10 @@ class ShardMetrics(Collector):
         text, fences = "Telling all regions the new epochs of shards that move", moves.phases["fence"]
         yield HistogramMetricFamily("basalt_cluster_fence_seconds", text, fences.buckets(), fences.sum_s)
         yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
+        held = sum(last - first + 1 for first, last in moves.holding.held().shards)
+        yield gauge("basalt_cluster_own_shards", "Shards that this server serves", held)
+        text = "Shards that this server let go of without having been asked for them"
+        yield counter("basalt_cluster_own_shards_lost", text, moves.holding.lost_total)
         text = "Calls that were refused with shard_moving, for the shard did not come in time"
         yield counter("basalt_cluster_calls_refused", text, gate.refused_total)
 

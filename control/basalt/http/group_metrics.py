@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from basalt.catalog.topics import title_of
 from basalt.errors import BasaltError
 from basalt.groups.figures import GroupTotals
-from basalt.operations.group_inspection import CLAIMED, DELAYED, PARKED, PENDING, GroupInspection
+from basalt.operations.groups.inspection import CLAIMED, DELAYED, PARKED, PENDING, GroupInspection
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import GroupState
 from basalt_engine.clock import Clock

@@ -56,6 +56,7 @@ PATH_PARAMETERS: Mapping[str, tuple[Schema, str]] = {
     "topic": (NAME, "a topic of the namespace"),
     "group": (NAME, "a consumer group of the topic"),
     "member": (MEMBER_NAME, "a member of the group, by the name that it gives itself"),
+    "server": (MEMBER_NAME, "a server that shares the store: its name or its instance, as GET /v1/cluster tells"),
     "table": (NAME, "a transactional table of the namespace"),
     "message": (MESSAGE_ID, "a message id, 40 hex digits"),
     "transaction": (TRANSACTION_ID, "a transaction's id, 32 hex digits; or its first write pointer, in decimal"),

@@ -27,11 +27,12 @@ from basalt.api.bodies.owners import TopicExplanation
 from basalt.catalog.tables import TableCatalog
 from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.leader import Leadership
+from basalt.cluster.links.beats import LINKED_MS
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted
 from basalt.cluster.reigns import Phase
 from basalt.commits.coordinator import Coordinator
-from basalt.errors import BasaltError, InputError, NoRegionsError, TopicNotFoundError
+from basalt.errors import BasaltError, ConflictError, InputError, NoRegionsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.front import Forwarders
@@ -51,8 +52,8 @@ from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit, By
 from basalt.operations.backups import Backups
 from basalt.operations.cluster_inspection import Alone, ClusterInspection
-from basalt.operations.group_inspection import GroupInspection
-from basalt.operations.group_listing import GroupListing
+from basalt.operations.groups.inspection import GroupInspection
+from basalt.operations.groups.listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.live_settings import change, put_in_force
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
@@ -226,10 +227,22 @@ class Services:
         return await self.cluster.explain(title, spread, self.topics.catalog.buckets, readiness, regions)
 
     def in_map(self, member: str) -> str:
-        """The name by which the map knows a member. This one began its term under that name; its membership may have begun anew since."""
+        """The name by which the map knows a member, which may be told by its name for people or by its membership's instance, too. A run of a server has
+        one name in the map, and a membership may have ended since, and another one begun."""
         own = self.membership
-        is_own = own is not None and member in (own.instance, own.candidate.holder)
-        return own.candidate.instance if own is not None and is_own else member
+        if own is None or member == own.candidate.instance:
+            return member
+        found = {own.candidate.instance} if member in (own.instance, own.candidate.holder) else set()
+        for instance, seen in own.seen.items():
+            if not seen.record.is_over and member in (instance, seen.record.holder, seen.record.run):
+                found.add(seen.record.run)
+        if len(found) > 1:
+            raise ConflictError(
+                f"{len(found)} servers are named {member[:80]!r}",
+                field="to",
+                hint="name one by its instance, as `basalt -o json cluster members` tells",
+            )
+        return found.pop() if found else member
 
     async def shards_asked_for(self, asked: ShardMoveRequest) -> frozenset[int]:
         """The shards that a move is asked for; a topic that is named has to be there."""
@@ -285,6 +298,9 @@ class Services:
             ok, detail = True, f"{self.transactions.state.in_progress_count} transactions in progress"
         except BasaltError as error:
             ok, detail = False, error.message
-        if self.transactions.manager.lanes.log.is_late:
+        manager = self.transactions.manager
+        if manager.lanes.log.is_late:
             ok, detail = False, "the log of transactions does not answer"
+        if ok and manager.view_age_ms >= LINKED_MS:
+            ok, detail = False, f"the leader, which decides, was heard {manager.view_age_ms / 1_000:.0f} s ago"
         return ServerPart(COORDINATOR, ok, 0.0, detail)

@@ -257,11 +257,9 @@ class Scheduler:
     async def fire(self, name: str) -> None:
         """The job's time has come: run it, unless it runs."""
         scheduled = await self._find(name)
-        if self._is_member:  # an operator pauses a job at the leader, and it is to rest here, too
-            kept = await self._call(DEFINITIONS.get, self._system, name)
-            if kept is not None and kept.paused:
-                self._plan_after(scheduled, self._clock.now_ms())
-                return
+        if self._is_member and await self._rests_at_the_leader(name):
+            self._plan_after(scheduled, self._clock.now_ms())
+            return
         if self._stopping or scheduled.task is not None or scheduled.paused:
             return
         planned_ms, now_ms = scheduled.next_ms, self._clock.now_ms()
@@ -274,6 +272,14 @@ class Scheduler:
         except asyncio.CancelledError:
             if not self._stopping:  # else the run was told to stop, and nobody needs to hear of it
                 raise
+
+    async def _rests_at_the_leader(self, name: str) -> bool:
+        """True where an operator has paused the job, who does so at the leader: it is to rest here, too."""
+        try:
+            kept = await self._call(DEFINITIONS.get, self._system, name)
+        except BasaltError:  # its run fails for the same reason, says so, and is planned again
+            return False
+        return kept is not None and kept.paused
 
     async def _time_has_come(self, name: str) -> None:
         """Fire, and let the timer go at once, however long it takes to note the run."""

@@ -61,16 +61,24 @@ class ShardCalls:
         self._holding = self._moves = None
 
     async def leave(self) -> int:
-        """This member is about to stop: have others take its shards; how many did. It waits no longer than a release may take, and is told no faults."""
-        holding, link = self._holding, self._links.to_leader
-        if holding is None or link is None or not holding.held().shards:
+        """This server is about to stop: have others take its shards; how many they took. It waits no longer than a release may take, and raises nothing."""
+        holding, name = self._holding, self._membership.candidate.instance
+        if holding is None or not holding.held().shards:
             return 0
         try:
-            left = await link.call(LEAVING, Leaving(self._membership.candidate.instance), holding.release_ms_max)
-        except BasaltError as error:
-            log.warning("stops with its shards, which others get once its membership is over: %s", error.message)
+            async with asyncio.timeout(holding.release_ms_max / 1_000):
+                return (await self._let_go(name, holding.release_ms_max)).moved
+        except (BasaltError, TimeoutError) as error:
+            why = error.message if isinstance(error, BasaltError) else "no time is left"
+            log.warning("stops with its shards, which others get once its membership is over: %s", why)
             return 0
-        return left.moved
+
+    async def _let_go(self, name: str, timeout_ms: float) -> Left:
+        if self._moves is not None:
+            return await self._moves.let_go(name)
+        if self._links.to_leader is None:
+            raise UnavailableError("it has no link to the leader")
+        return await self._links.to_leader.call(LEAVING, Leaving(name), timeout_ms)
 
     def _holds(self) -> Held:
         return Held() if self._holding is None else self._holding.held()

@@ -49,7 +49,7 @@ log = logging.getLogger("basalt.shards")
 
 
 class ShardHolding:
-    """What one server has of the shards. Used from the event loop."""
+    """The shards of one server. Used from the event loop."""
 
     def __init__(
         self, store: Store, clock: Clock, gate: ShardGate, logs: TopicLogs, tables: TableCatalog, activity: CellActivity,

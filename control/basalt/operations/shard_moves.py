@@ -26,6 +26,7 @@ from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.links.shard_calls import Left, Release
 from basalt.cluster.owners import OwnersMap, deal
 from basalt.cluster.reigns import Phase
+from basalt.cluster.shard_targets import ShardTargets
 from basalt.errors import (
     BasaltError,
     BusyError,
@@ -36,7 +37,6 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 from basalt.operations.shard_holding import RELEASE_MS_MAX, TRY_AGAIN_S_MAX, TRY_AGAIN_S_MIN, ShardHolding, named
-from basalt.operations.shard_targets import ShardTargets
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import FencedError
 from basalt_engine.stores.shards import SHARDS, Epochs
@@ -117,7 +117,7 @@ class ShardMoves:
 
     @property
     def phases(self) -> dict[str, Durations]:
-        """How long the parts of moves took, those of releases and takes here among them."""
+        """Durations of the parts of moves, those of releases and takes here among them."""
         return {**self.holding.phases, **self._phases}
 
     def lead(
@@ -187,7 +187,7 @@ class ShardMoves:
         return task.result()
 
     def planned_drain(self, member: str) -> Draining:
-        """What a drain of this member would leave to be moved."""
+        """The shards that a drain of this member would have moved. Refuses one after which nobody could have them."""
         targets, owners = self._dealer()
         if member not in (known := targets.serving() | set(owners.members)):
             raise ConflictError(
@@ -195,21 +195,33 @@ class ShardMoves:
                 field="member",
                 hint=f"there are {', '.join(sorted(known))}"[:200],
             )
+        if not targets.members().keys() - {member}:
+            raise ConflictError(
+                f"no other server could have the shards of {member}", field="member", hint="start one, or take one back"
+            )
+        return self.draining(member)
+
+    async def drain(self, member: str, is_drained: bool = True) -> Draining:
+        """A member is to have no shards from now on, or may have some again. What it has moves away in the background, all at once."""
+        targets, _ = self._dealer()
+        if is_drained:
+            self.planned_drain(member)
+        await targets.drain(member, is_drained)
+        self._wave_ms = -WAVE_EVERY_MS  # at once
+        return self.draining(member)
+
+    def draining(self, member: str) -> Draining:
+        """The shards of a member, and that it is to have none, if it is."""
+        targets, owners = self._dealer()
         has = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
         kept = sum(shard in (self._fixed or ()) for shard in has) if member == self.name else 0
         return Draining(targets.is_out(member), len(has) - kept, kept)
 
-    async def drain(self, member: str, is_drained: bool = True) -> Draining:
-        """A member is to have no shards from now on, or may have some again. What it has moves away in the background, all at once."""
-        self.planned_drain(member)
-        targets, _ = self._dealer()
-        await targets.drain(member, is_drained)
-        self._wave_ms = -WAVE_EVERY_MS  # at once
-        return self.planned_drain(member)
-
     def planned_balance(self) -> list[Move]:
         """The moves of the wave that `balance` would make now."""
         targets, owners = self._dealer()
+        if self._fellows is None:
+            return []
         if self._fixed is None or targets.drained is None:
             raise BusyError(
                 "the leader does not know yet which shards have to stay with it", hint="send the call again"
@@ -551,7 +563,7 @@ class ShardMoves:
             self._fixed = await self.holding.anchored()
 
     def _move_what_is_due(self, fixed: set[int]) -> None:
-        """What has to be here, what those have that are to have none, and what balance asks for: in this order, a wave at a time."""
+        """Move what has to be here, what those have that are to have none, and what balance asks for: in this order, a wave at a time."""
         assert self._targets is not None
         assert self._owners is not None
         now_ms, owners, targets = self._clock.monotonic_ms(), self._owners, self._targets
@@ -599,7 +611,7 @@ class ShardMoves:
         return late
 
     def _served_here(self, epochs: Epochs) -> set[int]:
-        """What is being taken here counts as served: there is nobody else who would be quicker."""
+        """The shards that are served here, or being taken: nobody else would be quicker with those."""
         reigns = self.gate.reigns
         return {
             shard

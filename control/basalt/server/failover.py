@@ -65,7 +65,7 @@ from basalt.runtime.store_calls import StoreCalls
 from basalt.server import passing_on
 from basalt.server.authentication import is_asked
 from basalt.server.leader_connection import LeaderLostError
-from basalt.server.passing_on import PassingMetrics, PassingOn
+from basalt.server.passing_on import Again, MovedError, PassingMetrics, PassingOn
 from basalt.server.reading_here import ROUTE, ReadingHere, ReadingMetrics
 from basalt.server.routing import By, is_here, newest, other_owner, place_of
 from basalt.server.wiring import RunningServices, Shared, pages_of
@@ -86,6 +86,9 @@ METHODS = ("GET", "HEAD")  # of a standby
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
 ONE_SHOTS = "POST", "/v1/transactions"  # a member carries those out whose topics it has
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
+# For which a server waits to hear of a newer map, when the owner of a topic has it no more: that one knows the map by then, and it comes over links.
+FOLLOW_MS_MAX = 250
+FOLLOW_LOOK_MS = 10
 PASSED_ON = "(passed on)"  # the route of such a call in this server's log: the leader's names the real one
 
 Opening = Callable[[Store, int, Shared | None], Awaitable[RunningServices]]
@@ -100,8 +103,10 @@ class StandbyFrame:
     def __init__(
         self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, connections: Connections,
         links: Links, open_store: Callable[[], Store], owners: Callable[[], OwnersMap | None],
+        begin_again: Callable[[Head, PromptExchange, str | None, bytes], Coroutine[Any, Any, None]],
     ) -> None:  # fmt: skip
         self._owners = owners
+        self._begin_again = begin_again
         self._leadership = leadership
         self._links = links
         self._membership = membership
@@ -136,23 +141,51 @@ class StandbyFrame:
         return self._respond(self._request(head, exchange, client_id))
 
     def begin_whole(
-        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes, *, has_task: bool = False
-    ) -> Coroutine[Any, Any, None] | None:
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes, *, has_task: bool = False,
+        follows: bool = True,
+    ) -> Coroutine[Any, Any, None] | None:  # fmt: skip
         """The same for a request that is here with all of its body; None: it is passed on without a coroutine.
 
-        `has_task`: a task waits for the answer already, and is to have the coroutine.
+        `has_task`: a task waits for the answer already, and is to have the coroutine. `follows`: it is answered anew where its topic has moved meanwhile.
         """
-        request = self._request(head, exchange, client_id)
+        request, server = self._request(head, exchange, client_id), self._server_for(head)
+        again = (
+            partial(self._follow, head, server, exchange, client_id, body)
+            if follows and self._owns(head, server)
+            else None
+        )
         # Of a page that is not passed on a browser gets another one in its place; and a range may be read here.
         if (
             not has_task
             and not responses.is_page(request)
             and not self.reading.may_read(request, body)
-            and self.passing.submit(request, self._server_for(head), exchange, body, self._note)
+            and self.passing.submit(request, server, exchange, body, self._note, again)
         ):
             request.route = PASSED_ON
             return None
-        return self._respond(request, body)
+        return self._respond(request, body, again=again)
+
+    def _owns(self, head: Head, server: LeaseRecord | Owner | None) -> bool:
+        """Tell whether the topic of a call with this head is this server's, as far as is known here; never where servers do not share topics."""
+        owners, place = self._owners(), place_of(head)
+        if not self._settings.cluster.share or server is None or owners is None or place.by is not By.OWNER:
+            return False
+        assert place.shard is not None
+        return owners.owner_of(place.shard) == server.instance
+
+    async def _follow(
+        self,
+        head: Head,
+        tried: LeaseRecord | Owner | None,
+        exchange: PromptExchange,
+        client_id: str | None,
+        body: bytes,
+    ) -> None:
+        """The topic has moved while the call was on its way, and nothing was done: answer it anew, once, when a newer map says where."""
+        until_ms = self._clock.monotonic_ms() + FOLLOW_MS_MAX
+        while self._owns(head, tried) and self._clock.monotonic_ms() < until_ms:  # noqa: ASYNC110  # another thread learns of maps, too
+            await asyncio.sleep(FOLLOW_LOOK_MS / 1_000)
+        await self._begin_again(head, exchange, client_id, body)
 
     async def refuse(self, head: Head, exchange: Exchange, client_id: str | None, error: BasaltError) -> None:
         """Answer a request with this error, whoever leads."""
@@ -162,13 +195,18 @@ class StandbyFrame:
         return RequestHead(head, exchange, self._clock.monotonic_ms(), NO_BODIES, client_id)
 
     async def _respond(
-        self, request: RequestHead, body: bytes | None = None, refused: BasaltError | None = None
-    ) -> None:
+        self, request: RequestHead, body: bytes | None = None, refused: BasaltError | None = None, again: Again | None = None
+    ) -> None:  # fmt: skip
+        is_here = True
         try:
             try:
                 if refused is not None:
                     raise refused
-                answer = await self._answer(request, body)
+                answer = await self._answer(request, body, follows=again is not None)
+            except MovedError:
+                assert again is not None
+                is_here, answer = False, None
+                await again()
             except LeaderLostError:
                 raise  # half of its answer is out: the connection must break, or it would pass for whole
             except BasaltError as error:
@@ -183,14 +221,15 @@ class StandbyFrame:
             if answer is not None:
                 await responses.send_response(request, answer)
         finally:
-            self._note(request)
+            if is_here:  # else who answers it notes it
+                self._note(request)
 
     def _note(self, request: RequestHead) -> None:
         self._links.calls += 1  # the next beat tells the leader of them
         duration_ms = self._clock.monotonic_ms() - request.started_ms
         responses.log_access(request, duration_ms, self._clock.now_ms(), self._access)
 
-    async def _answer(self, request: RequestHead, body: bytes | None) -> responses.Response | None:
+    async def _answer(self, request: RequestHead, body: bytes | None, *, follows: bool) -> responses.Response | None:
         """This server's own answer; None: another one's was given."""
         request.check()
         self._front.admit(request)
@@ -203,7 +242,7 @@ class StandbyFrame:
         try:
             if self.reading.may_read(request, body):
                 return await self._read_or_pass_on(request, body)
-            await self._pass_on(request, body)
+            await self._pass_on(request, body, follows=follows)
         except NotLeaderError as error:
             if self._settings.console.enabled and responses.is_page(request) and not request.status:
                 return self._page(request, error)
@@ -225,12 +264,12 @@ class StandbyFrame:
             await self._pass_on(request, b"")
         return answer
 
-    async def _pass_on(self, request: RequestHead, body: bytes | None) -> None:
+    async def _pass_on(self, request: RequestHead, body: bytes | None, *, follows: bool = False) -> None:
         server, why = self._server_for(request.head), self.passing.refusal(request)
         if server is None or why is not None:
             raise self._refused(request, server, why or "")
         request.route = PASSED_ON
-        await self.passing.pass_on(request, server, body)
+        await self.passing.pass_on(request, server, body, follows=follows)
 
     def _server_for(self, head: Head) -> LeaseRecord | Owner | None:
         """The server that is to answer a call with this head: the topic's owner where it is known to live, and else the leader, which may know more.
@@ -254,7 +293,9 @@ class StandbyFrame:
             if error is not None:
                 return error
         place = place_of(request.head)
-        if self._settings.cluster.share and place.by is By.OWNER and (is_passed_on or server is None):
+        # Who has no lease cannot read who serves what, perhaps for long: its callers are to ask another server.
+        knows = self._settings.cluster.share and self._membership.is_on
+        if knows and place.by is By.OWNER and (is_passed_on or server is None):
             return ShardMovingError(
                 f"no server is known to serve shard {place.shard} now, or two servers know different ones; nothing was done",
                 hint="send the same call again after Retry-After",
@@ -381,8 +422,9 @@ class FailoverServer:
         self.membership = Membership(open_store(), clock, candidate, self.leadership, on_term=self._begin_membership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
         self._standby = StandbyFrame(
-            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store, self._owners
-        )
+            self.leadership, self.membership, clock, settings, self.connections, self.links, open_store, self._owners,
+            self._begin_again,
+        )  # fmt: skip
         self._shards = ShardCalls(clock, self.links, self.membership)
         self._owner_calls = OwnerCalls(self.links.handlers)
         self._group_calls = GroupCalls(self.links.handlers)
@@ -391,6 +433,7 @@ class FailoverServer:
         self.measure(LinkMetrics(self.links))
         self._serving: _Serving | None = None
         self._stopping = False
+        self._leaving: asyncio.Task[int] | None = None
         self._secret = candidate.secret.encode("ascii")
 
     def measure(self, collector: Collector) -> None:
@@ -482,10 +525,18 @@ class FailoverServer:
         self.leadership.withdraw()  # else a standby with an open call would lead for the seconds that it has left
         if self._serving is not None:
             self._serving.services.stop_waiting()
+        self._call_in_loop(self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        """Have others take the shards, while this server still answers what is open."""
+        if self._leaving is None:
+            self._leaving = self._loop.create_task(self._shards.leave())
 
     async def close(self) -> None:
         """Answer what was taken, give up the lease and the membership, and let go of the store. `run` has ended."""
-        await self._shards.leave()  # while it goes on to serve what others have not taken yet
+        self._begin_to_leave()
+        assert self._leaving is not None, "it was begun"
+        await self._leaving
         serving, self._serving = self._serving, None
         self._end_calls()
         self.loop_lag.stop()
@@ -518,6 +569,17 @@ class FailoverServer:
         if is_whole and (head.method, head.path) == ONE_SHOTS and HEADER not in head.headers:
             return serving.app
         return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
+
+    def _begin_again(
+        self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes
+    ) -> Coroutine[Any, Any, None]:
+        """Make the coroutine that answers a request whose topic has moved while it was on its way to another server."""
+        app = self._application(head)
+        if isinstance(app, StandbyFrame):
+            begun = app.begin_whole(head, exchange, client_id, body, has_task=True, follows=False)
+            assert begun is not None
+            return begun
+        return app.begin(head, exchange, client_id)
 
     def _elsewhere(self, head: Head, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Make the coroutine that has another server answer a call from within; None: this one is to."""
@@ -583,7 +645,7 @@ class FailoverServer:
     def _may_borrow(self, instance: str) -> bool:
         """True while this membership of another server lasts."""
         seen = self.membership.seen.get(instance)
-        return seen is not None and not seen.record.is_over
+        return self.membership.looked_ms is None or (seen is not None and not seen.record.is_over)
 
     async def _start(self, term: Term) -> tuple[RunningServices, ThriftFace]:
         store = LedStore(await asyncio.to_thread(self._open_store), term)

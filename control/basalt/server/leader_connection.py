@@ -102,6 +102,10 @@ class LeaderConnection(asyncio.Protocol):
         """The body of an answer that is whole."""
         return self._taken() or [b""]
 
+    def seen(self) -> bytes:
+        """The part of the body that has come so far; it stays to be taken."""
+        return b"".join(self._parts)
+
     @property
     def is_free(self) -> bool:
         """True where it can carry a call, or another one."""

@@ -74,8 +74,15 @@ _NOT_GIVEN_BACK = frozenset(
 _NOT_KEPT = (b"cache-control", b"no-store")
 _WITHOUT_BODY = (204, 304)
 Note = Callable[[RequestHead], None]
+Again = Callable[[], Coroutine[Any, Any, None]]
+
+_MOVING = b'"code":"%s"' % ShardMovingError.code.encode("ascii")  # as each problem that our servers answer has it
 
 log = logging.getLogger("basalt.passing")
+
+
+class MovedError(Exception):
+    """The server to which the call was passed on does not serve its topic by now. Nothing was done, and nothing was given back."""
 
 
 class PassingOn:
@@ -131,11 +138,13 @@ class PassingOn:
         return None
 
     def submit(
-        self, request: RequestHead, server: LeaseRecord | Owner | None, exchange: PromptExchange, body: bytes, note: Note
+        self, request: RequestHead, server: LeaseRecord | Owner | None, exchange: PromptExchange, body: bytes, note: Note,
+        again: Again | None = None,
     ) -> bool:  # fmt: skip
         """Pass a call on that is here with all of its body, without a coroutine. False: it is to be judged and passed on by `pass_on`.
 
         Only one whose like was passed on before: what that one was let through by lies in its head. `note` is called at the end.
+        `again` answers it anew where the topic has moved meanwhile; None: its caller is to be told so.
         """
         if server is None or self.under_way >= self._under_way_max:
             return False
@@ -148,7 +157,7 @@ class PassingOn:
         connection = leader.kept()
         if connection is None:
             return False
-        call = _PassedCall(request, leader, body, False, lines)
+        call = _PassedCall(request, leader, body, False, lines, follows=again is not None)
         began_ms = self._begin()
 
         def answered() -> None:
@@ -166,7 +175,7 @@ class PassingOn:
                 self._end("answered", began_ms)
                 note(request)
             else:
-                task = asyncio.ensure_future(self._go_on(call, connection, exchange, began_ms, note))
+                task = asyncio.ensure_future(self._go_on(call, connection, exchange, began_ms, note, again))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
@@ -174,11 +183,16 @@ class PassingOn:
         return True
 
     async def _go_on(
-        self, call: _PassedCall, connection: LeaderConnection, exchange: PromptExchange, began_ms: float, note: Note
-    ) -> None:
-        request = call.request
+        self, call: _PassedCall, connection: LeaderConnection, exchange: PromptExchange, began_ms: float, note: Note,
+        again: Again | None,
+    ) -> None:  # fmt: skip
+        request, is_ours = call.request, True
         try:
             await self._told(call.run(connection), began_ms)
+        except MovedError:
+            assert again is not None
+            is_ours = False  # whoever answers notes it
+            await again()
         except BasaltError as error:
             await send_response(request, problem_response(error, request.id))
         except ClientGoneError:
@@ -189,18 +203,22 @@ class PassingOn:
             log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
             exchange.break_off()
         finally:
-            note(request)
+            if is_ours:
+                note(request)
 
-    async def pass_on(self, request: RequestHead, server: LeaseRecord | Owner, whole: bytes | None = None) -> None:
+    async def pass_on(
+        self, request: RequestHead, server: LeaseRecord | Owner, whole: bytes | None = None, *, follows: bool = False
+    ) -> None:
         """Have this server answer the call, and give its answer to the caller. `whole`: the body, where it is here.
 
         `NotLeaderError` or `ShardMovingError` where nothing was done, `UnknownOutcomeError` where nobody knows; both before anything is answered. When an answer
-        breaks off, so does what the caller gets. `ClientGoneError`.
+        breaks off, so does what the caller gets. `ClientGoneError`. With `follows`, and all of the body here, `MovedError`.
         """
         leader = self._way_for(request, server)
         part, more = (whole, False) if whole is not None else await _first_part(request)
         self._check_room(server)
-        await self._told(_PassedCall(request, leader, part, more).run(), self._begin())
+        call = _PassedCall(request, leader, part, more, follows=follows and not more)
+        await self._told(call.run(), self._begin())
 
     async def ask_for_permit(self, request: RequestHead, server: LeaseRecord | Owner, whole: bytes) -> bytes | None:
         """Ask the topic's owner whether this server may read the range that the call is about, and how: its permit.
@@ -250,7 +268,7 @@ class PassingOn:
         try:
             await call
             outcome = "answered"
-        except (NotLeaderError, UnavailableError):
+        except (NotLeaderError, UnavailableError, MovedError):
             outcome = "not_done"
             raise
         except UnknownOutcomeError:
@@ -399,9 +417,10 @@ class _PassedCall:
 
     def __init__(
         self, request: RequestHead, leader: LeaderConnections, part: bytes, more: bool, lines: bytes | None = None, *,
-        asks_permit: bool = False,
+        asks_permit: bool = False, follows: bool = False,
     ) -> None:  # fmt: skip
         self.request = request
+        self._follows = follows
         self.permit: bytes | None = None  # of the leader, in place of an answer
         self._asks_permit = asks_permit
         self._lines = lines  # its first ones, where they are known
@@ -515,6 +534,8 @@ class _PassedCall:
         """Give an answer back that is here as a whole. False: it is not, or there is none."""
         if connection.answered.exception() is not None or not connection.is_whole:
             return False
+        if self._follows and connection.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return False  # it may be that the topic has moved
         headers, is_listed = self._headers(connection)
         if not is_listed:
             return False
@@ -531,6 +552,8 @@ class _PassedCall:
                 part = self._leader.part
                 raise UnavailableError(f"the {part} went away before it answered; nothing was changed") from lost
             return
+        if self._follows and connection.status == HTTPStatus.SERVICE_UNAVAILABLE and _MOVING in connection.seen():
+            raise MovedError
         headers, is_listed = self._headers(connection)
         parts = connection.whole() if is_listed and connection.is_whole else connection.parts()
         await self._exchange.send(self.request, connection.status, headers, parts)

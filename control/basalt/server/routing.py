@@ -1,4 +1,4 @@
-"""Which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
+"""The rule which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
 
 A topic's messages, properties, figures and consumer groups are known where its places are given out: at its owner. Tables, transactions, sessions, and all that is about the
 installation are the leader's. Method and path decide, for no more than the head of a call is known when it comes, and a head is looked at

@@ -48,8 +48,8 @@ from basalt.messaging.topic_stats import TopicStatistics
 from basalt.messaging.truncation import Truncation
 from basalt.operations.audit import Audit
 from basalt.operations.backups import Backups
-from basalt.operations.group_inspection import GroupInspection
-from basalt.operations.group_listing import GroupListing
+from basalt.operations.groups.inspection import GroupInspection
+from basalt.operations.groups.listing import GroupListing
 from basalt.operations.inspection import ForcedEnds, Inspection
 from basalt.operations.jobs import build_jobs, save_series
 from basalt.operations.pipelines.pipeline_inspection import PipelineInspection
@@ -141,10 +141,10 @@ class RunningServices(services.Services):
             self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers,
         )  # fmt: skip
+        shared = self.settings.cluster
+        self.shard_holding.release_ms_max, self.shard_holding.weight = shared.release_ms, shared.weight
         self.shard_moves = ShardMoves(self.store, self.clock, self.shard_holding)
-        cluster = self.settings.cluster
-        self.shard_holding.weight = cluster.weight
-        self.shard_moves.balances, self.shard_moves.leader_share = cluster.balance, cluster.leader_share
+        self.shard_moves.balances, self.shard_moves.leader_share = shared.balance == "auto", shared.leader_share
         forget_blocks = self.topics.memory.forget_all_blocks
         self.series = self.series_days.series
         self.prune_reports = PruneReports(self.store, self.pruner, self.scheduler, self.audit, forget_blocks)
@@ -329,21 +329,15 @@ async def _wire(
     cluster: HBaseCluster | None, memory: LogLimits,
 ) -> RunningServices:  # fmt: skip
     is_member = shared is not None and not epoch
-    system = SystemTable(store.table(SystemTable.name))
-    facts = await _facts(settings, system, store, clock, is_member=is_member)
+    leads, follows = (None, shared) if is_member else (shared, None)
+    system, facts = await _facts(settings, store, clock, is_member=is_member)
     lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
     transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
     manager, pointers = _managed(settings, transaction_manager)
-    reader, roll_backs = LogReader(store, clock, topics), RollBacks(store, topics, writer)
-    views, known_transactions, audit = (
-        Views(manager),
-        KnownTransactions(manager),
-        Audit(store, clock, is_member=is_member),
-    )
-    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions, views)
-    ends = StableEnds(store, reader, first_unstable, manager, views)
+    roll_backs, audit = _roll_backs(store, topics, writer, shared), Audit(store, clock, is_member=is_member)
+    reader, views, known_transactions, first_unstable, ends = _readers(store, clock, topics, manager)
     markers = TopicMarkers(store, clock, topics, reader, writer, ends)
     producers = Producers(store, clock, topics, writer, _producer_limits(settings.producers))
     messaging = Messages(
@@ -355,10 +349,8 @@ async def _wire(
     groups = Groups(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
-    owner = _owner(settings, store, clock, topics, roll_backs, writer, markers, pointers, None if is_member else shared)
-    transactions = await _coordinator(
-        settings, transaction_manager, owner, groups, clock, log, shared if is_member else None
-    )
+    owner = _owner(settings, store, clock, topics, roll_backs, writer, markers, pointers, leads)
+    transactions = await _coordinator(settings, transaction_manager, owner, groups, clock, log, follows)
     activity, statistics = CellActivity(), TopicStatistics(store, clock, topics, reader, writer, first_unstable)
     days = await _series_days(system, store, clock, is_member=is_member)
     table_catalog = TableCatalog(store, clock, facts.buckets, topics.gate)
@@ -385,15 +377,32 @@ async def _wire(
 
 
 async def _facts(
-    settings: Settings, system: SystemTable, store: Store, clock: Clock, *, is_member: bool
-) -> InstallationFacts:
-    """What was written when Basalt was installed; at the first start of all, by the server that leads or is alone."""
+    settings: Settings, store: Store, clock: Clock, *, is_member: bool
+) -> tuple[SystemTable, InstallationFacts]:
+    """The system table, and the facts that it has since Basalt was installed: at the first start of all, by the server that leads or is alone."""
+    system = SystemTable(store.table(SystemTable.name))
     if not is_member:
-        return install(system, clock, settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED)
+        buckets = settings.store.hbase.buckets if store.kind == "hbase" else BUCKETS_EMBEDDED
+        return system, install(system, clock, buckets)
     facts = await StoreCalls(store)(FACTS.get, system)
     if facts is None:
         raise UnavailableError("nothing is installed in this store yet: the server that leads is about to do it")
-    return facts
+    return system, facts
+
+
+def _roll_backs(store: Store, topics: TopicLogs, writer: GroupCommit, shared: Shared | None) -> RollBacks:
+    roll_backs = RollBacks(store, topics, writer)
+    roll_backs.noted.is_shared = shared is not None
+    return roll_backs
+
+
+def _readers(
+    store: Store, clock: Clock, topics: TopicLogs, manager: Transactions
+) -> tuple[LogReader, Views, KnownTransactions, FirstUnstable, StableEnds]:
+    """The ways to read topics, and to tell up to where that is decided."""
+    reader, views, known_transactions = LogReader(store, clock, topics), Views(manager), KnownTransactions(manager)
+    first_unstable = FirstUnstable(store, clock, topics, reader, known_transactions, views)
+    return reader, views, known_transactions, first_unstable, StableEnds(store, reader, first_unstable, manager, views)
 
 
 def _gate(clock: Clock, epoch: int, shared: Shared | None) -> ShardGate:

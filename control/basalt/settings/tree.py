@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from basalt.settings.cluster import ClusterSettings, LeaderSettings
 from basalt.settings.kinds import (
     DAY_MS,
     GIB,
@@ -53,7 +54,6 @@ from basalt.settings.kinds import (
     SizeLimit,
     Term,
     ThriftPrincipal,
-    Url,
     Whole,
     Window,
     Words,
@@ -285,69 +285,6 @@ class StoreSettings:
     ] = "rocks"
     sync: Annotated[bool, Flag("rocks: sync the log to the disk before answering; false risks the last writes")] = True
     hbase: HBaseSettings = HBaseSettings()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderSettings:
-    """The election of the one server that leads; read only when store.kind is hbase."""
-
-    lease_ms: Annotated[
-        int, Duration("how long a leader that is gone goes on leading in the eyes of the others", SECOND_MS, MINUTE_MS)
-    ] = 6 * SECOND_MS
-    url: Annotated[
-        str | None, Url("where clients of the other servers find this one; off: from --host, or its name, and the port")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
-    """The servers that share a store; read only when store.kind is hbase."""
-
-    share: Annotated[
-        bool,
-        Flag(
-            "all servers serve topics, each those that the leader gives it; false: the leader serves all, and others stand by"
-        ),
-    ] = False
-    balance: Annotated[
-        bool,
-        Flag(
-            "the leader evens out by itself what servers have; false: it deals only what nobody has, and what operators move"
-        ),
-    ] = True
-    weight: Annotated[
-        int, Whole("how much this server is to have, in hundredths of an ordinary one's share", 1, 100_000)
-    ] = 100
-    leader_share: Annotated[
-        int, Whole("hundredths of its share that a server has while it leads others; alone it has all", 1, 100)
-    ] = 50
-    pass_on: Annotated[
-        bool, Flag("a server that does not lead passes calls on to the one that does; false: it says who leads")
-    ] = True
-    # Less than the leader takes from one address (http.connections_per_address_max), for each has a connection of its own there.
-    passed_on_max: Annotated[
-        int, Whole("most calls passed on at a time, waiting polls among them; others are told who leads", 1, 1_000_000)
-    ] = 400
-    reads: Annotated[bool, Flag("a server that does not lead reads ranges itself, by the leader's permit")] = True
-    place_ms: Annotated[
-        int, Duration("how long a commit's messages may take to be written; then it is rolled back", 100, MINUTE_MS)
-    ] = 2 * SECOND_MS
-    ca: Annotated[
-        str | None, FilePath("file of the CAs, in PEM, that vouch for the other servers; off: those of this machine")
-    ] = None
-    servers_min: Annotated[
-        int,
-        Whole(
-            "servers that are to be live; with fewer an alert fires. 1: nobody stands by, and that is intended", 1, 128
-        ),
-    ] = 2
-    listen: Annotated[
-        str | None, Address("where this server takes links of the others; off: the host of --host, at any free port")
-    ] = None
-    secret: Annotated[
-        str | None,
-        Secret("secret by which the servers know each other on their links; needed where those leave this machine"),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -601,8 +538,8 @@ class Settings:
     auth: AuthSettings = AuthSettings()
     tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
-    leader: LeaderSettings = LeaderSettings()
-    cluster: ClusterSettings = ClusterSettings()
+    leader: LeaderSettings = field(default_factory=LeaderSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     http: HttpSettings = HttpSettings()
     quota: QuotaSettings = QuotaSettings()
     messaging: MessagingSettings = MessagingSettings()

@@ -90,7 +90,7 @@ class FollowedTransactions(LogState):
         self._asking: asyncio.Task[None] | None = None
         self._next_asking: asyncio.Task[None] | None = None
         self.reads = self.whole_reads = 0  # of the log, further on and from its snapshot
-        self._newest_ms = 0.0  # of the monotonic clock: then nothing newer was durable, as far as could be known
+        self.current_as_of_ms = 0.0  # of the monotonic clock: then it was known that nothing newer was durable
 
     def tells(self, tell: Callable[[Sequence[Told]], None]) -> None:
         """Name what hears of transactions, in the log's order: an owner. Before `start`."""
@@ -102,7 +102,6 @@ class FollowedTransactions(LogState):
         self._links.handlers.add(PLACED, self._placed)
         self._links.when_linked(self._linked)
         self._links.oldest_view = self.oldest_view
-        self._newest_ms = self._clock.monotonic_ms()
         self._read_on()
 
     async def close(self) -> None:
@@ -146,7 +145,7 @@ class FollowedTransactions(LogState):
     def view_age_ms(self) -> float:
         link, beat_ms = self._links.answered
         heard = link is not None and link is self._followed and self._applied >= self._durable
-        return self._clock.monotonic_ms() - max(self._newest_ms, beat_ms if heard else 0.0)
+        return self._clock.monotonic_ms() - max(self.current_as_of_ms, beat_ms if heard else 0.0)
 
     async def ensure_known(self) -> None:
         if self._state is None:
@@ -185,7 +184,7 @@ class FollowedTransactions(LogState):
         self._asking, self._next_asking = self._next_asking, None
         standing = await self._call_coordinator(ASK, Ask(self._applied), ASK_MS_MAX)
         await self._applied_in_time(standing.entries, ASK_MS_MAX)
-        self._newest_ms = self._clock.monotonic_ms()
+        self.current_as_of_ms = self._clock.monotonic_ms()
 
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
         began_ms = self._clock.monotonic_ms()
@@ -415,7 +414,7 @@ class FollowedTransactions(LogState):
                 f"the store shows {self._log.position} entries of the log of transactions, and {max(self._applied, self._durable)} are durable"
             )
         self._adopt(state)
-        self._newest_ms = max(self._newest_ms, began_ms)
+        self.current_as_of_ms = max(self.current_as_of_ms, began_ms)
 
     def _adopt(self, state: TransactionProposals) -> None:
         before = self._state

@@ -163,6 +163,19 @@ def test_two_standbys_that_name_each_other_do_not_send_a_call_round_for_ever(sid
     assert len(server.seen) + len(another.seen) <= 2 * (MOVES_MAX + 1)
 
 
+def test_where_servers_that_are_cut_off_name_each_other_a_third_one_is_asked_and_stayed_with(side, server, another):
+    server.script = [problem(503, "not_leader", leader=another.url)]
+    another.script = [problem(503, "not_leader", leader=server.url)]
+    third = ScriptedServer()
+    try:
+        topic = side.connect(f"{server.url},{another.url},{third.url}", attempts_max=1).topic("orders")
+        side.do(topic.publish(b"a"))
+        side.do(topic.publish(b"b"))
+        assert (len(server.seen), len(another.seen), len(third.seen)) == (1, 1, 2)
+    finally:
+        third.close()
+
+
 def test_a_standby_that_knows_no_leader_is_asked_again(side, server):
     server.script = [problem(503, "not_leader"), answer()]
     side.do(side.connect(server.url).topic("orders").publish(b"a"))

@@ -193,6 +193,27 @@ def test_who_was_paused_past_its_lease_begins_another_membership_and_says_so(
     }  # fmt: skip
 
 
+def test_who_was_ended_while_it_renewed_may_serve_until_its_lease_is_over_and_who_was_silent_may_not(
+    world: World, pair: tuple[Server, Server]
+):
+    """Its own clock is what it goes by until its next renewal is refused: nobody may be given its shards before."""
+    leader, cut_off = pair
+    leader.membership.beats.to_end = frozenset({cut_off.membership.instance})
+    for _ in range(LEASE_MS // STEP_MS):
+        world.go_on(STEP_MS, cut_off)  # it stands still, as between two renewals
+        if cut_off.membership.is_on:
+            assert cut_off.membership.candidate.instance in leader.membership.may_serve()
+    assert leader.states(world.clock)["second"] == "dead"
+    assert not cut_off.membership.is_on
+    world.go_on(LOOK_MS + STEP_MS, cut_off)
+    assert leader.membership.may_serve() == {"first-1"}
+    third = world.add("third")
+    world.go_on(LOOK_MS, cut_off)
+    assert leader.membership.may_serve() == {"first-1", "third-1"}
+    world.go_on(2 * LEASE_MS, cut_off, third)
+    assert leader.membership.may_serve() == {"first-1"}
+
+
 def test_a_pause_that_nobody_noticed_ends_nothing(world: World, pair: tuple[Server, Server]):
     leader, standby = pair
     leader.leadership.is_leader = False

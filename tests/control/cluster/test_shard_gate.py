@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from basalt.cluster import shard_gate
+from basalt.cluster.owners import granted
 from basalt.cluster.shard_gate import ShardGate
-from basalt.errors import ShardMovingError
+from basalt.errors import ShardElsewhereError, ShardMovingError
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.shards import shard_of
@@ -81,5 +82,38 @@ def test_a_stage_that_writes_by_a_prefix_is_run_again_once_the_shard_is_held():
         gate.call_off([SHARD])
         (await loading)()
         gate.require([ORDERS])
+
+    asyncio.run(story())
+
+
+def test_a_move_waits_for_what_is_kept_at_all_of_its_shards_and_nothing_more_stays():
+    async def story() -> None:
+        gate = held()
+        assert gate.stay([SHARD, OTHER])
+        gate.close([SHARD])
+        leaving = asyncio.create_task(gate.left([SHARD]))
+        await asyncio.sleep(0)
+        assert not gate.stay([OTHER, SHARD]), "it moves"
+        assert not leaving.done()
+        gate.leave([SHARD, OTHER])
+        await leaving
+        assert gate.stay([OTHER])
+
+    asyncio.run(story())
+
+
+def test_a_call_that_waits_hears_at_once_that_another_server_has_the_shard():
+    async def story() -> None:
+        gate = held()
+        gate.member = "here"
+        gate.close([SHARD])
+        waiting = asyncio.create_task(gate.enter(SHARD))
+        await asyncio.sleep(0)
+        gate.lose([SHARD])
+        await asyncio.sleep(0)
+        assert not waiting.done(), "the map that says so is on its way"
+        gate.learn(granted(granted(None, "here", (), 1), "there", [SHARD], 1))
+        with pytest.raises(ShardElsewhereError, match="another server has shard"):
+            await waiting
 
     asyncio.run(story())

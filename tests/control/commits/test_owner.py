@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
 
 import pytest
 
 from basalt.api.bodies.messages import Work
-from basalt.commits.owner import PREPARED_MS_MAX, Owner
-from basalt.errors import InputError, TransactionEndedError, UnavailableError
+from basalt.commits.owner import PLANS_MAX, PREPARED_MS_MAX, Owner
+from basalt.errors import InputError, ShardMovingError, TransactionEndedError, UnavailableError
 from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Recovered, Settled
 from basalt.transactions.rules.transaction import Transaction
+from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.shards import shard_of
 from tests.wiring import A, B, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +102,33 @@ async def test_what_nobody_carries_is_kept_for_a_minute(shop: Wired) -> None:
         await owner.place(Place(joined(shop, tx), first.number))
 
 
+async def test_a_shard_does_not_move_while_something_is_kept_for_a_commit_to_its_topic(shop: Wired) -> None:
+    owner, gate, shards = owner_of(shop), shop.topics.gate, [shard_of(topic_prefix(*A))]
+    kept = await owner.prepare(Prepare(shop_work(orders=["one"]), None))
+    gate.close(shards)
+    leaving = asyncio.ensure_future(gate.left(shards))
+    await asyncio.sleep(0)
+    assert not leaving.done()
+    owner.drop(kept)
+    await leaving
+
+
+async def test_a_commit_whose_topic_moves_each_time_that_it_is_planned_is_refused(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, tries = owner_of(shop), list[int]()
+
+    def moves(shards: Collection[int]) -> bool:
+        tries.extend(shards)
+        return False
+
+    monkeypatch.setattr(shop.topics.gate, "stay", moves)
+    with pytest.raises(ShardMovingError, match="moves between servers"):
+        await owner.prepare(Prepare(shop_work(orders=["one"]), None))
+    assert len(tries) == PLANS_MAX
+    assert owner._prepared == {}
+
+
 async def test_a_commit_that_brings_nothing_is_not_kept(shop: Wired) -> None:
     owner = owner_of(shop)
     assert (await owner.prepare(Prepare(None, None))).number == 0
@@ -171,13 +201,3 @@ async def test_whoever_is_held_up_by_a_one_shot_transaction_is_woken_once_it_is_
     assert held.done()
     assert not idle.done(), "it was held up by nobody"
     assert log.uncommitted_writers({7, 70}) == [70]
-
-
-async def test_whoever_may_be_held_up_by_a_row_that_a_former_owner_placed_is_woken_too(shop: Wired) -> None:
-    log = await shop.topics.open(A)
-    owner_of(shop).hear([Recovered(50, ())])
-    held = log.waiter()
-    owner_of(shop).hear([Settled((51,))])
-    assert not held.done()
-    owner_of(shop).hear([Settled((50,))])
-    assert held.done()

@@ -34,6 +34,7 @@ from basalt.transactions.protocol import JoinedTransaction, Place, Prepare
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, State, Transaction
 from basalt_engine.keys import topic_prefix
+from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from tests.control.commits.test_carrier import until
 from tests.control.groups.conftest import ids_of
@@ -140,22 +141,17 @@ async def test_a_topic_that_moves_between_prepare_and_place_is_not_lost(shop: Fl
     assert await reads(shop) == [[], ["stored"], ["b"]]
 
 
-async def moved_after(shop: Fleet, kind: str, title: TopicName, to: str) -> None:
-    """Once the second server has answered such a call, the topic moves before anything else happens."""
+async def test_a_topic_whose_owner_dies_after_it_kept_messages_for_it_gives_the_commit_up(shop: Fleet) -> None:
+    tx = await shop.transactions.begin()
     real = link(shop, "second").call
 
-    async def call(asked: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
-        answer = await real(asked, question, timeout_ms)
-        if asked.name == kind and shop.owner_of(title).name != to:
-            await shop.move(title, to)
+    async def call(kind: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
+        answer = await real(kind, question, timeout_ms)
+        if kind.name == "prepare":
+            shop.crash("second", heir="third")
         return answer
 
     link(shop, "second").call = call  # type: ignore[method-assign]
-
-
-async def test_a_topic_that_moves_after_its_owner_kept_messages_for_it_gives_the_commit_up(shop: Fleet) -> None:
-    tx = await shop.transactions.begin()
-    await moved_after(shop, "prepare", THERE, "third")
     with pytest.raises(TransactionEndedError, match="another owner"):
         await shop.transactions.commit(tx.id, work_of({HERE: ["a"], THERE: ["b"]}))
     await shop.settled()
@@ -165,15 +161,36 @@ async def test_a_topic_that_moves_after_its_owner_kept_messages_for_it_gives_the
     assert await reads(shop) == [["a"], ["b"], []]
 
 
-async def test_a_topic_of_this_server_that_moves_away_before_the_place_gives_the_commit_up(shop: Fleet) -> None:
+async def test_a_new_run_of_an_owner_takes_no_number_of_the_one_before(shop: Fleet) -> None:
+    tx = await shop.transactions.begin()
+    real = link(shop, "second").call
+
+    async def call(kind: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
+        answer = await real(kind, question, timeout_ms)
+        if kind.name == "prepare":
+            shop.crash("second")
+            shop.fake_links()
+            await shop.members["second"].owner.prepare(Prepare(work_of({THERE: ["of another commit"]}), None))
+        return answer
+
+    link(shop, "second").call = call  # type: ignore[method-assign]
+    with pytest.raises(TransactionEndedError, match="not kept until now"):
+        await shop.transactions.commit(tx.id, work_of({HERE: ["a"], THERE: ["b"]}))
+    await shop.settled()
+    assert await reads(shop) == [[], [], []]
+
+
+async def test_a_topic_of_this_server_that_another_one_has_at_the_place_gives_the_commit_up(shop: Fleet) -> None:
     tx = await shop.transactions.begin()
     owner = shop.leader.owner
     prepared = await owner.prepare(Prepare(work_of({HERE: ["a"]}), JoinedTransaction.of(tx)))
     assert prepared.number > 0
-    await shop.move(HERE, "third")
+    shop.owners[shard_of(topic_prefix(*HERE))] = shop.names.index("third")
+    shop.publish_map()
     join = Join(topic_prefix(*HERE), 1, 0)
     with pytest.raises(UnavailableError, match="another owner"):
         await owner.place(Place(JoinedTransaction(tx.id, (tx.id,), (join,)), prepared.number))
+    owner.drop(prepared)
     await shop.transactions.abort(tx.id)
 
 

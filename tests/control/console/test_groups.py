@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from basalt.console.pages.messaging.groups import MESSAGES, PAGE_ROWS
-from basalt.operations.group_inspection import ENTRIES_MAX
+from basalt.operations.groups.inspection import ENTRIES_MAX
 from tests.control.console.conftest import Api, Browser, Page
 from tests.control.http.conftest import Client
 

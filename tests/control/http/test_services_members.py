@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from basalt.cluster.links.beats import Beat
-from basalt.settings.tree import ClusterSettings
+from basalt.settings.cluster import ClusterSettings
 from basalt_engine import __version__
 from tests.shared_members import LEASE_MS, URL, SharedMembers
 

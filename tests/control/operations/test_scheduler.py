@@ -18,6 +18,7 @@ from basalt.operations.jobs import Job, Report
 from basalt.operations.scheduler import RUNS_MAX, JobFigures, Run, Scheduler, next_start_ms, within
 from basalt.settings import DayWindow, JobSettings
 from basalt_engine.clock import ManualClock
+from basalt_engine.errors import StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Row
@@ -479,6 +480,25 @@ async def test_a_member_runs_its_jobs_unless_the_leader_has_paused_them_and_writ
     bench.clock.advance(MINUTE_MS)
     await member.fire("retention")
     assert bench.tally.started == 2
+
+
+async def test_a_member_that_cannot_read_whether_a_job_is_paused_runs_it_and_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    job = Job(bench.tally.name, bench.tally.help, bench.tally.settings, bench.tally.run)
+    member = Scheduler(bench.store, bench.clock, [job], is_member=True)
+    bench.opened.append(member)
+    await member.start()
+    bench.clock.advance(MINUTE_MS)
+    bench.tally.error = BusyError("the store is away")
+
+    def away(*_: object) -> None:
+        raise StoreError("the network is down")
+
+    monkeypatch.setattr(module.DEFINITIONS, "get", away)
+    await member.fire("retention")
+    assert [run.error for run in await member.history("retention")] == ["busy: the store is away"]
+    assert ((await member.job("retention")).next_run_ms or 0) > bench.clock.now_ms()
 
 
 def _rows(bench: Bench) -> list[Row]:

@@ -14,14 +14,14 @@ from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import Phase
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
-from basalt.settings.tree import ClusterSettings
+from basalt.settings.cluster import ClusterSettings
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS, shard_of
 from tests.control.server.passing_pair import PortServer
 from tests.led_servers import HANG_S, LeaseTime
 
-SHARING = Settings(cluster=ClusterSettings(share=True, balance=False))  # shards move where a story says so
+SHARING = Settings(cluster=ClusterSettings(share=True, balance="off"))  # shards move where a story says so
 STEP_S = 0.01  # what reads and writes the store, and speaks over links, does it in real time
 
 

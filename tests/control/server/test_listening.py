@@ -10,7 +10,7 @@ import pytest
 from basalt.errors import InvalidSettingError, UnavailableError
 from basalt.server.listening import SECRET_CHARACTERS_MIN, ListenAddress, link_address, listen_address
 from basalt.settings import AuthSettings, HttpSettings, ServerSettings, Settings, TlsSettings
-from basalt.settings.tree import ClusterSettings
+from basalt.settings.cluster import ClusterSettings
 
 
 def settings(host: str, *kinds: str) -> Settings:

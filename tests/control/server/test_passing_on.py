@@ -14,7 +14,8 @@ from basalt.http.app import OPERATIONS
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.server.passing_on import CALLERS_OF_HEAD_MAX
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings, ClusterSettings, HttpSettings, LogSettings
+from basalt.settings.cluster import ClusterSettings
+from basalt.settings.tree import AuthSettings, HttpSettings, LogSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, Told, passing_pair, until
 
 OWN = ("/livez", "/readyz", "/v1", "/metrics")

@@ -14,7 +14,8 @@ from basalt.http.asgi.requests import Head
 from basalt.http.routes.ranges import PERMIT, PERMIT_ASKED
 from basalt.server.reading_here import READS_MAX, ReadingHere
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings, ClusterSettings
+from basalt.settings.cluster import ClusterSettings
+from basalt.settings.tree import AuthSettings
 from tests.control.server.passing_pair import TOPIC, PortServer, Told, passing_pair, until
 
 ROOT = "Bearer " + "r" * 40

@@ -13,6 +13,8 @@ import uvloop
 
 import basalt
 from basalt.cluster.owners import granted
+from basalt.cluster.reigns import MOVING_WAIT_MS_MAX
+from basalt.server.failover import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
 from basalt.server.leader_connection import LeaderLostError
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings
@@ -167,7 +169,7 @@ def test_who_asks_for_the_owner_itself_is_told_who_that_is_by_the_leader_too():
     run(story)
 
 
-def test_a_topic_that_gets_a_group_becomes_the_leaders():
+def test_a_group_is_made_and_dealt_by_the_owner_of_its_topic():
     async def story(three: Three) -> None:
         await three.owner.ask("PUT", TOPIC)
         group = f"{TOPIC}/groups/billing"
@@ -177,19 +179,19 @@ def test_a_topic_that_gets_a_group_becomes_the_leaders():
             told = await server.ask("POST", f"{group}/fetch?member=one", {})
             assert (told.status, told.json()["code"]) == (404, "group_not_found"), told.body
         told = await three.other.ask("PUT", group, {}, Basalt_Direct="1")
-        assert (told.status, told.json()["code"], told.json().get("owner")) == (503, "not_leader", None)
+        assert (told.status, told.json()["code"], told.json()["owner"]) == (503, "not_owner", three.owner.url)
         async with asyncio.timeout(HANG_S):
             while (told := await three.other.ask("PUT", group, {})).status == 503:
                 await asyncio.sleep(STEP_S)
         assert told.status == 200, told.body
-        assert SHARD in three.leader.held
+        assert SHARD in three.owner.held
         await three.other.ask("POST", PUBLISH, {"messages": ["a"]})
         for server in three.servers:
             assert [each["name"] for each in (await server.ask("GET", f"{TOPIC}/groups")).json()["groups"]] == [
                 "billing"
             ]
-        told = await three.owner.ask("POST", f"{group}/fetch?member=ann", {}, **JSON)
-        assert (told.status, told.headers["basalt-owner"]) == (200, three.leader.url), told.body
+        told = await three.other.ask("POST", f"{group}/fetch?member=ann", {}, **JSON)
+        assert (told.status, told.headers["basalt-owner"]) == (200, three.owner.url), told.body
         assert b'"a"' in told.body
 
     run(story)
@@ -237,6 +239,24 @@ def test_a_topic_whose_owner_died_moves_and_all_else_goes_on():
                     assert (told.status, told.json()["code"]) == (503, "shard_moving"), told.body
                     await asyncio.sleep(STEP_S)
         assert await read(three.other) == [three.leader.name, three.other.name]
+
+    run(story)
+
+
+def test_servers_that_are_cut_off_from_the_store_have_callers_go_to_others():
+    """Whom nothing is known to but what was, and who would have callers wait for it, while another server serves the topic."""
+
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        for server in (three.leader, three.owner):
+            server.is_stopped = True  # neither reads nor renews a row any more
+        await three.world.until(lambda: three.other.leads and SHARD in three.other.held, "the third has the topic")
+        for server in (three.leader, three.owner):
+            await three.world.until(lambda server=server: server.term is None, "it has seen that its lease is over")  # type: ignore[misc]
+            for direct in ({"Basalt-Direct": "1"}, {}):
+                told = await server.ask("POST", PUBLISH, {"messages": ["a"]}, **direct)
+                assert (told.status, told.json()["code"]) == (503, "not_leader"), told.body
+        assert await read(three.other) == []
 
     run(story)
 
@@ -333,5 +353,47 @@ def test_a_page_tells_of_an_owner_that_broke_off_in_its_answer(monkeypatch: pyte
         told = await three.leader.ask("POST", "/console/topics/create", b"namespace=shop&topic=orders", **form)
         assert told.status == 503
         assert b"broke off in its answer" in told.body
+
+    run(story)
+
+
+@pytest.mark.parametrize("before", [0, 3], ids=["the first of its kind", "passed on without a coroutine"])
+def test_a_call_that_came_to_a_former_owner_is_answered_by_the_next_one(before: int):
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        for number in range(before):
+            assert (await three.other.ask("POST", PUBLISH, {"messages": [f"{number}"]})).status == 200
+        frame, asked = three.other.member._standby, three.owner.uvicorn.server_state
+        known, old = frame._owners, three.other.member._owners()
+        await give(three.world, three.leader)
+        seen = asked.total_requests
+        # The map that the server goes by is an old one, until the former owner was asked.
+        frame._owners = lambda: old if asked.total_requests == seen else known()
+        told = await three.other.ask("POST", PUBLISH, {"messages": [f"{before}"]})
+        assert (told.status, told.headers["basalt-owner"]) == (200, three.leader.url), told.body
+        assert asked.total_requests == seen + 1
+        assert three.other.passing.outcomes["not_done"] == 1
+        assert three.other.passing.outcomes["answered"] == before + 1
+        assert await read(three.leader) == [f"{number}" for number in range(before + 1)]
+        assert three.other.passing.under_way == 0
+
+    run(story)
+
+
+def test_a_call_is_answered_anew_once_and_never_where_servers_do_not_share():
+    assert FOLLOW_LOOK_MS < FOLLOW_MS_MAX < MOVING_WAIT_MS_MAX
+
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        gate = three.owner.services.topics.gate
+        assert gate.owners is not None
+        gate.owners = granted(gate.owners, three.leader.instance, [SHARD], 1)
+        before = three.owner.uvicorn.server_state.total_requests
+        assert (await three.other.ask("POST", PUBLISH, {"messages": ["a"]})).json()["code"] == "shard_moving"
+        assert three.owner.uvicorn.server_state.total_requests == before + 2
+        frame = three.other.member._standby
+        frame._settings = told_apart(SHARING, share=False)
+        assert (await three.other.ask("POST", PUBLISH, {"messages": ["a"]})).json()["code"] == "shard_moving"
+        assert three.owner.uvicorn.server_state.total_requests == before + 3
 
     run(story)

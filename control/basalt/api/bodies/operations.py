@@ -457,6 +457,32 @@ class ShardMove(Struct, frozen=True, rename="camel"):
     dry_run: bool
 
 
+class MemberDrain(Struct, frozen=True, rename="camel"):
+    """A member that is to have no shards (`drained`), or may have some: how many it has that are still to move (`left`), and how many stay, for they are
+    the leader's (`kept`). Of a dry run as it is now."""
+
+    member: str
+    drained: bool
+    left: int
+    kept: int
+    dry_run: bool
+
+
+class DealtShard(Struct, frozen=True, rename="camel"):
+    """A shard, and between whom it moved."""
+
+    shard: int
+    origin: str
+    to: str
+
+
+class ShardBalance(Struct, frozen=True, rename="camel"):
+    """One wave of moves by which members come nearer to their shares; of a dry run, the one that would be made."""
+
+    moves: tuple[DealtShard, ...]
+    dry_run: bool
+
+
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):
     """The transaction manager's snapshot: pointers, and how long its lists are; and what region servers were told.
 

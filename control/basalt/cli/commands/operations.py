@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,8 @@ def _time_ms(option: str, given: Position | None) -> int | None:
     return None if given is None else given.time_ms
 
 
+DRAIN_LOOK_S = 0.5  # between two looks of `cluster drain --wait`; the shards move together, within a second or two
+
 cluster = group("cluster", "Show who leads, who stands by and who owns which topics; move shards.")
 
 _CLUSTER = columns(
@@ -204,6 +207,51 @@ def move_shards(
     told = f"shard{'s' if len(moved.shards) > 1 else ''} {told} to {to}"
     took = "" if dry_run else f", within {duration_text(moved.took_ms)}"
     invocation.out.done(f"{'would move' if dry_run else 'moved'} {told}{took}", row(moved))
+
+
+_DRAIN = columns("member drained left kept")
+
+
+@cluster.call("drain")
+@click.argument("member")
+@click.option("--wait", "waits", is_flag=True, help="Wait until it has none any more.")
+@author_options
+@dry_run_option
+def drain_member(invocation: Invocation, member: str, waits: bool, dry_run: bool, reason: str, by: str) -> None:
+    """Give a server no topics any more, and move away those that it has, as before it is stopped."""
+    with invocation.client() as client:
+        told = client.admin.drain_member(member, dry_run=dry_run, reason=reason, by=by)
+        while waits and not dry_run and told.left:
+            time.sleep(DRAIN_LOOK_S)
+            told = client.admin.drain_member(member, dry_run=True)
+    invocation.out.record(row(told), _DRAIN)
+
+
+@cluster.call("undrain")
+@click.argument("member")
+@author_options
+@dry_run_option
+def undrain_member(invocation: Invocation, member: str, dry_run: bool, reason: str, by: str) -> None:
+    """Let a server that was drained have topics again."""
+    with invocation.client() as client:
+        invocation.out.record(row(client.admin.undrain_member(member, dry_run=dry_run, reason=reason, by=by)), _DRAIN)
+
+
+@cluster.call("balance")
+@author_options
+@dry_run_option
+def balance_shards(invocation: Invocation, dry_run: bool, reason: str, by: str) -> None:
+    """Move some shards now from servers that have more than their share of topics, whatever cluster.balance says."""
+    with invocation.client() as client:
+        told = client.admin.balance_shards(dry_run=dry_run, reason=reason, by=by)
+    moves = Counter((each.origin, each.to) for each in told.moves)
+    ways = ", ".join(
+        f"{counted(count, 'shard')} from {origin} to {to}" for (origin, to), count in sorted(moves.items())
+    )
+    sentence = (
+        f"{'would move' if dry_run else 'moved'} {ways}" if moves else "nothing moves: each server is near its share"
+    )
+    invocation.out.done(sentence, row(told))
 
 
 @cluster.call("status")

@@ -27,6 +27,7 @@ from basalt.api.bodies.operations import (
     JobRun,
     MadeBackup,
     ManagerSnapshotInfo,
+    MemberDrain,
     ProcessInfo,
     PrunedWriters,
     PruneRun,
@@ -39,6 +40,7 @@ from basalt.api.bodies.operations import (
     RestoreRequest,
     SeriesPage,
     SettingInfo,
+    ShardBalance,
     ShardMove,
     ShardMoveRequest,
     StoreInfo,
@@ -273,6 +275,28 @@ def move_shards(
     asked = ShardMoveRequest(to, None if topic is None else scope.namespace, topic, tuple(shards))
     query = act_of(reason, by, dry_run=dry_run)
     return _post(ShardMove, "move shards", "cluster", "moves", body=asked, query=query)
+
+
+def drain_member(
+    scope: ClientScope, member: str, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[MemberDrain]:
+    """Give a server no topics any more; those that it has move away in the background. `member`: its name or its instance."""
+    query = act_of(reason, by, dry_run=dry_run)
+    return _post(MemberDrain, f"drain the server {member}", "cluster", "members", member, "drain", query=query)
+
+
+def undrain_member(
+    scope: ClientScope, member: str, *, dry_run: bool = False, reason: str = "", by: str = ""
+) -> Steps[MemberDrain]:
+    """Let a server that was drained have topics again."""
+    query = act_of(reason, by, dry_run=dry_run)
+    return _post(MemberDrain, f"take the server {member} back", "cluster", "members", member, "undrain", query=query)
+
+
+def balance_shards(scope: ClientScope, *, dry_run: bool = False, reason: str = "", by: str = "") -> Steps[ShardBalance]:
+    """Move some shards at once from servers that have more than their share; none where all are near it."""
+    query = act_of(reason, by, dry_run=dry_run)
+    return _post(ShardBalance, "even out shards", "cluster", "balance", query=query)
 
 
 def cluster_shards(scope: ClientScope) -> Steps[ClusterShards]:

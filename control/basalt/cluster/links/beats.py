@@ -28,7 +28,7 @@ RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for the
 
 
 class Held(NamedTuple):
-    """What a member holds: ranges of shards, first and last, and the version of the map by which it does; 0: it follows none."""
+    """The shards that a member holds: ranges of shards, first and last, and the version of the map by which it does; 0: it follows none."""
 
     shards: tuple[tuple[int, int], ...] = ()
     map_version: int = 0

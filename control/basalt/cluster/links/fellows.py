@@ -23,10 +23,8 @@ class Fellows:
         self._membership = membership
 
     def live(self) -> set[str] | None:
-        """Those whose membership lasts; None: this server has not looked yet."""
-        if self._membership.looked_ms is None:
-            return None
-        return {seen.record.run for seen in self._membership.seen.values() if not seen.record.is_over}
+        """Those that may be serving; None: this server has not looked yet."""
+        return None if self._membership.looked_ms is None else self._membership.may_serve()
 
     def beats(self) -> dict[str, Beat]:
         """The last beat of each that is linked."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 import functools
 
 from basalt.access.needs import needs
-from basalt.api.bodies.operations import ClusterInfo, ClusterMembers, MovedShard, ShardMove, ShardMoveRequest
+from basalt.api.bodies.operations import (
+    ClusterInfo,
+    ClusterMembers,
+    DealtShard,
+    MemberDrain,
+    MovedShard,
+    ShardBalance,
+    ShardMove,
+    ShardMoveRequest,
+)
 from basalt.api.bodies.owners import ClusterShards, ShardOwner, TopicExplanation
 from basalt.errors import ConflictError, InvalidNameError, TopicNotFoundError, UnavailableError
 from basalt.http.collectors import TlsMetrics
@@ -14,6 +23,7 @@ from basalt.http.routes.tables import TABLE, named_table
 from basalt_engine import __version__
 
 _OWNERS = "/v1/cluster/owners/{namespace}"
+_SERVER = ADMIN_PATH + "/cluster/members/{server}"
 _ERRORS = (InvalidNameError, UnavailableError)
 
 route = RouteTable("server")
@@ -89,3 +99,45 @@ async def move_shards(request: Request, asked: ShardMoveRequest) -> ShardMove:
     moved = await services.audit.act("move shards", f"{what} to {to}", *request.act, do)
     epochs = tuple(MovedShard(shard, moved.before[shard], epoch) for shard, epoch in moved.after.items())
     return ShardMove(to, epochs, round(moved.took_ms, 3), False)
+
+
+@route(
+    "POST", _SERVER + "/drain", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS), errors=(ConflictError,), tag=admin
+)  # fmt: skip
+async def drain(request: Request) -> MemberDrain:
+    """Give a server no shards any more, until it ends or this is taken back. Those that it has move away in the background."""
+    return await _drain(request, True)
+
+
+@route(
+    "POST", _SERVER + "/undrain", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS), errors=(ConflictError,), tag=admin
+)  # fmt: skip
+async def undrain(request: Request) -> MemberDrain:
+    """Let a server that was drained have shards again."""
+    return await _drain(request, False)
+
+
+async def _drain(request: Request, is_drained: bool) -> MemberDrain:
+    services = request.services
+    member = services.in_map(request.path["server"])
+    told = services.shard_moves.planned_drain(member) if is_drained else services.shard_moves.draining(member)
+    dry_run = request.flag("dryRun")
+    if not dry_run:
+        do = functools.partial(services.shard_moves.drain, member, is_drained)
+        what = "drain a server" if is_drained else "take a server back"
+        told = await services.audit.act(what, f"member {member}", *request.act, do)
+    return MemberDrain(member, told.drained, told.left, told.kept, dry_run)
+
+
+@route(
+    "POST", ADMIN_PATH + "/cluster/balance", needs("operate", CLUSTER), query=(DRY_RUN, REASON, AS), errors=(ConflictError,),
+    tag=admin,
+)  # fmt: skip
+async def balance(request: Request) -> ShardBalance:
+    """Move some shards at once from servers that have more than their share; none where all are near it."""
+    moves = request.services.shard_moves
+    dry_run = request.flag("dryRun")
+    made = moves.planned_balance()
+    if made and not dry_run:
+        made = await request.services.audit.act("even out shards", f"{len(made)} shards", *request.act, moves.balance)
+    return ShardBalance(tuple(DealtShard(each.shard, each.origin or "", each.to) for each in made), dry_run)

@@ -53,8 +53,8 @@ from basalt.http.routes.route_table import (
     words,
 )
 from basalt.http.routes.topics import parse_message_id
-from basalt.operations.group_inspection import ENTRIES_MAX, STATES
-from basalt.operations.group_listing import NAME, SORTS, GroupFilter
+from basalt.operations.groups.inspection import ENTRIES_MAX, STATES
+from basalt.operations.groups.listing import NAME, SORTS, GroupFilter
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.keys import NAME_EXPRESSION, NAME_PATTERN, topic_prefix

@@ -17,9 +17,10 @@ Names = Mapping[int, Sequence[str]]  # of retention's notes, by the writers that
 
 
 class NotedWriters:
-    """The names of the notes by writer, kept by the one process that writes notes. Used from the event loop."""
+    """The names of the notes by writer, kept where one process alone writes notes. Used from the event loop."""
 
     def __init__(self) -> None:
+        self.is_shared = False  # other servers write notes, too: they are read for each answer
         self._names: dict[int, Sequence[str]] | None = None  # None: not read yet, or in doubt
         self._meanwhile: list[Callable[[], None]] | None = None  # what was told while they are read
         self._doubts = 0  # writes that failed, or may have
@@ -39,6 +40,9 @@ class NotedWriters:
     async def notes(self, read: Callable[[], Awaitable[Names]]) -> Names:
         """The notes as they are now; what is answered does not change any more. `read` reads all of them."""
         async with self._reading:
+            if self.is_shared:
+                self.reads += 1
+                return dict(await read())
             if self._names is None:
                 return await self._read(read)
             return dict(self._names)

@@ -68,6 +68,13 @@ CLIENT_CALLS: list[tuple[Any, ...]] = [
         admin.move_shards, ["m1"], {"shards": [3, 5], "reason": "load"}, "POST /v1/admin/cluster/moves", {"reason": "load"},
         {"to": "m1", "namespace": None, "topic": None, "shards": [3, 5]}, REPEATABLE,
     ),
+    (
+        admin.drain_member, ["m 1"], {"dry_run": True}, "POST /v1/admin/cluster/members/m%201/drain", {"dryRun": "true"}, None, REPEATABLE,
+    ),
+    (
+        admin.undrain_member, ["m1"], {"reason": "back"}, "POST /v1/admin/cluster/members/m1/undrain", {"reason": "back"}, None, REPEATABLE,
+    ),
+    (admin.balance_shards, [], {"dry_run": True}, "POST /v1/admin/cluster/balance", {"dryRun": "true"}, None, REPEATABLE),
     (admin.cluster_shards, [], {}, "GET /v1/admin/cluster/shards", {}, None, NONE),
     (admin.topic_owner, ["a b"], {}, "GET /v1/cluster/owners/shop/a%20b", {}, None, NONE),
     (admin.table_owner, ["orders"], {"namespace": "n"}, "GET /v1/cluster/owners/n/tables/orders", {}, None, NONE),

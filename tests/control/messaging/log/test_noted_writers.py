@@ -127,3 +127,15 @@ async def test_more_than_fit_are_not_remembered(wired: Wired, monkeypatch):
     for reads in (2, 3):
         assert set(await world.told()) == {5, 6, 7}
         assert world.reads == reads
+
+
+async def test_where_other_servers_write_notes_they_are_read_for_each_answer(wired: Wired):
+    world = World(wired)
+    world.noted.is_shared = True
+    await world.note([5])
+    assert set(await world.told()) == {5}
+    await wired.services.writer.run(  # as another server does it
+        lambda group: garbage_notes.note(group, NotedWriters(), B, 1, [6], position(1, 0), position(9, 0))
+    )
+    assert set(await world.told()) == {5, 6}
+    assert world.reads == 2

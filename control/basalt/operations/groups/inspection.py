@@ -38,7 +38,7 @@ from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.last_stable import Settled
 from basalt.messaging.read.log_reader import LogReader, ReadBudget, SliceLimits, Start, before
-from basalt.operations.group_explanation import (
+from basalt.operations.groups.explanation import (
     Acknowledgement,
     Ahead,
     Draining,

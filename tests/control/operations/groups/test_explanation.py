@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from basalt.operations.group_explanation import (
+from basalt.operations.groups.explanation import (
     REASONS,
     RULES,
     Acknowledgement,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from basalt.http.routes.groups import ALL_PAGE_MAX, COUNT_MS, COUNT_MS_MAX
-from basalt.operations.group_listing import FRESH_MS, ROUND_MAX, GroupListing
+from basalt.operations.groups.listing import FRESH_MS, ROUND_MAX, GroupListing
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock

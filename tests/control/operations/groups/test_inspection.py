@@ -18,7 +18,7 @@ from basalt.groups import attendance
 from basalt.groups.claims import Claim, Claims
 from basalt.groups.dispatcher import FetchAsk
 from basalt.groups.live_group import GroupFetch, LiveGroup
-from basalt.operations.group_inspection import (
+from basalt.operations.groups.inspection import (
     AVAILABLE,
     CLAIMED,
     DELAYED,
@@ -326,7 +326,7 @@ async def test_the_group_of_a_state_is_found(monkeypatch: pytest.MonkeyPatch):
     await shop.fetch(2)
     assert shop.inspection.totals()[state.number].fetched == 2
     assert shop.inspection.member_counts() == {state.number: 1}
-    monkeypatch.setattr("basalt.operations.group_inspection.FIGURES_MAX", 1)
+    monkeypatch.setattr("basalt.operations.groups.inspection.FIGURES_MAX", 1)
     other = await shop.wired.services.groups.make(A, "audit", GroupOptions())
     for live in (shop.live, other, shop.live):
         assert (await shop.inspection.figures(live)).lag_messages == 10
@@ -337,7 +337,7 @@ async def test_the_group_of_a_state_is_found(monkeypatch: pytest.MonkeyPatch):
 async def test_a_list_has_a_bound_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     shop = await opened()
     await shop.acknowledge(1)
-    monkeypatch.setattr("basalt.operations.group_inspection.ENTRIES_MAX", 1)
+    monkeypatch.setattr("basalt.operations.groups.inspection.ENTRIES_MAX", 1)
     assert len(await shop.inspection.messages(shop.live, None, 100)) == 1
     assert shop.ids[0] > ZERO_ID
 
@@ -391,10 +391,10 @@ async def test_of_very_many_pieces_a_part_is_counted_and_the_figures_say_so(monk
     await shop.acknowledge(1, 3, 5, 7, 9, transaction_id=tx.id)
     found = await shop.inspection.figures(shop.live)
     assert (found.exact, found.pending, found.lag_messages) == (True, 5, 10)
-    monkeypatch.setattr("basalt.operations.group_inspection.LOOKS_MAX", 3)
+    monkeypatch.setattr("basalt.operations.groups.inspection.LOOKS_MAX", 3)
     found = await shop.inspection.figures(shop.live)
     assert (found.exact, found.pending, found.lag_messages) == (True, 5, 10), "in more turns than one"
-    monkeypatch.setattr("basalt.operations.group_inspection.COUNT_TURNS", 1)
+    monkeypatch.setattr("basalt.operations.groups.inspection.COUNT_TURNS", 1)
     found = await shop.inspection.figures(shop.live)
     assert (found.exact, found.pending, found.lag_messages) == (False, 3, 10)
     assert [number for number, _ in await shop.states("pending")] == [1, 3, 5, 7, 9], "a list goes on in turns"
@@ -406,18 +406,18 @@ async def test_of_very_many_pieces_a_part_is_counted_and_the_figures_say_so(monk
 async def test_a_list_lets_others_in_between_and_ends(monkeypatch: pytest.MonkeyPatch):
     shop = await opened()
     await shop.acknowledge(1, 3, 5, 7)
-    monkeypatch.setattr("basalt.operations.group_inspection.LOOKS_MAX", 2)
+    monkeypatch.setattr("basalt.operations.groups.inspection.LOOKS_MAX", 2)
     looks = list[bytes]()
 
     def looked(known: Known, now_ms: int, begin: bytes, *others: object) -> object:
         looks.append(begin)
         return stretches(known, now_ms, begin, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("basalt.operations.group_inspection.stretches", looked)
+    monkeypatch.setattr("basalt.operations.groups.inspection.stretches", looked)
     assert [number for number, _ in await shop.states()] == [0, 2, 4, 6, 8]
     assert len(looks) >= 3
     assert looks == sorted(set(looks))
     looks.clear()
-    monkeypatch.setattr("basalt.operations.group_inspection.TURNS_MAX", 1)
+    monkeypatch.setattr("basalt.operations.groups.inspection.TURNS_MAX", 1)
     assert [number for number, _ in await shop.states()] == [0]
     assert len(looks) == 1

@@ -19,7 +19,7 @@ from basalt.errors import BasaltError, InputError
 from basalt.groups.figures import Lag
 from basalt.groups.groups import Groups
 from basalt.groups.live_group import options_of
-from basalt.operations.group_inspection import GroupInspection
+from basalt.operations.groups.inspection import GroupInspection
 from basalt.transactions.rules.groups import GroupState
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES

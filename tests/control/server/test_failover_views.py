@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
+import uvloop
 
 import basalt
+from basalt.catalog.topics import topic_name
 from basalt.errors import CoordinatorUnavailableError
 from basalt.transactions.follow_calls import ENTRIES, Entries, Taken
-from tests.control.server.sharing_servers import Sharers, SharingServer
-from tests.control.server.test_sharing import ORDERS, read, run
+from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
 
+ORDERS = topic_name("shop", "orders")
 TRANSACTIONS, TOPIC = "/v1/transactions", "/v1/namespaces/shop/topics/orders"
+
+
+def run(story: Story) -> None:
+    async def all_of_it() -> None:
+        async with sharers(2) as world:
+            await story(world)
+
+    uvloop.run(all_of_it())
+
+
+async def read(client: basalt.AsyncClient, isolation: Literal["committed", "uncommitted"] = "committed") -> list[str]:
+    return [message.text async for message in client.topic("orders").read(isolation=isolation)]
 
 
 async def with_orders(world: Sharers) -> SharingServer:
@@ -55,8 +70,8 @@ def test_what_was_committed_before_a_read_is_there_whoever_is_asked():
                 async with basalt.aio.connect(server.url, namespace="shop") as client:
                     await client.publish_atomically({"orders": [f"at once {text}"]})
                     expected.append(f"at once {text}")
-                    assert await read(client, "orders") == expected
-                    assert await read(client, "orders", "uncommitted") == expected
+                    assert await read(client) == expected
+                    assert await read(client, "uncommitted") == expected
                 found = await member.services.ranges.advance(ORDERS, None)
                 assert (found.messages, found.at_end) == (len(expected), True)
 
@@ -137,6 +152,6 @@ def test_a_stable_end_never_goes_back_while_a_topic_goes_to_and_fro():
             last = bytes((await owner.services.ranges.stable_end(ORDERS)).id or b"")
             assert last >= end
         async with basalt.aio.connect(member.url, namespace="shop") as client:
-            assert await read(client, "orders") == ["1", "2", "4", "5"]
+            assert await read(client) == ["1", "2", "4", "5"]
 
     run(story)

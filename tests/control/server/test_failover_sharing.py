@@ -15,7 +15,7 @@ import basalt
 from basalt.catalog.topics import topic_name
 from basalt.client import Batch, Output
 from basalt.client.consumer import processing
-from basalt.errors import ShardMovingError, TransactionEndedError, TransactionNotFoundError
+from basalt.errors import CoordinatorUnavailableError, ShardMovingError, TransactionEndedError, TransactionNotFoundError
 from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
 from tests.led_servers import HANG_S
 
@@ -139,6 +139,29 @@ def test_a_call_that_only_its_handler_finds_to_be_the_leaders_is_passed_on_howev
                 await client.transactions.commit_segments(tx.id, [])
 
     run(story)
+
+
+def test_who_takes_a_topic_and_cannot_ask_the_coordinator_serves_it_and_takes_no_transaction_for_known():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+            await world.give("orders", world.leader)
+            await client.topics.create("orders")
+            tx = await client.transactions.begin()
+            await client.topic("orders").publish("aborted", write_pointer=tx.write_pointer)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(member.services.transactions.manager, "ask", _unanswered)
+                await world.give("orders", member)
+                await client.topic("orders").publish("plain")
+            await client.transactions.abort(tx)
+            await client.publish_atomically({"orders": ["committed"]})
+            assert await read(client, "orders") == ["plain", "committed"]
+
+    run(story)
+
+
+async def _unanswered() -> None:
+    raise CoordinatorUnavailableError("nobody answers")
 
 
 def test_one_shot_transactions_at_a_member_and_over_two_owners():
@@ -365,3 +388,33 @@ def test_a_leader_that_stops_loses_nothing():
         await under_load(world, stops, [first, second])
 
     run(story, 3)
+
+
+def test_a_member_is_ready_while_its_lease_is_on_and_tells_how_many_shards_it_serves():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        await world.give("orders", member)
+        await world.until(lambda: member.services.transactions.manager.is_known, "it follows the log")
+        told = await member.ask("GET", "/readyz")
+        parts = {part["name"]: part for part in told.json()["parts"]}
+        assert (told.status, parts["member"]["ok"], parts["coordinator"]["ok"]) == (200, True, True)
+        assert parts["shards"]["detail"] == "1 of 1024 shards are served here"
+        assert (await member.ask("GET", "/metrics")).status == 200
+        await world.leader.die()  # the part is not what keeps requests away
+        await world.until(lambda: member.leads, "it leads")
+
+    run(story)
+
+
+def test_what_is_done_at_a_member_leaves_a_line_of_the_audit():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        await world.give("orders", member)
+        async with basalt.aio.connect(member.url, namespace="shop") as client:
+            await client.topics.create("orders")
+            await client.topics.delete("orders")
+        told = await world.leader.ask("GET", "/v1/admin/audit")
+        lines = [(line["act"], line["what"], line["outcome"]) for line in told.json()]
+        assert ("delete topic", "topic shop:orders") in [line[:2] for line in lines], lines
+
+    run(story)

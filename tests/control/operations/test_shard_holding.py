@@ -1,0 +1,188 @@
+"""What one server does with the shards that the map gives it, and takes away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from basalt.api.bodies.groups import GroupOptions
+from basalt.catalog.tables import TableName
+from basalt.catalog.topics import TopicName
+from basalt.cluster import owners
+from basalt.cluster.links.beats import Held
+from basalt.cluster.links.shard_calls import MAP, NewMap
+from basalt.cluster.owners import read_map
+from basalt.errors import ConflictError
+from basalt.operations.shard_holding import RELEASE_MS_MAX
+from basalt.server.wiring import open_services
+from basalt.settings import Settings
+from basalt.settings.cluster import ClusterSettings
+from basalt_engine.keys import table_prefix, topic_prefix
+from basalt_engine.stores.memory import MemoryStore
+from basalt_engine.stores.shards import shard_of
+from tests.control.cluster.links.link_pair import HANG_S, until
+from tests.control.operations.dealt_shards import SHARD, TOPIC, DealtWorld, Services, run
+
+MOVED = frozenset([SHARD, 3, 900])
+
+
+def test_a_take_that_ends_after_another_was_granted_the_shard_is_not_served():
+    """The fence went through, for nobody had a higher epoch at the regions yet: the map is looked at once more before calls are served."""
+
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        stuck, go_on = member.hold_takes(before=False)
+        moving = asyncio.create_task(leader.moves.move(MOVED, member.run))
+        await asyncio.to_thread(stuck.wait, HANG_S)
+        now = await asyncio.to_thread(owners.deal, world.store, lambda _: dict.fromkeys(MOVED, "elsewhere"), "x", 1)
+        go_on.set()
+        await member.holding.taken()
+        assert (member.held, member.gate.owners) == ({}, now)
+        moving.cancel()
+
+    run(story)
+
+
+def test_services_that_end_and_begin_anew_take_nothing_back_under_the_epoch_that_it_had():
+    """A write of the ones before may still be under way, and no fence of that epoch keeps it out."""
+
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        epochs = (await leader.moves.move(MOVED, member.run)).after
+        await member.end()
+        await member.begin(0)
+        await member.holding.taken()
+        assert member.held == {}
+        await world.until_all_served()
+        assert all(world.map.epochs[shard] > epoch for shard, epoch in epochs.items())
+
+    run(story)
+
+
+def test_what_was_given_up_stays_so_for_the_next_services_of_the_same_process():
+    """Else they would serve it by the map of before, while the leader gives it to another."""
+
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        epochs = (await leader.moves.move(MOVED, member.run)).after
+        await member.holding.release(MOVED)
+        await member.end()
+        await member.begin(0)
+        await member.holding.taken()
+        assert member.held == {}
+        await world.until_all_served()
+        assert all(world.map.epochs[shard] > epoch for shard, epoch in epochs.items())
+
+    run(story)
+
+
+def test_a_map_of_before_that_comes_late_changes_nothing():
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        await leader.moves.move(MOVED, member.run)
+        late = world.map
+        await leader.moves.move(MOVED, leader.run)
+        (link,) = leader.links.of_members.values()
+        answer = await link.call(MAP, NewMap(late.encode()), HANG_S * 1_000)
+        assert (answer.held, answer.map_version) == ((), world.map.version)
+        leader.holding.follow(late)
+        assert leader.held.keys() >= MOVED
+
+    run(story)
+
+
+def test_a_member_that_holds_more_than_the_map_gives_it_lets_go_at_once():
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        await leader.moves.move(MOVED, member.run)
+        await asyncio.to_thread(owners.deal, world.store, lambda _: {SHARD: leader.run}, leader.run, 1)
+        now = read_map(world.system)
+        assert now is not None
+        member.holding.follow(now)
+        assert member.held.keys() == MOVED - {SHARD}
+        assert member.holding.lost_total == 1
+
+    run(story)
+
+
+def test_a_release_may_take_as_long_as_the_setting_says_by_default():
+    assert ClusterSettings().release_ms == RELEASE_MS_MAX
+
+
+@pytest.mark.parametrize(
+    ("shards", "ranges"),
+    [([], ()), ([5], ((5, 5),)), ([0, 1, 2, 7, 9, 10, 1_023], ((0, 2), (7, 7), (9, 10), (1_023, 1_023)))],
+)
+def test_what_is_held_is_told_in_ranges(shards: list[int], ranges: tuple[tuple[int, int], ...]):
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        if shards:
+            await leader.moves.move(frozenset(shards), member.run)
+        held = member.holding.held()
+        assert (held.shards, held.map_version) == (ranges, world.map.version)
+        assert member.holding.held() is held, "it is made anew where something has changed"
+
+    run(story)
+
+
+def test_a_server_that_has_its_store_to_itself_tells_of_nothing():
+    async def story(world: DealtWorld) -> None:
+        services = Services(world.store.another(), world.clock)
+        assert services.holding.held() == Held()
+        await services.close()
+
+    run(story)
+
+
+def test_a_release_that_was_called_off_forgets_nothing_later():
+    """Its last stage may come to the lane when the shard is served again."""
+
+    async def story(world: DealtWorld) -> None:
+        (leader,) = await world.served("first")
+        async with leader.gate.visit(topic_prefix("shop", TOPIC)):
+            releasing = asyncio.create_task(leader.holding.release([SHARD]))
+            await until(lambda: not leader.gate.is_held(SHARD))
+            releasing.cancel()
+            await asyncio.wait([releasing])
+        assert leader.gate.is_held(SHARD)
+        with pytest.raises(ConflictError, match="called off"):
+            leader.holding._forget_released(frozenset([SHARD]), object())
+
+    run(story)
+
+
+def test_topics_with_groups_where_their_dead_letters_go_and_tables_have_to_be_at_the_coordinator():
+    async def story() -> None:
+        services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
+        orders, prices, gone = TopicName("shop", "orders"), TableName("shop", "prices"), TableName("shop", "gone")
+        await services.topics.create(orders, {})
+        await services.topics.create(TopicName("shop", "alone"), {})
+        await services.groups.make(orders, "bills", GroupOptions(dead_letter_topic="dead"))
+        for table in (prices, gone):
+            await services.table_catalog.create(table)
+        await services.table_catalog.delete(gone)
+        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead"), table_prefix("shop", "prices")]
+        assert await services.shard_holding.anchored() == {shard_of(prefix) for prefix in prefixes}
+        await services.close()
+
+    asyncio.run(story())
+
+
+def test_before_a_group_or_a_table_is_made_its_shard_is_asked_for():
+    async def story() -> None:
+        services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
+        asked: list[int] = []
+
+        async def note(shard: int) -> None:
+            asked.append(shard)
+
+        services.topics.gate.anchoring = note
+        await services.topics.create(TopicName("shop", "orders"), {})
+        await services.groups.make(TopicName("shop", "orders"), "bills", GroupOptions(dead_letter_topic="dead"))
+        await services.table_catalog.create(TableName("shop", "prices"))
+        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead"), table_prefix("shop", "prices")]
+        assert asked == [shard_of(prefix) for prefix in prefixes]
+        await services.close()
+
+    asyncio.run(story())
