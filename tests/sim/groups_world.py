@@ -226,8 +226,12 @@ class GroupsWorld:
                 await self._round(name, self.chances.choice(self.WAYS))
                 self.answers["done"] += 1
 
-    async def _round(self, name: str, way: Callable[[GroupsWorld, str, GroupFetch, list[str]], Awaitable[None]]) -> None:
-        fetched = await self.owner_of(ORDERS).groups.fetch(ORDERS, GROUP, FetchAsk(name, limit=self.chances.choice([1, 2, 5])))
+    async def _round(
+        self, name: str, way: Callable[[GroupsWorld, str, GroupFetch, list[str]], Awaitable[None]]
+    ) -> None:
+        fetched = await self.owner_of(ORDERS).groups.fetch(
+            ORDERS, GROUP, FetchAsk(name, limit=self.chances.choice([1, 2, 5]))
+        )
         if fetched.claim is not None:
             await way(self, name, fetched, texts(fetched.fetch))
 
@@ -249,6 +253,7 @@ class GroupsWorld:
         except BasaltError:
             if self.chances.random() < 0.5:
                 raise
+            await asyncio.sleep(self.chances.choice([0, 0.3, 1]))
             await call()
 
     async def _at_once(self, name: str, fetched: GroupFetch, found: list[str]) -> None:
@@ -290,7 +295,16 @@ class GroupsWorld:
     async def _forget(self, name: str, fetched: GroupFetch, found: list[str]) -> None:
         """The consumer is gone."""
 
-    WAYS = (_at_once, _at_once, _with_the_commit, _with_the_commit, _before_the_commit, _before_the_commit, _release, _forget)
+    WAYS = (
+        _at_once,
+        _at_once,
+        _with_the_commit,
+        _with_the_commit,
+        _before_the_commit,
+        _before_the_commit,
+        _release,
+        _forget,
+    )
 
     # What goes wrong.
 
@@ -373,4 +387,6 @@ class GroupsWorld:
 
     def _is_acknowledged(self) -> bool:
         (state,) = self.leader.services.transactions.state.groups.by_number.values()
-        return len(state.acknowledged) == 1 and not self.leader.services.transactions.state.groups.pending_in(state.number)
+        return len(state.acknowledged) == 1 and not self.leader.services.transactions.state.groups.pending_in(
+            state.number
+        )

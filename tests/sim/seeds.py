@@ -159,7 +159,9 @@ def first_failure_of_groups(seeds: Iterable[int]) -> str | None:
     return _first_failure(seeds, GroupsWorld)
 
 
-def _first_failure(seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld | GroupsWorld]) -> str | None:
+def _first_failure(
+    seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld | GroupsWorld]
+) -> str | None:
     with _as_the_seed_decides():
         return _first_failure_here(seeds, world)
 
@@ -193,7 +195,9 @@ def _as_the_seed_decides() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld | GroupsWorld]) -> str | None:
+def _first_failure_here(
+    seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld | GroupsWorld]
+) -> str | None:
     for seed in seeds:
         try:
             _run(world(seed), seed)

@@ -127,7 +127,7 @@ class ShardGate:
         return lambda: None
 
     async def anchor(self, prefix: bytes) -> None:
-        """Before a consumer group or a table is made at this prefix: have its shard at the coordinator, for good. `ShardMovingError`: nothing was done."""
+        """Before a table is made at this prefix: have its shard at the coordinator, for good. `ShardMovingError`: nothing was done."""
         if self.anchoring is not None:
             await self.anchoring(shard_of(prefix))
 

@@ -20,6 +20,7 @@ from basalt.errors import ShardMovingError, UnavailableError
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.proposal_calls import PLACED, PROPOSE, Placed, Propose, Proposed, Unit
+from basalt.transactions.proposing import PROPOSED
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Doomed, Edit, Proposal
 from basalt_engine.errors import BasaltError, CorruptionError
@@ -49,6 +50,8 @@ class ProposalsOfMembers:
         if link is None or self._links.of_members.get(instance) is not link:
             raise UnavailableError(f"{asked.member} is not the member of this link; nothing was done")
         units = [(unit, unit.edits) for unit in asked.units]
+        for strange in [edit for _, made in units for edit in made if not isinstance(edit, PROPOSED)]:
+            raise CorruptionError(f"{type(strange).__name__} is no edit that a member proposes")
 
         def stage(group: Group) -> list[ErrorBody | None]:
             place = self._manager.coming_place
@@ -68,8 +71,6 @@ class ProposalsOfMembers:
             for edit in wanted:
                 self._check_owner(member, edit)
             found = [self._proposed(edit, unit, group.now_ms) for edit in wanted]
-        except CorruptionError:
-            raise
         except BasaltError as refusal:
             return ErrorBody.of(refusal)
         lost = next((each.refusal for each in found if each.refusal is not None), None)

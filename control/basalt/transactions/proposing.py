@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 # Edits that count at once. A group that is made gets its number from the coordinator; one that is forgotten is gone once that is durable.
 _GUESSED = (edits.Acknowledged, edits.AcknowledgedIn, edits.Returned, edits.GroupSought, edits.GroupChanged)
-_PROPOSED = (*_GUESSED, edits.GroupMade, edits.GroupsForgotten)
+PROPOSED = (*_GUESSED, edits.GroupMade, edits.GroupsForgotten)
 _CONCERN_GROUPS = (
-    *_PROPOSED, edits.Committed, edits.Aborting, edits.Aborted, edits.Invalidated, edits.Reset,
+    *PROPOSED, edits.Committed, edits.Aborting, edits.Aborted, edits.Invalidated, edits.Reset,
 )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ class Proposing:
         for edit in made:
             if isinstance(edit, edits.Doomed):
                 continue  # the coordinator finds that, too
-            if not isinstance(edit, _PROPOSED):
+            if not isinstance(edit, PROPOSED):
                 raise CoordinatorUnavailableError(
                     f"this server does not coordinate transactions, and {type(edit).__name__} is for the coordinator; nothing was done"
                 )
@@ -269,7 +269,9 @@ class Proposing:
         self.total += 1
         for each in asked:
             each.group.writing()
-        question = Propose(self.member() or "", guess.number, tuple([Unit.of(each.edits, force=each.force) for each in asked]))
+        question = Propose(
+            self.member() or "", guess.number, tuple([Unit.of(each.edits, force=each.force) for each in asked])
+        )
         try:
             answer = await self._ask(question)
         except BaseException as error:

@@ -11,6 +11,7 @@ import basalt
 from basalt.api.bodies.groups import GroupOptions
 from basalt.catalog.topics import topic_name
 from basalt.client import Batch, Output
+from basalt.client.consumer import processing
 from basalt.errors import (
     ClaimLostError,
     GroupNotFoundError,
@@ -23,6 +24,11 @@ from tests.control.server.sharing_servers import Sharers, SharingServer, Story, 
 from tests.led_servers import HANG_S
 
 ORDERS = topic_name("shop", "orders")
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processing, "ROUND_WAIT_MS", 100)
 
 
 def run(story: Story, count: int = 2) -> None:
@@ -54,16 +60,6 @@ async def drained(client: basalt.AsyncClient, topic: str, group: str = "billing"
     async with client.consumer(topic, group=group, **options) as consumer:  # type: ignore[arg-type]
         await consumer.process(handle, until=lambda: consumer.waiting_for == "no_messages", limit=2)
     return found
-
-
-async def copied(client: basalt.AsyncClient, to: str, **options: object) -> None:
-    """Copy what is dealt of orders, each batch acknowledged with its copies."""
-
-    async def handle(batch: Batch, out: Output) -> None:
-        out.publish(to, [message.payload for message in batch])
-
-    async with client.consumer("orders", group="copying", **options) as consumer:  # type: ignore[arg-type]
-        await consumer.process(handle, until=lambda: consumer.waiting_for == "no_messages", limit=3)
 
 
 def test_a_group_is_made_dealt_and_acknowledged_at_the_owner_of_its_topic():
@@ -102,7 +98,7 @@ def test_what_a_batch_makes_is_published_elsewhere_and_acknowledged_here_in_one_
                     async def handle(batch: Batch, out: Output, topic: str = topic) -> None:
                         out.publish(topic, [message.payload for message in batch])
 
-                    await consumer.process(handle, until=lambda: consumer.waiting_for == "no_messages", limit=3)  # noqa: B023
+                    await consumer.process(handle, until=lambda: consumer.waiting_for == "no_messages", limit=3)
                 assert sorted(await read(client, topic)) == sent
                 assert await drained(client, "orders", name, mode=mode, member="bob") == []
 
@@ -222,7 +218,9 @@ def test_each_message_is_handled_once_though_the_leader_or_the_owner_dies():
             before = copying.copied
             await world.until(lambda: copying.copied > before + 10, "messages are copied")  # noqa: B023
             await victim.die()
-            await world.until(lambda: any(server.leads for server in world.living) and world.all_is_dealt(), "all is dealt")
+            await world.until(
+                lambda: any(server.leads for server in world.living) and world.all_is_dealt(), "all is dealt"
+            )
             before = copying.copied
             await world.until(lambda: copying.copied > before + 10, "messages are copied again")  # noqa: B023
         await copying.end()
@@ -250,7 +248,9 @@ def test_dead_letters_of_a_group_go_to_a_topic_of_another_owner():
                     if batch[0].text == "c":
                         out.reject(batch[0], "of no use either")
 
-                await consumer.process(handle, until=lambda: consumer.waiting_for in ("no_messages", "claimed"), limit=1)
+                await consumer.process(
+                    handle, until=lambda: consumer.waiting_for in ("no_messages", "claimed"), limit=1
+                )
             async with asyncio.timeout(HANG_S):
                 while sorted(await read(client, "dead")) != ["a", "b", "c"]:
                     await asyncio.sleep(0.05)
@@ -275,11 +275,11 @@ def test_operators_move_a_group_from_any_server():
             sought = await group.seek("start")
             assert sought.repeated == 2
             assert await drained(client, "orders") == ["a", "b"]
-            assert [each.name for each in await client.topic("orders").list_groups()] == ["billing"]
+            assert [each.name for each in await client.topic("orders").groups()] == ["billing"]
             await group.delete()
             with pytest.raises(GroupNotFoundError):
                 await group.get()
-            assert await client.topic("orders").list_groups() == []
+            assert await client.topic("orders").groups() == []
             await world.give("orders", leader)
             with pytest.raises(ShardMovingError):
                 await member.services.groups.make(ORDERS, "billing", GroupOptions())
