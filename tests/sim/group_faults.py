@@ -8,27 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 from basalt.commits.groups_elsewhere import GroupsElsewhere
-from basalt.commits.proposals_of_members import ProposalsOfMembers
-from basalt.groups.groups import Groups
 from basalt.groups.live_group import LiveGroup
-from basalt.transactions.rules.edits import Edit, Proposal
+from basalt.groups.owned_groups import OwnedGroups
 
 
 @contextmanager
 def memory_is_trusted_though_nobody_answered() -> Iterator[None]:
     """An owner that gets no answer goes on with the claims that it had ended for it."""
     with patch.object(LiveGroup, "look_anew", lambda *_, **__: None):
-        yield
-
-
-@contextmanager
-def a_member_is_believed() -> Iterator[None]:
-    """The coordinator looks for no conflict: it logs what the owner wants."""
-
-    def proposed(_: ProposalsOfMembers, edit: Edit, *_given: Any) -> Proposal:
-        return Proposal((edit,))
-
-    with patch.object(ProposalsOfMembers, "_proposed", proposed):
         yield
 
 
@@ -49,13 +36,12 @@ def a_commit_asks_no_other_owner() -> Iterator[None]:
 @contextmanager
 def ends_of_transactions_are_not_heard() -> Iterator[None]:
     """An owner does not hear that a transaction acknowledges no more: what it had is dealt to nobody."""
-    with patch.object(Groups, "hear", lambda *_: None):
+    with patch.object(OwnedGroups, "hear", lambda *_: None):
         yield
 
 
 FAULTS = (
     memory_is_trusted_though_nobody_answered,
-    a_member_is_believed,
     a_commit_asks_no_other_owner,
     ends_of_transactions_are_not_heard,
 )

@@ -18,8 +18,15 @@ from basalt.cluster.links.link import Handlers, Link
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard, OneShotAsked
 from basalt.commits.dead_letters import DeadLetters
-from basalt.commits.group_calls import CARRY, MAKE_TOPIC, Carried, WorkCall
-from basalt.commits.groups_elsewhere import GroupsElsewhere, GroupsHere, have_topic
+from basalt.commits.groups_elsewhere import (
+    CARRY,
+    MAKE_TOPIC,
+    Carried,
+    GroupsElsewhere,
+    GroupsHere,
+    WorkCall,
+    have_topic,
+)
 from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots

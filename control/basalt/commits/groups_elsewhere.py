@@ -1,4 +1,4 @@
-"""What a commit acknowledges in consumer groups whose topics other servers own, and the other side of it.
+"""Acknowledgements of commits in consumer groups whose topics other servers own, and the other side of it. Format of the calls: docs/formats/links.md, "Groups".
 
 Only the owner of a topic knows who has claimed what. So before the intent of a commit it is asked to acknowledge in the transaction, as a
 client may do before; once that is in the log, the commit decides about it as about all else. docs/decisions/0076-groups-are-dealt-by-owners.md.
@@ -8,20 +8,96 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
-from basalt.api.bodies.messages import Work, WorkAcknowledge, WorkPublish
+import msgspec
+
+from basalt.api.bodies.messages import Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName
+from basalt.cluster.links.frames import CallKind, Kind
 from basalt.cluster.links.link import Handlers
 from basalt.commits.dead_letters import DeadLetters
-from basalt.commits.group_calls import ACKNOWLEDGE, HAVE_TOPIC, REJECTED, AcknowledgeCall, WorkCall
+from basalt.commits.owner_calls import PrepareCall
 from basalt.commits.owners import Owners
 from basalt.errors import TopicExistsError, TopicNotFoundError, UnavailableError
 from basalt.groups.groups import Groups
+from basalt.groups.owned_groups import OwnedGroups
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.transactions.manager import TransactionManager
+from basalt.transactions.protocol import Prepare
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt_engine.keys import topic_prefix
+
+# The fields of an entry of a Work, in the order of its struct; what is rejected as (id, reason).
+_Acknowledge: TypeAlias = tuple[
+    str, str, str, tuple[bytes, ...], bytes | None, str, int, int, tuple[int, ...], tuple[bytes, ...], tuple[tuple[bytes, str], ...]
+]  # fmt: skip
+
+
+def _carried(entry: WorkAcknowledge) -> _Acknowledge:
+    return (
+        entry.namespace, entry.topic, entry.group, tuple(map(bytes, entry.ids)),
+        None if entry.up_to is None else bytes(entry.up_to), entry.member, entry.epoch, entry.round, tuple(entry.claims),
+        tuple(map(bytes, entry.except_ids)), tuple((bytes(each.id), each.reason) for each in entry.reject),
+    )  # fmt: skip
+
+
+def _read(carried: _Acknowledge) -> WorkAcknowledge:
+    reject = tuple(Rejection(*each) for each in carried[-1])
+    return WorkAcknowledge(*carried[:-1], reject)
+
+
+class AcknowledgeCall(msgspec.Struct, frozen=True, array_like=True):
+    """Acknowledge this in an open transaction that is about to commit; and look at the order of all that it acknowledges at this owner."""
+
+    transaction_id: int
+    entries: tuple[_Acknowledge, ...]
+
+    @classmethod
+    def of(cls, transaction_id: int, entries: Sequence[WorkAcknowledge]) -> AcknowledgeCall:
+        """The call that carries these entries."""
+        return cls(transaction_id, tuple(map(_carried, entries)))
+
+    @property
+    def asked(self) -> list[WorkAcknowledge]:
+        """The entries."""
+        return list(map(_read, self.entries))
+
+
+class WorkCall(msgspec.Struct, frozen=True, array_like=True):
+    """A whole Work, and as which one-shot transaction it is asked for."""
+
+    parts: PrepareCall
+    entries: tuple[_Acknowledge, ...]
+    owner: str = ""
+    request_id: str | None = None
+    principal: str = ""
+
+    @classmethod
+    def of(cls, work: Work, owner: str = "", request_id: str | None = None, principal: str = "") -> WorkCall:
+        """The call that carries this work; payloads are not copied."""
+        return cls(
+            PrepareCall.of(Prepare(work, None)), tuple(map(_carried, work.acknowledge)), owner, request_id, principal
+        )
+
+    @property
+    def work(self) -> Work:
+        """The work that was carried."""
+        work = self.parts.asked.work or Work()
+        return Work(work.publish, work.markers, work.segments, list(map(_read, self.entries)))
+
+
+class Carried(msgspec.Struct, frozen=True, array_like=True):
+    """The one-shot transaction that carried a Work out."""
+
+    transaction_id: int
+
+
+ACKNOWLEDGE: CallKind[AcknowledgeCall, None] = CallKind(Kind.ACKNOWLEDGE, "acknowledge", AcknowledgeCall, type(None))
+REJECTED: CallKind[WorkCall, WorkCall] = CallKind(Kind.REJECTED, "rejected", WorkCall, WorkCall)
+CARRY: CallKind[WorkCall, Carried] = CallKind(Kind.CARRY, "carry", WorkCall, Carried)
+MAKE_TOPIC: CallKind[TopicName, None] = CallKind(Kind.MAKE_TOPIC, "make_topic", TopicName, type(None))
+HAVE_TOPIC: CallKind[TopicName, None] = CallKind(Kind.HAVE_TOPIC, "have_topic", TopicName, type(None))
 
 ACKNOWLEDGE_MS_MAX = 5_000  # of the owner, who asks the coordinator's log, which is late after 4 s
 
@@ -101,7 +177,7 @@ class GroupsHere:
         for entry in asked.asked:
             live = await self._groups.find(self._logs.title(entry.namespace, entry.topic), entry.group)
             await self._groups.acknowledge_entry(live, entry, asked.transaction_id)
-        await self._groups.check_pending(asked.transaction_id)
+        await cast("OwnedGroups", self._groups).check_pending(asked.transaction_id)
 
     async def rejected(self, asked: WorkCall) -> WorkCall:
         """The messages that are to be dead letters, and the entries in which they are among the ids."""

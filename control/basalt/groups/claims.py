@@ -279,6 +279,12 @@ class Claims:
                 if claim.end is ClaimEnd.ACKNOWLEDGED and spans.meets(claim.spans):
                     claim.end = ClaimEnd.LOST
 
+    def tear(self, parts: Sequence[ClaimPart]) -> None:
+        """Somebody else acknowledged these parts of claims: what a member made of the whole of one is not to count."""
+        self.take(parts, acknowledged=True)
+        for claim, _, _ in parts:
+            claim.torn = claim.torn or claim.end is None
+
     def forget_undone(self, done: Spans) -> None:
         """These spans are all that is acknowledged. A claim that ended by more than that could be written goes on; one that did in part is lost."""
         for claim in self._begun.values():

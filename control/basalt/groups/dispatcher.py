@@ -155,10 +155,7 @@ class Dispatcher:
         self.returned = Spans([(after, through) for after, through, _ in state.returns])
         done = state.acknowledged.copy()
         done.update(self.pending)
-        parts = parts_of(self.claims.common(done))
-        self.claims.take(parts, acknowledged=True)
-        for claim, _, _ in parts:  # somebody else acknowledged a part of it: what was made of the whole is not to count
-            claim.torn = claim.torn or claim.end is None
+        self.claims.tear(parts_of(self.claims.common(done)))
         self.claims.forget_undone(done)
         if not self.pending:
             self._pending_messages.clear()

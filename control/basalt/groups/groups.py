@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -41,7 +41,6 @@ from basalt.errors import (
     GroupNotFoundError,
     InputError,
     TopicNotFoundError,
-    UnavailableError,
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
 from basalt.groups.claims import Claim, ClaimPart
@@ -57,14 +56,12 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
-from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log_state import LogState
 from basalt.transactions.manager import ExternalTransactions, Transactions
 from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import GroupState
 from basalt.transactions.rules.transaction import Transaction, TransactionIds
-from basalt.transactions.tellings import EndedInGroups
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, topic_prefix
@@ -122,16 +119,13 @@ class Groups:
             clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max,
             FormerMembers(), set(),
         )  # fmt: skip
-        if isinstance(manager, FollowedTransactions):
-            manager.groups_hear, manager.proposing.lost = self.hear, self._unsettle
-            manager.proposing.member = lambda: logs.gate.member
         self._live: dict[int, LiveGroup] = {}
         self._table: GroupRules | None = None  # in which they were found
         self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
         self._looked_at = 0  # the number of the group at which the job goes on
         self._began_ms = clock.now_ms()
         self.stopping = self._closed = False
-        self.make_topic: Callable[[TopicName], Awaitable[None]] = _nobody_makes  # set by who knows all owners
+        self.make_topic: Callable[[TopicName], Awaitable[None]]  # set by who knows all owners
 
     # Finding.
 
@@ -222,7 +216,7 @@ class Groups:
 
         if options.dead_letter_topic is not None:
             proposed(log.topic, self._clock.now_ms())  # what is refused makes no topic
-            await self._make_topic(dead_letter_title(self._logs, title, options))
+            await self.make_topic(dead_letter_title(self._logs, title, options))
 
         def stage(group: Group) -> Topic:
             topic = self._logs.present(log).topic
@@ -245,7 +239,7 @@ class Groups:
         if dry_run:
             return found
         if options.dead_letter_topic is not None:
-            await self._make_topic(dead_letter_title(self._logs, title, options))
+            await self.make_topic(dead_letter_title(self._logs, title, options))
 
         def stage(group: Group) -> None:
             state = found.state
@@ -493,63 +487,6 @@ class Groups:
             group.when_durable(live.wake)
         return made
 
-    # Where the coordinator is another server.
-
-    async def check_pending(self, transaction_id: int) -> None:
-        """Refuse what the transaction acknowledges out of order in groups here: it is about to commit."""
-
-        def stage(group: Group) -> None:
-            self._acknowledging.check((), transaction_id, group.now_ms, committing=True)
-
-        await self._manager.run_for_groups(stage)
-
-    def hear(self, ended: EndedInGroups) -> None:
-        """As `transaction_ended`, by an entry of the log that is applied. What was pending the coordinator has returned in it."""
-        table, returned = self._manager.state.groups, ended.reason is not None and ended.counts
-        for number, spans in ended.pending.items():
-            live = self._live.get(number)
-            if live is not None and number in table.by_number:
-                messages = live.dispatcher.decide(
-                    ended.transaction_id, spans, committed=ended.reason is None, returned=ended.counts
-                )
-                if returned and ended.reason is not None:
-                    live.totals.was_returned(ended.reason, messages)
-                live.wake()
-        for live, claims in self._dealt(ended.transaction_id):
-            if live.number not in table.by_number:
-                continue
-            if returned and ended.reason is not None:
-                self._start(self._failed(live, claims, ended.reason))
-            else:
-                live.dispatcher.give_back(list(map(ClaimPart.whole, claims)), returned=False)
-                live.wake()
-
-    async def _failed(self, live: LiveGroup, claims: Sequence[Claim], reason: ReturnReason) -> None:
-        """Have it logged that claims failed with their transaction. Where that cannot be, they are free, and no attempt is counted."""
-
-        def stage(group: Group) -> None:
-            parts = [ClaimPart.whole(claim) for claim in claims if claim.end is None]
-            self._manager.apply(group, live.failed(live.state, parts, reason, group.now_ms))
-            group.when_durable(live.wake)
-
-        try:
-            await self._manager.run_for_groups(stage)
-        except BasaltError:
-            for claim in claims:
-                live.give_back(claim)
-
-    def _unsettle(self, numbers: Collection[int], is_refused: bool) -> None:
-        """What these groups were to be was refused; or nobody knows, and it may come true later: then they are dealt as after a restart."""
-        for number in numbers:
-            live = self._live.get(number)
-            if live is not None:
-                live.look_anew(is_lost=not is_refused)
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self.desk.tasks.add(task)
-        task.add_done_callback(self.desk.tasks.discard)
-
     def _dealt(self, transaction_id: int) -> list[tuple[LiveGroup, list[Claim]]]:
         """The claims that were dealt to a transaction which acknowledges no more, by group; it is forgotten here."""
         lives = [self._live.get(number) for number in self._dealt_to.pop(transaction_id, ())]
@@ -713,9 +650,6 @@ class Groups:
                 hint="name another topic",
             )
 
-    async def _make_topic(self, title: TopicName) -> None:
-        await self.make_topic(title)
-
     async def _floor_of(self, log: TopicLog, spec: str, field: str) -> bytes:
         """The place that a position means for a group: nothing at or before it is dealt. Nothing undecided lies before it."""
         place = parse_position(spec, self._clock.now_ms(), field=field)
@@ -750,11 +684,6 @@ class Groups:
             generation = (await self._open(title)).topic.generation
         found = self._manager.state.groups.of_topic(prefix, generation)
         return sorted((state for state in found if state.name >= start), key=lambda state: state.name)
-
-
-async def _nobody_makes(title: TopicName) -> None:
-    """No topic is made."""
-    raise UnavailableError(f"topic {title} cannot be made now", hint="send the same call again")
 
 
 def _new_round(before: int = 0) -> int:

@@ -136,7 +136,7 @@ class LiveGroup:
         return state
 
     def look_anew(self, *, is_lost: bool) -> None:
-        """What memory knows of it may not be what the log says: at the next look it is found anew, as after the log was read again.
+        """Find it anew at the next look, as after the log was read again: what memory knows of it may not be what the log says.
 
         `is_lost`: the log may say something later that nobody here expects, so no claim of now counts any more.
         """

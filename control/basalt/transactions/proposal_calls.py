@@ -12,7 +12,7 @@ from basalt.transactions.rules.edits import Edit
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
-    """What one call wants to be true, all of it or nothing. `force`: open transactions that acknowledge in the group are not in the way."""
+    """The edits that one call wants to be true, all of them or nothing. `force`: open transactions that acknowledge in the group are not in the way."""
 
     entry: bytes
     force: bool = False
@@ -37,7 +37,7 @@ class Propose(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Proposed(msgspec.Struct, frozen=True, array_like=True):
-    """What is logged is in the first `entries` entries. `refused`: for each unit why it is not; None: it is."""
+    """The answer: what is logged is in the first `entries` entries. `refused`: for each unit why it is not; None: it is."""
 
     entries: int
     refused: tuple[ErrorBody | None, ...]

@@ -1,4 +1,4 @@
-"""What the owner of a group wants to be logged: edits that count here at once, and for good once the log has them.
+"""Proposals of the owner of groups: edits that count here at once, and for good once the log has them.
 
 A stage runs here as it does at the coordinator, over the state that this server follows. Its edits are true in that state from then on, though only as
 a *guess*: whatever the log says of groups first puts back what was there before them. One proposal is under way at a time; all that comes meanwhile goes with
@@ -288,7 +288,7 @@ class Proposing:
             self._end(each, None if refused is None else refused.error())
 
     def _put_back(self, guess: Guess) -> None:
-        """What is known of the entry is in the state by now."""
+        """Guess no more: what is known of the entry is in the state by now."""
         if self.guess is guess:
             guess.undo(self._state())
             self.guess = None

@@ -152,7 +152,7 @@ def test_a_release_that_was_called_off_forgets_nothing_later():
     run(story)
 
 
-def test_topics_with_groups_where_their_dead_letters_go_and_tables_have_to_be_at_the_coordinator():
+def test_tables_have_to_be_at_the_coordinator_and_groups_need_not():
     async def story() -> None:
         services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
         orders, prices, gone = TopicName("shop", "orders"), TableName("shop", "prices"), TableName("shop", "gone")
@@ -162,14 +162,13 @@ def test_topics_with_groups_where_their_dead_letters_go_and_tables_have_to_be_at
         for table in (prices, gone):
             await services.table_catalog.create(table)
         await services.table_catalog.delete(gone)
-        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead"), table_prefix("shop", "prices")]
-        assert await services.shard_holding.anchored() == {shard_of(prefix) for prefix in prefixes}
+        assert await services.shard_holding.anchored() == {shard_of(table_prefix("shop", "prices"))}
         await services.close()
 
     asyncio.run(story())
 
 
-def test_before_a_group_or_a_table_is_made_its_shard_is_asked_for():
+def test_before_a_table_is_made_its_shard_is_asked_for():
     async def story() -> None:
         services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
         asked: list[int] = []
@@ -181,8 +180,7 @@ def test_before_a_group_or_a_table_is_made_its_shard_is_asked_for():
         await services.topics.create(TopicName("shop", "orders"), {})
         await services.groups.make(TopicName("shop", "orders"), "bills", GroupOptions(dead_letter_topic="dead"))
         await services.table_catalog.create(TableName("shop", "prices"))
-        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead"), table_prefix("shop", "prices")]
-        assert asked == [shard_of(prefix) for prefix in prefixes]
+        assert asked == [shard_of(table_prefix("shop", "prices"))]
         await services.close()
 
     asyncio.run(story())

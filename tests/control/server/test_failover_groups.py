@@ -20,6 +20,7 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.transactions.followed import FollowedTransactions
 from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
 from tests.led_servers import HANG_S
 
@@ -76,8 +77,10 @@ def test_a_group_is_made_dealt_and_acknowledged_at_the_owner_of_its_topic():
         assert leader.services.groups.live() == []
         (state,) = leader.services.transactions.state.groups.by_number.values()
         assert len(state.acknowledged) == 1
-        assert member.services.transactions.manager.proposing.lost_total == 0
-        assert member.services.transactions.manager.proposing.guess is None
+        followed = member.services.transactions.manager
+        assert isinstance(followed, FollowedTransactions)
+        assert followed.proposing.lost_total == 0
+        assert followed.proposing.guess is None
 
     run(story)
 

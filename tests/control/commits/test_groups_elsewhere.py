@@ -1,12 +1,25 @@
-"""What is acknowledged, and a whole Work, go over a link and are what they were."""
+"""Acknowledgements at other owners: they go over a link and are what they were; who may take long has a limit. Whole servers: test_failover_groups.py."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
-from basalt.commits.group_calls import ACKNOWLEDGE, CARRY, AcknowledgeCall, WorkCall
+from basalt.cluster.links.link import Handlers
+from basalt.commits.coordinator import CARRY_MS_MAX
+from basalt.commits.groups_elsewhere import (
+    ACKNOWLEDGE,
+    ACKNOWLEDGE_MS_MAX,
+    CARRY,
+    AcknowledgeCall,
+    GroupCalls,
+    WorkCall,
+)
+from basalt.errors import UnavailableError
+from basalt.runtime.group_commit import LOG_LATE_MS_MAX
+from basalt.transactions.followed import PROPOSE_MS_MAX
 
 ID = bytes(range(20))
 ENTRY = WorkAcknowledge(
@@ -30,3 +43,17 @@ def test_a_work_is_read_as_it_was_sent() -> None:
     (part,) = read.work.publish
     assert [bytes(each) for each in part.messages] == [b"a"]
     assert [bytes(each.payload) for each in part.records] == [b"b"]
+
+
+def test_whoever_asks_waits_longer_than_whoever_is_asked() -> None:
+    assert LOG_LATE_MS_MAX < PROPOSE_MS_MAX < ACKNOWLEDGE_MS_MAX < CARRY_MS_MAX
+
+
+def test_a_server_that_deals_no_groups_refuses() -> None:
+    handlers = Handlers()
+    calls = GroupCalls(handlers)
+    assert calls.groups is None
+    handled = handlers.find(ACKNOWLEDGE.number)
+    assert handled is not None
+    with pytest.raises(UnavailableError, match="deals no consumer groups"):
+        handled.answer("leader", AcknowledgeCall.of(1, []))
