@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.codecs.encoded import Encoding
-from basalt.groups.claims import Claim, ClaimPart, Claims, parts_of
-from basalt.groups.companies import ALONE_ATTEMPTS
+from basalt.groups.claims import ALONE_ATTEMPTS, Claim, ClaimPart, Claims, parts_of
 from basalt.groups.figures import GroupTotals
 from basalt.groups.lanes import Lanes
 from basalt.groups.places import oldest_of
