@@ -163,12 +163,12 @@ class Copying:
                 self.copied += len(batch)
                 out.publish("copies", [message.payload for message in batch])
 
-            async with client.consumer("orders", group="copying", retry_delay_ms=1) as consumer:
+            async with client.consumer("orders", group="copying", retry_delay_ms=1, attempts_max=0) as consumer:
                 await consumer.process(handle, until=self.drained.is_set, limit=3)
 
     async def transact(self) -> None:
         async with basalt.aio.connect(self.urls, namespace="shop") as client:
-            async with client.consumer("orders", group="copying", retry_delay_ms=1) as consumer:
+            async with client.consumer("orders", group="copying", retry_delay_ms=1, attempts_max=0) as consumer:
                 while not self.drained.is_set():
                     async for batch in consumer.batches(limit=2, wait=False):
                         try:
