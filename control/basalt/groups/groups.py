@@ -40,6 +40,7 @@ from basalt.errors import (
     ConflictError,
     GroupNotFoundError,
     InputError,
+    ShardMovingError,
     TopicNotFoundError,
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
@@ -189,7 +190,12 @@ class Groups:
 
     def _present(self, state: GroupState) -> LiveGroup:
         """The live group in a stage: one that was idle may have been dropped, and made anew, since it was found."""
-        self._logs.gate.require((state.prefix,))
+        if not self.is_here(
+            state.prefix
+        ):  # a refusal, not a wait: rows of a one-shot may be placed, and it is given up then
+            raise ShardMovingError(
+                f"the topic of group {state.name} moves; nothing was done", hint="send the same call again"
+            )
         return self._live.get(state.number) or self._live_of(state, title_of(state.prefix))
 
     def _next_claim(self) -> int:
