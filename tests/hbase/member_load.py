@@ -53,6 +53,7 @@ PATIENT_MS = int(3_000 * TAKE_OVER_SECONDS_MAX)  # of a real client: it waits ou
 WORKS_CALLS = 4  # answers of 200 that tell that a client's kind of call works again
 OF_EACH_CALL = ('"basalt.access"', '"basalt.transactions"')
 LINES = 30  # of each server's log, in a failure
+ENDED = {"COMMITTED", "ABORTED", "INVALID"}
 MORE_CODES = {"transaction_not_found", "transaction_conflict"}
 
 
@@ -244,16 +245,13 @@ class Load:
 
     def _make(self) -> None:
         """Topics and a table that nobody has used, each topic with another owner where there are several."""
-        leader = self.servers.leader().process
         topics = [
             *((NAMESPACE, topic) for topic in (ORDERS, COPIES)), (CLIENT_NAMESPACE, CLIENT_TOPIC),
             *((group_worker.NAMESPACE, topic) for topic in (INPUTS, *(outputs_of(group) for group, _, _ in GROUPS))),
         ]  # fmt: skip
         for namespace, topic in topics:
-            leader.ask("DELETE", f"/v1/namespaces/{namespace}/topics/{topic}")
-            leader.ask_json("PUT", f"/v1/namespaces/{namespace}/topics/{topic}")
-        leader.ask("DELETE", TABLE)
-        leader.ask_json("PUT", TABLE)
+            self.servers.make(f"/v1/namespaces/{namespace}/topics/{topic}")
+        self.servers.make(TABLE)
         self.servers.spread(NAMESPACE, [ORDERS, COPIES])
 
     def check_that_none_failed(self) -> None:
@@ -330,12 +328,7 @@ class Load:
         texts = {tx: text for worker in self.of_states for tx, text in worker.texts.items()}
         states: dict[str, str] = {}
         for transaction, text in texts.items():
-            state = _state(server, transaction)
-            if state in ("OPEN", "DOOMED"):
-                server.ask("POST", f"{TRANSACTIONS}/{transaction}/abort")
-                state = _state(server, transaction)
-            states[text] = state
-        assert set(states.values()) <= {"COMMITTED", "ABORTED", "INVALID"}, Counter(states.values())
+            states[text] = _end(server, transaction)
         told = {texts[tx] for worker in self.of_states for tx in worker.committed}
         wrong = [text for text in told if states[text] != "COMMITTED"]
         assert not wrong, f"commits that were acknowledged are {[(text, states[text]) for text in wrong[:10]]}"
@@ -423,6 +416,18 @@ class Load:
 
 def _count(topic: Any) -> int:
     return sum(1 for _ in topic.read())
+
+
+def _end(server: ServerProcess, transaction: str) -> str:
+    """How it ended. What is open is aborted, and a roll back may wait for the next owner of a topic."""
+
+    def has_ended() -> bool:
+        if _state(server, transaction) in ("OPEN", "DOOMED"):
+            server.ask("POST", f"{TRANSACTIONS}/{transaction}/abort")
+        return _state(server, transaction) in ENDED
+
+    until(has_ended, server, 2 * TAKE_OVER_SECONDS_MAX)
+    return _state(server, transaction)
 
 
 def _state(server: ServerProcess, transaction: str) -> str:

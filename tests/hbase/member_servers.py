@@ -19,6 +19,7 @@ from tests.ports import reserved_port
 from tests.system.server_process import ServerProcess
 
 MOVES = "/v1/admin/cluster/moves"
+BALANCE = "cluster.balance"
 SHARE = "cluster.share"  # off: the leader owns all, and the others only pass on
 MOVES_TRIED_MAX = 200  # a move may be called off, and one is made at a time; a bound for a hang
 CALLED_OFF = {409, 503}
@@ -56,8 +57,12 @@ class Member:
 class Members:
     """All servers of a test. `those` are told apart by their numbers; who leads, and who owns what, is asked with each question."""
 
-    def __init__(self, stack: ExitStack, folder: Path, installation: Installation, *, share: bool) -> None:
+    def __init__(
+        self, stack: ExitStack, folder: Path, installation: Installation, *, share: bool, balance: bool = True
+    ) -> None:
+        """`balance`: shards also move by themselves, once there are several servers."""
         self.share = share
+        self._balance = balance
         self.those: list[Member] = []
         self._stack = stack
         self._folder = folder
@@ -81,7 +86,9 @@ class Members:
 
     def launch(self, member: Member, environment: dict[str, str] | None = None) -> None:
         """Start its next process, and do not wait for it."""
-        share = ("--set", f"{SHARE}=true") if self.share else ()
+        share = (
+            ["--set", f"{SHARE}=true", "--set", f"{BALANCE}={'auto' if self._balance else 'off'}"] if self.share else []
+        )
         member.launch(*self._installation.options(member.gateway.address), *share, environment=environment)
 
     @property
@@ -134,6 +141,11 @@ class Members:
             return all(row is not None and (row["role"] == "leader" or row["linked"]) for row in mine)
 
         until(all_are, self.up()[0].process, TAKE_OVER_SECONDS_MAX)
+
+    def make(self, target: str) -> None:
+        """Make a topic or a table anew. Its shard may be moving."""
+        for method, done in (("DELETE", {200, 404}), ("PUT", {200})):
+            until(lambda m=method, d=done: self.leader().process.ask(m, target).status in d, self.up()[0].process)  # type: ignore[misc]
 
     def move(self, namespace: str, topic: str, to: Member) -> float:
         """Move the shard of a topic there: for how long calls to it waited, in milliseconds."""
@@ -198,11 +210,12 @@ def state_of(server: ServerProcess) -> str:
 
 @contextmanager
 def members(
-    folder: Path, installation: Installation, count: int, *, share: bool, environment: dict[str, str] | None = None
-) -> Iterator[Members]:
+    folder: Path, installation: Installation, count: int, *, share: bool, balance: bool = True,
+    environment: dict[str, str] | None = None,
+) -> Iterator[Members]:  # fmt: skip
     """So many servers, all linked. The first one leads, and has more in its environment."""
     with ExitStack() as stack:
-        made = Members(stack, folder, installation, share=share)
+        made = Members(stack, folder, installation, share=share, balance=balance)
         leader = made.add(environment).process
         until(lambda: serves(leader), leader)
         for _ in range(count - 1):

@@ -59,8 +59,8 @@ def late_publish(installation: Installation, folder: Path, topic: str, *, stampe
     """The rows in HBase, and what a reader gets, once all has arrived."""
     environment = None if stamped else {"BASALT_UNSTAMPED": "1"}
     first = None if SHARE else environment
-    with members(folder, installation, 2, share=SHARE, environment=first) as servers:
-        servers.those[0].process.ask_json("PUT", f"/v1/namespaces/{NAMESPACE}/topics/{topic}")
+    with members(folder, installation, 2, share=SHARE, balance=False, environment=first) as servers:
+        servers.make(f"/v1/namespaces/{NAMESPACE}/topics/{topic}")
         owner = owner_with(servers, topic, environment)
         assert publish(owner, topic, "in time").status == 200
         table = f"{installation.prefix}.message".encode()

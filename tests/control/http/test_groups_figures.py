@@ -7,7 +7,7 @@ import pytest
 from basalt.api.bodies.groups import GroupFigures
 from basalt.groups.live_group import LiveGroup
 from basalt.http import group_metrics
-from basalt.operations import group_inspection
+from basalt.operations.groups import inspection as group_inspection
 from tests.control.http.group_client import GROUP, ORDERS, GroupClient, claim_of, ids_of
 
 GROUPS = f"{ORDERS}/groups"

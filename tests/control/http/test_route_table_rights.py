@@ -94,7 +94,7 @@ def made(client: Client) -> World:
             "namespace": "shop", "topic": "orders", "group": "billing", "member": "m", "table": "accounts", "message": message,
             "transaction": pointer, "pointer": pointer, "producer": "p", "session": "s", "region": "abc", "backup": "b1",
             "job": "stats", "token": "0123456789abcdef", "grant": "0123456789abcdef", "role": "readers",
-            "subject": "role:readers",
+            "subject": "role:readers", "server": "m1",
         },
     )  # fmt: skip
 
