@@ -35,6 +35,7 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName, title_of
+from basalt.cluster.shard_gate import SEND_AGAIN
 from basalt.errors import (
     BusyError,
     ConflictError,
@@ -190,12 +191,8 @@ class Groups:
 
     def _present(self, state: GroupState) -> LiveGroup:
         """The live group in a stage: one that was idle may have been dropped, and made anew, since it was found."""
-        if not self.is_here(
-            state.prefix
-        ):  # a refusal, not a wait: rows of a one-shot may be placed, and it is given up then
-            raise ShardMovingError(
-                f"the topic of group {state.name} moves; nothing was done", hint="send the same call again"
-            )
+        if not self.is_here(state.prefix):  # no wait: rows of a one-shot may be placed, and it is given up then
+            raise ShardMovingError(f"the topic of group {state.name} moves; nothing was done", hint=SEND_AGAIN)
         return self._live.get(state.number) or self._live_of(state, title_of(state.prefix))
 
     def _next_claim(self) -> int:
@@ -233,7 +230,7 @@ class Groups:
         state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
         if state is None:
             raise GroupNotFoundError(
-                f"group {name[:80]!r} of topic {title} was deleted as soon as it was made", field="group"
+                f"group {name[:80]!r} of {title} was deleted as soon as it was made", field="group"
             )
         return self._live_of(state, title)
 
@@ -681,8 +678,7 @@ class Groups:
 
     async def list(self, title: TopicName, start: str = "") -> list[GroupState]:
         """The groups of a topic by name, from this name on."""
-        prefix = topic_prefix(*title)
-        if self._logs.gate.is_absent(prefix) and self._manager.is_known:
+        if self._logs.gate.is_absent(prefix := topic_prefix(*title)) and self._manager.is_known:
             generation = (await self._logs.catalog.describe(title)).generation
             if generation < 0:
                 raise self._logs.catalog.absent(title)
