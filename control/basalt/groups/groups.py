@@ -221,13 +221,11 @@ class Groups:
             proposed(log.topic, self._clock.now_ms())  # what is refused makes no topic
             await self.make_topic(dead_letter_title(self._logs, title, options))
 
-        def stage(group: Group) -> Topic:
-            topic = self._logs.present(log).topic
-            self._apply(group, proposed(topic, group.now_ms))
-            return topic
+        def stage(group: Group) -> None:
+            self._apply(group, proposed(self._logs.present(log).topic, group.now_ms))
 
-        topic = await self._manager.run_for_groups(stage)
-        state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
+        await self._manager.run_for_groups(stage)
+        state = await self._found(title, name)
         if state is None:
             raise GroupNotFoundError(
                 f"group {name[:80]!r} of {title} was deleted as soon as it was made", field="group"
