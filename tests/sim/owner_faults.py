@@ -20,7 +20,7 @@ def a_topic_that_moved_is_placed_by_its_new_owner_alone() -> AbstractContextMana
 
     def numbers(owners: Owners, number: int, _: object) -> Mapping[str, int]:
         if number >= 0:
-            return {owners._member: number} if number else {}
+            return {owners.member: number} if number else {}
         kept = owners._apart.get(number)
         return {} if kept is None else kept.numbers
 
@@ -42,7 +42,7 @@ def only_this_server_rolls_back() -> AbstractContextManager[object]:
     """A roll back is done at this server, and logged as if it were done at all."""
 
     async def roll_back(owners: Owners, asked: RollBack) -> None:
-        part = owners._split(asked.transaction).get(owners._member)
+        part = owners._split(asked.transaction).get(owners.member)
         if part is not None:
             await Owner.roll_back(owners, RollBack(part))
 

@@ -34,6 +34,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TableWrite
 from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
+from tests.sim.groups_world import GroupsWorld
 from tests.sim.job_world import JobWorld
 from tests.sim.late_writers_world import LateWritersWorld
 from tests.sim.linked_world import LinkedWorld
@@ -153,7 +154,14 @@ def first_failure_of_linked_servers(seeds: Iterable[int]) -> str | None:
     return _first_failure(seeds, LinkedWorld)
 
 
-def _first_failure(seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld]) -> str | None:
+def first_failure_of_groups(seeds: Iterable[int]) -> str | None:
+    """The same of consumer groups that their owners deal."""
+    return _first_failure(seeds, GroupsWorld)
+
+
+def _first_failure(
+    seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld | GroupsWorld]
+) -> str | None:
     with _as_the_seed_decides():
         return _first_failure_here(seeds, world)
 
@@ -187,7 +195,9 @@ def _as_the_seed_decides() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _first_failure_here(seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld]) -> str | None:
+def _first_failure_here(
+    seeds: Iterable[int], world: Callable[[int], World | LinkedWorld | OwnersWorld | GroupsWorld]
+) -> str | None:
     for seed in seeds:
         try:
             _run(world(seed), seed)
@@ -210,7 +220,7 @@ def writes_of(world: Callable[[int], World], seed: int) -> list[str]:
     return writes
 
 
-def _run(world: World | LinkedWorld | OwnersWorld, seed: int) -> None:
+def _run(world: World | LinkedWorld | OwnersWorld | GroupsWorld, seed: int) -> None:
     """One run, with a loop of its own: nothing of another seed's servers is left on it."""
     secret, writes = random.Random(seed), random.Random(seed)
 

@@ -1,13 +1,13 @@
 """Who is to own which shards: sticky, by weight and by load. Pure.
 
 Shards without an owner are dealt at once. Others move only away from a member that has a fifth more than its share, a few at a time, and not while
-everything is new. `fixed` shards count for their owner, and do not move. Decision 0072.
+everything is new. Decision 0072.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 OFF_PARTS = 5  # a member is left alone until it is a fifth off its share
@@ -69,7 +69,6 @@ def wave(
     now_ms: float,
     last_wave_ms: float,
     leads_since_ms: float,
-    fixed: Collection[int] = (),
 ) -> list[Move]:
     """The next few moves towards everybody's share; none while all are near it, or it is too early."""
     if now_ms - last_wave_ms < WAVE_EVERY_MS or now_ms - leads_since_ms < QUIET_AFTER_LEADER_MS:
@@ -79,7 +78,7 @@ def wave(
     if not any(held.values()):  # what others have, who are not there, is dealt before
         return []
     shares = _shares(members, fit, sum(held.values()))
-    shards = _shards_of(owners, loads, fixed)
+    shards = _shards_of(owners, loads)
     moves: list[Move] = []
     moved: set[int] = set()
     most = _wave_shards(held, shares, shards)
@@ -153,11 +152,11 @@ def _shares(members: Mapping[str, MemberLoad], fit: Sequence[str], load: float) 
     return {name: load * members[name].weight / weights if name in fit else 0.0 for name in members}
 
 
-def _shards_of(owners: Sequence[str | None], loads: Sequence[float], fixed: Collection[int]) -> dict[str, list[int]]:
+def _shards_of(owners: Sequence[str | None], loads: Sequence[float]) -> dict[str, list[int]]:
     """The shards of each owner that may move, the heaviest first: of few moves each does much."""
     shards: dict[str, list[int]] = {}
     for shard in sorted(range(len(owners)), key=lambda shard: (-loads[shard], shard)):
         owner = owners[shard]
-        if owner is not None and shard not in fixed:
+        if owner is not None:
             shards.setdefault(owner, []).append(shard)
     return shards

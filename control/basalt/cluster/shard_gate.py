@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from basalt.cluster.owners import OwnersMap
@@ -39,7 +39,6 @@ class ShardGate:
         self._opened = asyncio.Event()  # replaced when it was set: each change of phase wakes who waits, once
         self._visits: Counter[int] = Counter()
         # Has the leader have a shard, before something is made there that is decided where the coordinator is. None: this server has all.
-        self.anchoring: Callable[[int], Awaitable[None]] | None = None
         self.changes = (
             0  # of phases, and of the map: whoever derives something from them knows by it when to do so anew
         )
@@ -125,11 +124,6 @@ class ShardGate:
     async def _held(self, shard: int) -> Callable[[], None]:
         await self.enter(shard)
         return lambda: None
-
-    async def anchor(self, prefix: bytes) -> None:
-        """Before a consumer group is made at this prefix: have its shard at the coordinator, for good. `ShardMovingError`: nothing was done."""
-        if self.anchoring is not None:
-            await self.anchoring(shard_of(prefix))
 
     async def changed(self) -> None:
         """Return once a shard is in another phase, or a visit is over."""

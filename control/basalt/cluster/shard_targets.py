@@ -85,28 +85,24 @@ class ShardTargets:
             found[self._own] = MemberLoad(max(1, self.weight * self.leader_share) / WHOLE**2)
         return found
 
-    def dealt(
-        self, owners: OwnersMap, shards: Collection[int], fixed: Collection[int], now_ms: float
-    ) -> dict[int, str]:
-        """New owners for these shards, none of which may stay where it is; what is fixed is the leader's."""
+    def dealt(self, owners: OwnersMap, shards: Collection[int], now_ms: float) -> dict[int, str]:
+        """New owners for these shards, none of which may stay where it is."""
         members = self.members()
         names = [None if shard in shards else owners.owner_of(shard) for shard in range(SHARDS)]
         moves = balance.dealt(names, LOADS, members, now_ms)
-        return {move.shard: self._own if move.shard in fixed else move.to for move in moves if move.shard in shards}
+        return {move.shard: move.to for move in moves if move.shard in shards}
 
-    def wave(
-        self, owners: OwnersMap, fixed: Collection[int], now_ms: float, last_wave_ms: float, leads_since_ms: float
-    ) -> list[Move]:
+    def wave(self, owners: OwnersMap, now_ms: float, last_wave_ms: float, leads_since_ms: float) -> list[Move]:
         """The next few moves towards everybody's share. What others have that cannot be reached, or is to have no shards, is left out."""
         names = [owners.owner_of(shard) for shard in range(SHARDS)]
-        return balance.wave(names, LOADS, self.members(), now_ms, last_wave_ms, leads_since_ms, fixed)
+        return balance.wave(names, LOADS, self.members(), now_ms, last_wave_ms, leads_since_ms)
 
-    def out_with_shards(self, owners: OwnersMap, fixed: Collection[int]) -> Mapping[str, list[int]]:
+    def out_with_shards(self, owners: OwnersMap) -> Mapping[str, list[int]]:
         """The shards of those that are to have none."""
         found: dict[str, list[int]] = {}
         for shard in range(SHARDS):
             owner = owners.owner_of(shard)
-            if self.is_out(owner) and not (owner == self._own and (shard in fixed or self._is_alone())):
+            if self.is_out(owner) and not (owner == self._own and self._is_alone()):
                 found.setdefault(owner, []).append(shard)
         return found
 

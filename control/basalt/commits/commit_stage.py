@@ -9,7 +9,7 @@ What a transaction acknowledges in consumer groups is decided by its outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,12 +32,12 @@ from basalt.transactions.protocol import (
     Joining,
     Prepared,
 )
-from basalt.transactions.rules.edits import Aborted, Aborting, Committed, Doomed, Edit, Invalidated, ReturnReason
+from basalt.transactions.rules.edits import Aborting, Doomed, Edit, Invalidated
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import TOPICS_MAX, Kind, SessionBinding, State, Transaction
+from basalt.transactions.tellings import EndedInGroups, ended_in_groups
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.spans import Spans
 
 
 class Beginning(NamedTuple):
@@ -62,28 +62,20 @@ class Asking(NamedTuple):
 Guard = Callable[[Transaction | None], None]  # looks at the transaction, None when it has ended, and may refuse
 
 
-class _EndedInGroups(NamedTuple):
-    """A transaction that acknowledges no more, why not (None: it committed), and whether that is a failed attempt.
-
-    It is none when somebody else was first, and when a commit was interrupted, by a restart say.
-    """
-
-    transaction_id: int
-    reason: ReturnReason | None
-    counts: bool
-    pending: Mapping[int, Spans]
-
-
 def _asked_by(edit: Edit, request_id: str | None) -> Edit:
     """The edit that dooms a transaction at its commit, with the request by which that was asked for."""
     return replace(edit, request_id=request_id) if isinstance(edit, Doomed) else edit
 
 
 class OneShotAsked(NamedTuple):
-    """A one-shot transaction of which other servers have topics. `staged` is called in the stage that decides."""
+    """A one-shot transaction of which other servers have topics. `staged` is called in the stage that decides.
+
+    `begun`: it is in the log, for it acknowledges in groups of other servers; else it begins with the intent of its commit.
+    """
 
     asking: Asking
     staged: Callable[[Group], None] | None
+    begun: bool = False
 
 
 class CommitAsked(NamedTuple):
@@ -118,28 +110,12 @@ class CommitStage:
             self._apply(group, made)
             return
         for edit in made:
-            ended = self._ended_in_groups(edit)
+            ended = ended_in_groups(self._manager.state, edit)
             self._apply(group, (edit,))
             for each in ended:
                 self._tell_groups(group, each)
 
-    def _ended_in_groups(self, edit: Edit) -> list[_EndedInGroups]:
-        """The transactions that the edit takes out of the groups in which they acknowledged, or were dealt messages."""
-        state = self._manager.state
-        if isinstance(edit, Committed):
-            return [_EndedInGroups(edit.id, None, False, dict(state.groups.pending_of(edit.id)))]
-        if not isinstance(edit, Aborting | Aborted | Invalidated):
-            return []
-        found = []
-        reason = ReturnReason.TIMED_OUT if edit.timed_out else ReturnReason.ABORTED
-        for key in edit.ids if isinstance(edit, Invalidated) else (edit.id,):
-            transaction = state.find(key)
-            if transaction is not None and transaction.state is not State.ABORTING:  # whose abort they have heard of
-                counts = transaction.state is State.OPEN and transaction.doomed is None
-                found.append(_EndedInGroups(key, reason, counts, dict(state.groups.pending_of(key))))
-        return found
-
-    def _tell_groups(self, group: Group, ended: _EndedInGroups) -> None:
+    def _tell_groups(self, group: Group, ended: EndedInGroups) -> None:
         made = self._groups.transaction_ended(
             group, ended.transaction_id, ended.reason, ended.pending, counts=ended.counts
         )
@@ -183,7 +159,8 @@ class CommitStage:
             first = self.answered_one_shot(group, asked.one_shot.asking)
             if first is not None:
                 return first
-            asked = self._begin_one_shot(group, asked, asked.one_shot.asking)
+            if not asked.one_shot.begun:
+                asked = self._begin_one_shot(group, asked, asked.one_shot.asking)
         intend = asked.intend
         transaction_id, topics = intend.transaction_id, intend.topics
         found = state.find(transaction_id)
@@ -191,7 +168,7 @@ class CommitStage:
             asked.guard(found)
         has_rows = bool(topics or (found is not None and (found.topics or found.tables)))
         atomic = self._manager.atomic
-        at_once = atomic or not has_rows
+        at_once = atomic or not (has_rows or asked.one_shot is not None)  # whose outcome counts for its request
         proposal = state.commit(
             transaction_id, group.now_ms, inline=at_once, request_id=intend.request_id,
             deferred_changes=intend.deferred_changes,

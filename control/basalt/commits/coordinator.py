@@ -14,16 +14,27 @@ from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import TopicName
-from basalt.cluster.links.link import Handlers
+from basalt.cluster.links.link import Handlers, Link
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard, OneShotAsked
 from basalt.commits.dead_letters import DeadLetters
+from basalt.commits.groups_elsewhere import (
+    CARRY,
+    MAKE_TOPIC,
+    Carried,
+    GroupsElsewhere,
+    GroupsHere,
+    WorkCall,
+    have_topic,
+)
 from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
 from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
+from basalt.commits.owners import Owners
+from basalt.commits.proposals_of_members import ProposalsOfMembers
 from basalt.commits.recovery import Recovery
-from basalt.errors import InputError, NotHereError, UnavailableError
+from basalt.errors import InputError, NotHereError, UnavailableError, UnknownOutcomeError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
@@ -38,6 +49,8 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import NO_RUNS, PointerRuns
+
+CARRY_MS_MAX = 15_000  # for the leader to carry a Work out: its log, owners and rows; clients wait no longer
 
 T = TypeVar("T")
 log = logging.getLogger("basalt.transactions")
@@ -59,6 +72,9 @@ class Coordinator:
         self._groups = groups
         self._dead_letters = DeadLetters(clock, manager, groups, owner)
         self._stages = CommitStage(manager, owner, groups, clock)
+        groups.make_topic = self.make_topic
+        self.groups_here = GroupsHere(groups, self._dead_letters)
+        self._elsewhere = GroupsElsewhere(manager, owner, groups.desk.logs) if isinstance(owner, Owners) else None
         self._recovery = Recovery(manager, self._stages, owner)
         self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
         self._decisions = OneShotDecisions(manager, self._stages, groups)
@@ -117,6 +133,8 @@ class Coordinator:
         await self.manager.ensure_known()
         found = self.state.find(transaction_id)
         try:
+            if self._elsewhere is not None:
+                work = await self._elsewhere.acknowledged(work, found)
             prepared, acknowledgements = await self._prepared(work, found)
         except InputError:
             before = await self.outcome(transaction_id)
@@ -140,6 +158,8 @@ class Coordinator:
         """Begin, publish the work and commit, in one call: all of it or nothing. `staged` is called while it is to be written."""
         asked = Asking(owner, request_id, principal)
         self._check_here(work)
+        if self._elsewhere is not None and self._elsewhere.has_some(work.acknowledge):
+            return await self._one_shot_apart(self._elsewhere, work, OneShotAsked(asked, staged, begun=True))
         try:
             plan = self._owner.plan_in_memory(work) or await self._plan(work)
         except InputError:
@@ -155,6 +175,67 @@ class Coordinator:
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._submit_one_shot(told, plan, asked, staged)
         return await told
+
+    async def _one_shot_apart(self, elsewhere: GroupsElsewhere, work: Work, one_shot: OneShotAsked) -> Outcome:
+        """A one-shot transaction that acknowledges in groups of other owners: begun before them, for they acknowledge in it."""
+        asking = one_shot.asking
+        first = await self._one_shots.answered(asking)
+        if first is not None:
+            return first
+        begun = await self.begin(owner=asking.owner, principal=asking.principal)
+        told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
+        try:
+            left = await elsewhere.acknowledged(work, begun)
+            prepared, acknowledgements = await self._prepared(left, begun)
+            intend = Intend(begun.id, prepared.topics)
+            self._carrier.commit(CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot), told)
+            outcome = _answer_or_raise(await told)
+        except UnknownOutcomeError:
+            raise
+        except BaseException:
+            await self._drop_begun(begun)
+            raise
+        if outcome.id != begun.id:
+            await self._drop_begun(begun)
+        return outcome
+
+    async def _drop_begun(self, begun: Transaction) -> None:
+        """Abort what nobody knows of; if that fails, its time runs out."""
+        try:
+            await self.abort(begun.id)
+        except BasaltError as error:
+            log.info("transaction %s of a one-shot ends later: %s", begun.id, error)
+
+    async def one_shot_anywhere(
+        self,
+        work: Work,
+        owner: str = "",
+        request_id: str | None = None,
+        staged: Callable[[Group], None] | None = None,
+        principal: str = "",
+    ) -> Outcome:
+        """As `one_shot`; what is the leader's to carry out is carried out there, over the link."""
+        try:
+            return await self.one_shot(work, owner, request_id, staged, principal)
+        except NotHereError:
+            pass
+        call = WorkCall.of(work, owner, request_id, principal)
+        carried = await self._link_to_leader().call(CARRY, call, CARRY_MS_MAX)
+        await self.manager.ask()
+        return self.state.outcome(carried.transaction_id)
+
+    def _link_to_leader(self) -> Link:
+        assert self._linked is not None, "another server leads"
+        return self._linked.basis.link
+
+    async def make_topic(self, title: TopicName) -> None:
+        """Have a topic, whoever owns it: one for dead letters of a group here."""
+        if self._linked is not None:
+            await self._link_to_leader().call(MAKE_TOPIC, title, CARRY_MS_MAX)
+        elif self._elsewhere is not None:
+            await self._elsewhere.make_topic(title)
+        else:
+            await have_topic(self._groups.desk.logs, title)
 
     def check_leads(self) -> None:
         """Raise `NotHereError` where another server decides."""
@@ -182,6 +263,16 @@ class Coordinator:
         """As the leader: answer members' calls about one-shot transactions, and end the loans of those that may not borrow any more."""
         self._may_borrow = may_borrow
         DecisionsForMembers(self.manager, self._decisions, may_borrow).answer_over(handlers)
+        if isinstance(self._owner, Owners):
+            ProposalsOfMembers(self.manager, self._stages, self._groups.desk.logs.gate, self._owner.links).answer_over(
+                handlers
+            )
+        handlers.add(CARRY, self._carry)
+        handlers.add(MAKE_TOPIC, lambda _, title: self.make_topic(title))
+
+    async def _carry(self, _: str, asked: WorkCall) -> Carried:
+        outcome = await self.one_shot(asked.work, asked.owner, asked.request_id, principal=asked.principal)
+        return Carried(outcome.id)
 
     async def end_loans(self) -> None:
         """End the loans of members that are over: readers wait at their rows until then."""
@@ -353,7 +444,7 @@ class Coordinator:
 
     async def move_dead_letters(self) -> int:
         """Move messages that failed too often to the topics that their groups name for them; how many."""
-        return await self._dead_letters.move(self.one_shot)
+        return await self._dead_letters.move(self.one_shot if self._linked is None else self.one_shot_anywhere)
 
     async def write_log_snapshot(self) -> int:
         """Write the whole state, so that a restart replays only what follows; its bytes."""

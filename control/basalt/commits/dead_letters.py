@@ -25,7 +25,7 @@ from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock
 from basalt_engine.errors import CorruptionError, InputError
-from basalt_engine.keys import position_fields
+from basalt_engine.keys import position_fields, topic_prefix
 from basalt_engine.messages import POSITION_BYTES
 from basalt_engine.records import Buffer, Extras
 
@@ -142,7 +142,7 @@ class DeadLetters:
             del self._refused[number]
         for number in [number for number, state in table.by_number.items() if len(state.returns)]:
             state = table.by_number.get(number)
-            if state is None or options_of(state).dead_letter_topic is None:
+            if state is None or options_of(state).dead_letter_topic is None or not self._groups.is_here(state.prefix):
                 continue
             parked = [
                 (after, through) for after, through, attempt in state.returns if attempt.not_before_ms == NEVER_MS
@@ -198,7 +198,10 @@ class DeadLetters:
             return False
         title = dead_letter_title(self._logs, live.title, live.options)
         try:
-            await self._owner.join_of(title)
+            if self._groups.is_here(topic_prefix(*title)):
+                await self._owner.join_of(title)
+            elif (await self._logs.catalog.describe(title)).generation < 0:
+                raise self._logs.catalog.absent(title)
         except TopicNotFoundError:
             log.warning(
                 "dead letters of group %s of %s stay parked: topic %s is not there", live.state.name, live.title, title

@@ -64,8 +64,8 @@ class Owners(Owner):
     ) -> None:  # fmt: skip
         """`member` is the name by which the map knows this server; `place_ms` is the longest that the rows of a commit may take."""
         super().__init__(logs, roll_backs, writer, markers, pointers, clock, store_drops=store_drops)
-        self._links = links
-        self._member = member
+        self.links = links
+        self.member = member
         self._place_ms = place_ms
         self._apart: dict[int, _KeptApart] = {}  # by number, which fall from -1; the oldest first
         self._apart_before = 0
@@ -74,25 +74,26 @@ class Owners(Owner):
 
     # Who has what.
 
-    def _member_of(self, prefix: bytes) -> str:
+    def member_of(self, prefix: bytes) -> str:
+        """The name of the server that owns the topic or table of this prefix."""
         owners = self._logs.gate.owners
-        return self._member if owners is None else owners.owner_of(shard_of(prefix))
+        return self.member if owners is None else owners.owner_of(shard_of(prefix))
 
     @property
     def _has_every_shard(self) -> bool:
         owners = self._logs.gate.owners
-        return owners is None or owners.members == (self._member,)
+        return owners is None or owners.members == (self.member,)
 
     def _split(self, transaction: JoinedTransaction) -> dict[str, JoinedTransaction]:
         """The parts of what the transaction has joined, by member; one that has joined nothing is here."""
         if self._has_every_shard or not (transaction.topics or transaction.tables):
-            return {self._member: transaction}
+            return {self.member: transaction}
         topics: dict[str, list[Join]] = {}
         tables: dict[str, list[TableJoin]] = {}
         for join in transaction.topics:
-            topics.setdefault(self._member_of(join.topic), []).append(join)
+            topics.setdefault(self.member_of(join.topic), []).append(join)
         for table in transaction.tables:
-            tables.setdefault(self._member_of(table.table), []).append(table)
+            tables.setdefault(self.member_of(table.table), []).append(table)
         return {
             member: replace(transaction, topics=tuple(topics.get(member, ())), tables=tuple(tables.get(member, ())))
             for member in topics | tables
@@ -113,13 +114,13 @@ class Owners(Owner):
         }
 
     def _member_of_part(self, part: WorkPublish | WorkMarker) -> str:
-        return self._member_of(topic_prefix(*self._logs.title(part.namespace, part.topic)))
+        return self.member_of(topic_prefix(*self._logs.title(part.namespace, part.topic)))
 
     def has_all(self, work: Work) -> bool:
         if self._has_every_shard:
             return True
         parts: list[WorkPublish | WorkMarker] = [*work.publish, *work.markers]
-        return all(self._member_of_part(part) == self._member for part in parts)
+        return all(self._member_of_part(part) == self.member for part in parts)
 
     # Commits.
 
@@ -129,7 +130,7 @@ class Owners(Owner):
             return await super().prepare(asked)
         works = self._split_work(asked.work)
         joined = {} if asked.transaction is None else self._split(asked.transaction)
-        if not {self._member}.issuperset(works.keys() | joined.keys()):
+        if not {self.member}.issuperset(works.keys() | joined.keys()):
             return await self._prepare_apart(asked, works, joined)
         return await super().prepare(asked)
 
@@ -143,9 +144,9 @@ class Owners(Owner):
             if transaction is not None:
                 transaction = joined.get(member) or replace(transaction, topics=(), tables=())
             part = Prepare(works.get(member, nothing), transaction)
-            here = member == self._member
+            here = member == self.member
             calls[member] = (
-                super().prepare(part) if here else self._ask(member, PREPARE, PrepareCall.of(part), ASKED_MS_MAX)
+                super().prepare(part) if here else self.ask(member, PREPARE, PrepareCall.of(part), ASKED_MS_MAX)
             )
         answers = dict(zip(calls, await asyncio.gather(*calls.values(), return_exceptions=True), strict=True))
         prepared = {member: answer for member, answer in answers.items() if isinstance(answer, Prepared)}
@@ -176,16 +177,16 @@ class Owners(Owner):
 
     def _drop_apart(self, numbers: Mapping[str, int]) -> None:
         for member, number in numbers.items():
-            if member == self._member:
+            if member == self.member:
                 super().drop(Prepared(number))
             elif number:  # what is not dropped is let go after a minute
-                self._keep(self._ask(member, DROP, number, ASKED_MS_MAX))
+                self._keep(self.ask(member, DROP, number, ASKED_MS_MAX))
 
     async def place(self, asked: Place) -> None:
         """All owners place at once; the first refusal counts, and the others go on: what they place is rolled back."""
         parts = self._split(asked.transaction)
-        if asked.number >= 0 and parts.keys() == {self._member}:
-            await self._place_part(self._member, asked)
+        if asked.number >= 0 and parts.keys() == {self.member}:
+            await self._place_part(self.member, asked)
             return
         numbers = self._numbers(asked.number, parts)
         await asyncio.gather(*[
@@ -195,7 +196,7 @@ class Owners(Owner):
     async def _place_part(self, member: str, part: Place) -> None:
         """Have a member place its part. What it has given up since is placed by whoever has it now: all of that is in the store."""
         try:
-            await (super().place(part) if member == self._member else self._ask(member, PLACE, part, self._place_ms))
+            await (super().place(part) if member == self.member else self.ask(member, PLACE, part, self._place_ms))
         except ShardMovingError as moving:
             if part.number:  # what was prepared is nowhere else
                 raise
@@ -218,34 +219,34 @@ class Owners(Owner):
             return {}
         if number > 0:  # all of it was here
             topics = self._plan_of(number).topics
-            kept = _KeptApart({self._member: number}, {each.keys.prefix: self._member for each in topics}, False, 0.0)
+            kept = _KeptApart({self.member: number}, {each.keys.prefix: self.member for each in topics}, False, 0.0)
             kept = kept._replace(has_segments=self._plan_of(number).segments is not None)
         elif (found := self._apart.get(number)) is None:
             raise UnavailableError("what the commit brings was not kept until now", hint="send it again")
         else:
             kept = found
-        moved = any(self._member_of(prefix) != member for prefix, member in kept.topics.items())
+        moved = any(self.member_of(prefix) != member for prefix, member in kept.topics.items())
         if moved or (kept.has_segments and not parts.keys() <= kept.numbers.keys()):
             raise UnavailableError("a topic of the transaction has another owner since", hint="send it again")
         return kept.numbers
 
     async def closed(self, transaction: JoinedTransaction) -> None:
         await self._of_all({
-            member: self._ask(member, CLOSE, Close(transaction.id), ASKED_MS_MAX)
+            member: self.ask(member, CLOSE, Close(transaction.id), ASKED_MS_MAX)
             for member in self._split(transaction)
-            if member != self._member
+            if member != self.member
         })  # fmt: skip
 
     async def roll_back(self, asked: RollBack) -> None:
         """As an owner does, at each that was joined. One that does not answer fails it, once all others are done."""
         parts = self._split(asked.transaction)
-        if parts.keys() == {self._member}:
+        if parts.keys() == {self.member}:
             await super().roll_back(asked)
             return
         self.close(Close(asked.transaction.id))
         await self._of_all({
-            member: super(Owners, self).roll_back(RollBack(part)) if member == self._member
-            else self._ask(member, ROLL_BACK, RollBack(part), ROLL_BACK_MS_MAX)
+            member: super(Owners, self).roll_back(RollBack(part)) if member == self.member
+            else self.ask(member, ROLL_BACK, RollBack(part), ROLL_BACK_MS_MAX)
             for member, part in parts.items()
         })  # fmt: skip
 
@@ -254,11 +255,11 @@ class Owners(Owner):
     async def hold(self, transactions: Sequence[JoinedTransaction]) -> Callable[[], None]:
         """As an owner does; the others note what they have of them, as far as they can be reached."""
         parts = [self._split(transaction) for transaction in transactions]
-        here = [each[self._member] for each in parts if self._member in each]
+        here = [each[self.member] for each in parts if self.member in each]
         elsewhere: dict[str, list[JoinedTransaction]] = {}
         for each in parts:
             for member, part in each.items():
-                if member != self._member:
+                if member != self.member:
                     elsewhere.setdefault(member, []).append(part)
         releases = [await super().hold(here)]
         for member, missing in elsewhere.items():
@@ -274,7 +275,7 @@ class Owners(Owner):
         missing: dict[str, list[JoinedTransaction]] = {}
         for transaction in transactions:
             for member, part in self._split(transaction).items():
-                if member == self._member:
+                if member == self.member:
                     here.append(part)
                 elif (member, part) not in self._noted:
                     missing.setdefault(member, []).append(part)
@@ -285,7 +286,7 @@ class Owners(Owner):
     async def _ends_noted(self, missing: Mapping[str, Sequence[JoinedTransaction]]) -> Callable[[], None]:
         """Have the members do so; until what is returned is called, it is known that they did."""
         await self._of_all({
-            member: self._ask(member, NOTE_ENDS, tuple(parts), ASKED_MS_MAX) for member, parts in missing.items()
+            member: self.ask(member, NOTE_ENDS, tuple(parts), ASKED_MS_MAX) for member, parts in missing.items()
         })  # fmt: skip
         noted = [(member, part) for member, parts in missing.items() for part in parts]
         self._noted.update(noted)
@@ -299,7 +300,7 @@ class Owners(Owner):
 
     def invalidate(self, group: Group, transaction: JoinedTransaction) -> None:
         """As an owner does; the other owners have left their notes before: rows of their shards are theirs to write."""
-        part = self._split(transaction).get(self._member)
+        part = self._split(transaction).get(self.member)
         if part is None:
             self.close(Close(transaction.id))
         else:
@@ -312,14 +313,14 @@ class Owners(Owner):
         self._noted.clear()
 
     async def join_of(self, title: TopicName) -> Join:
-        member = self._member_of(topic_prefix(*title))
-        if member == self._member:
+        member = self.member_of(topic_prefix(*title))
+        if member == self.member:
             return await super().join_of(title)
-        return await self._ask(member, JOIN_OF, title, ASKED_MS_MAX)
+        return await self.ask(member, JOIN_OF, title, ASKED_MS_MAX)
 
-    async def _ask(self, member: str, kind: CallKind[Q, A], question: Q, timeout_ms: int) -> A:
+    async def ask(self, member: str, kind: CallKind[Q, A], question: Q, timeout_ms: int) -> A:
         """Ask a member. No answer counts as a refusal: whoever asks goes on as if nothing had been done, and undoes what was."""
-        link = self._links.of_run(member)
+        link = self.links.of_run(member)
         if link is None:
             raise UnavailableError(
                 f"server {member}, which has topics of the transaction, cannot be reached",

@@ -73,8 +73,10 @@ class Acknowledging:
 
     def __init__(
         self, manager: LogState, places: MessagePlaces, ranges: Ranges, live_of: Callable[[GroupState], LiveGroup],
+        is_here: Callable[[bytes], bool],
     ) -> None:  # fmt: skip
         self._manager = manager
+        self._is_here = is_here
         self._ranges = ranges
         self._live_of = live_of
         self._places = places
@@ -232,7 +234,7 @@ class Acknowledging:
                 if number % STRETCHES_TURN == 0:
                     await asyncio.sleep(0)
                 messages += await live.count(log, *span)
-            total += await self._manager.run(partial(self._unparked, live, round_, spans, messages))
+            total += await self._manager.run_for_groups(partial(self._unparked, live, round_, spans, messages))
         return total
 
     def _unparked(self, live: LiveGroup, round_: int, spans: Spans, messages: int, group: Group) -> int:
@@ -409,8 +411,8 @@ class Acknowledging:
         for number in dict.fromkeys((*(each.live.number for each in planned), *pending)):
             state = table.by_number.get(number)
             mode = None if state is None else options_of(state).mode
-            if state is None or mode not in ("stream", "keyed"):
-                continue
+            if state is None or mode not in ("stream", "keyed") or not self._is_here(state.prefix):
+                continue  # of what is dealt elsewhere its owner was asked
             done = pending[number].copy() if number in pending else Spans()
             for each in planned:
                 if each.live.number == number:

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.codecs.encoded import Encoding
-from basalt.groups.claims import Claim, ClaimPart, Claims, parts_of
-from basalt.groups.companies import ALONE_ATTEMPTS
+from basalt.groups.claims import ALONE_ATTEMPTS, Claim, ClaimPart, Claims, parts_of
 from basalt.groups.figures import GroupTotals
 from basalt.groups.lanes import Lanes
 from basalt.groups.places import oldest_of
@@ -155,7 +154,7 @@ class Dispatcher:
         self.returned = Spans([(after, through) for after, through, _ in state.returns])
         done = state.acknowledged.copy()
         done.update(self.pending)
-        self.claims.take(parts_of(self.claims.common(done)), acknowledged=True)
+        self.claims.tear(parts_of(self.claims.common(done)))
         self.claims.forget_undone(done)
         if not self.pending:
             self._pending_messages.clear()

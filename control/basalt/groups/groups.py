@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -35,12 +35,13 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
 from basalt.catalog.topics import Topic, TopicName, title_of
+from basalt.cluster.shard_gate import SEND_AGAIN
 from basalt.errors import (
     BusyError,
     ConflictError,
     GroupNotFoundError,
     InputError,
-    TopicExistsError,
+    ShardMovingError,
     TopicNotFoundError,
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
@@ -114,7 +115,7 @@ class Groups:
         self._ranges = ranges
         self._ids = ids
         self._places = places
-        self._acknowledging = Acknowledging(manager, places, ranges, self._present)
+        self._acknowledging = Acknowledging(manager, places, ranges, self._present, self.is_here)
         self._claim_number = secrets.randbits(CLAIM_NUMBER_BITS)
         self.desk = Desk(
             clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max,
@@ -126,28 +127,28 @@ class Groups:
         self._looked_at = 0  # the number of the group at which the job goes on
         self._began_ms = clock.now_ms()
         self.stopping = self._closed = False
+        self.make_topic: Callable[[TopicName], Awaitable[None]]  # set by who knows all owners
 
     # Finding.
 
     async def find(self, title: TopicName, name: str) -> LiveGroup:
         """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
-        state = None
-        if not await self._has_none(title):
-            log = await self._open(title)
-            state = self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
+        state = await self._found(title, name)
+        if self._manager.follows and (state is None or state.number not in self._live):
+            await self._manager.ask()  # what others had logged of it before its topic came here counts
+            state = await self._found(title, name)
         if state is None:
             hint = "create it, or check the name"
             raise GroupNotFoundError(f"topic {title} has no group {name[:80]!r}", field="group", hint=hint)
         return self._live_of(state, title)
 
-    async def _has_none(self, title: TopicName) -> bool:
-        """True for a topic that another server has, and no group ever: else its shard would be here, or on its way."""
-        if not self._logs.gate.is_absent(topic_prefix(*title)) or not self._manager.is_known:
-            return False
-        if any(title_of(state.prefix) == title for state in self._manager.state.groups.by_number.values()):
-            return False
-        await self._logs.catalog.require(title)
-        return True
+    async def _found(self, title: TopicName, name: str) -> GroupState | None:
+        log = await self._open(title)
+        return self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
+
+    def is_here(self, prefix: bytes) -> bool:
+        """True for a topic whose shard is served here: then this server deals its groups."""
+        return self._logs.gate.is_held(shard_of(prefix))
 
     def info(self, title: TopicName, state: GroupState) -> GroupInfo:
         """A group as people see it, without its figures."""
@@ -190,6 +191,8 @@ class Groups:
 
     def _present(self, state: GroupState) -> LiveGroup:
         """The live group in a stage: one that was idle may have been dropped, and made anew, since it was found."""
+        if not self.is_here(state.prefix):  # no wait: rows of a one-shot may be placed, and it is given up then
+            raise ShardMovingError(f"the topic of group {state.name} moves; nothing was done", hint=SEND_AGAIN)
         return self._live.get(state.number) or self._live_of(state, title_of(state.prefix))
 
     def _next_claim(self) -> int:
@@ -201,7 +204,6 @@ class Groups:
     async def make(self, title: TopicName, name: str, options: GroupOptions) -> LiveGroup:
         """A new group, or the one that is there with these options; `GroupExistsError` with others. Its dead letters have a topic then."""
         self._check(title, options)
-        await self._logs.gate.anchor(topic_prefix(*title))
         log = await self._open(title)
         floor = await self._floor_of(log, options.start, "start")
         encoded = OPTIONS.encode(options)
@@ -217,16 +219,18 @@ class Groups:
 
         if options.dead_letter_topic is not None:
             proposed(log.topic, self._clock.now_ms())  # what is refused makes no topic
-            await self._make_topic(dead_letter_title(self._logs, title, options))
+            await self.make_topic(dead_letter_title(self._logs, title, options))
 
-        def stage(group: Group) -> GroupState:
-            topic = self._logs.present(log).topic
-            self._apply(group, proposed(topic, group.now_ms))
-            state = self._manager.state.groups.find(topic.keys.prefix, topic.generation, name)
-            assert state is not None, "it was made"
-            return state
+        def stage(group: Group) -> None:
+            self._apply(group, proposed(self._logs.present(log).topic, group.now_ms))
 
-        return self._live_of(await self._manager.run(stage), title)
+        await self._manager.run_for_groups(stage)
+        state = await self._found(title, name)
+        if state is None:
+            raise GroupNotFoundError(
+                f"group {name[:80]!r} of {title} was deleted as soon as it was made", field="group"
+            )
+        return self._live_of(state, title)
 
     async def change(self, title: TopicName, name: str, options: GroupOptions, *, dry_run: bool = False) -> LiveGroup:
         """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
@@ -236,7 +240,7 @@ class Groups:
         if dry_run:
             return found
         if options.dead_letter_topic is not None:
-            await self._make_topic(dead_letter_title(self._logs, title, options))
+            await self.make_topic(dead_letter_title(self._logs, title, options))
 
         def stage(group: Group) -> None:
             state = found.state
@@ -248,7 +252,7 @@ class Groups:
             self._apply(group, proposal)
             live.change(options)
 
-        await self._manager.run(stage)
+        await self._manager.run_for_groups(stage)
         return self._present(found.state)
 
     async def pause(self, title: TopicName, name: str) -> LiveGroup:
@@ -267,7 +271,7 @@ class Groups:
             self._apply(group, table.propose_change(live.number, live.state.options, paused, group.now_ms))
             group.when_durable(live.wake)
 
-        await self._manager.run(stage)
+        await self._manager.run_for_groups(stage)
         return live
 
     async def delete(self, title: TopicName, name: str, force: bool = False, *, dry_run: bool = False) -> DeletedGroup:
@@ -287,7 +291,7 @@ class Groups:
                 group.when_durable(lambda: self._drop(live))
             return gone
 
-        return await self._manager.run(stage)
+        return await self._manager.run_for_groups(stage)
 
     def _drop(self, live: LiveGroup) -> None:
         self._live.pop(live.number, None)
@@ -318,7 +322,7 @@ class Groups:
                 group.when_durable(live.wake)
             return Sought(HexMessageId(floor), present.round, skipped, repeated, exact, claims, doomed, dry_run)
 
-        return await self._manager.run(stage)
+        return await self._manager.run_for_groups(stage)
 
     async def position(self, title: TopicName, name: str, asked: PositionRequest) -> Acknowledged:
         """Note how far somebody has come who keeps the position of a `tracked` group; `ConflictError` for others."""
@@ -385,7 +389,7 @@ class Groups:
                 staged(group)
             return None
 
-        refusal = await self._manager.run(stage)
+        refusal = await self._manager.run_for_groups(stage)
         if refusal is not None:
             raise refusal
         return Acknowledged(planned[0].acknowledged, planned[0].already, planned[0].exact)
@@ -413,7 +417,7 @@ class Groups:
             group.when_durable(live.wake)
             return released
 
-        return Released(await self._manager.run(stage))
+        return Released(await self._manager.run_for_groups(stage))
 
     async def unpark(self, title: TopicName, name: str, ids: Sequence[bytes] | None) -> int:
         """Deal parked messages again, as if they had never failed: these, or all (None), a part at a time; how many."""
@@ -508,6 +512,8 @@ class Groups:
             state = table.by_number.get(number)
             if state is None:
                 continue
+            if not self.is_here(state.prefix):
+                continue  # its owner looks at it
             if await self._generation(state.prefix, generations) != state.generation:
                 gone.append(state)
             elif self._is_unused(state, now_ms):
@@ -542,7 +548,7 @@ class Groups:
             self._apply(group, table.propose_forget(numbers, True))
             return numbers
 
-        gone = await self._manager.run(stage)
+        gone = await self._manager.run_for_groups(stage)
         for number in gone:
             live = self._live.get(number)
             if live is not None:
@@ -568,7 +574,8 @@ class Groups:
         live = self._live.get(state.number)
         if live is not None and not live.is_idle:
             return False
-        used_ms = max(state.used_ms, self._began_ms, 0 if live is None else live.last_used_ms)
+        reign_ms = self._logs.gate.reigns[shard_of(state.prefix)].since_ms  # before, another server may know of a use
+        used_ms = max(state.used_ms, self._began_ms, reign_ms, 0 if live is None else live.last_used_ms)
         return now_ms - used_ms >= expire_ms
 
     @staticmethod
@@ -591,7 +598,7 @@ class Groups:
         def stage(group: Group) -> int:
             if state.number not in table.by_number or self._manager.state.groups is not table:
                 return 0
-            owner = self._live_of(state, title)
+            owner = self._present(state)
             gaps = Spans(islice(owner.dispatcher.living(owner.state, expired), GAPS_MAX))
             gaps.update(owner.dispatcher.dead_ends())
             chosen = Spans(islice(gaps, GAPS_MAX))
@@ -600,7 +607,7 @@ class Groups:
             self._manager.apply(group, self._acknowledging.close(owner, chosen, group.now_ms))
             return len(chosen)
 
-        return await self._manager.run(stage)
+        return await self._manager.run_for_groups(stage)
 
     def leave(self, shards: Collection[int]) -> None:
         """These shards are another reign's from now on: answer who waits in their groups, and forget what memory alone knows of them.
@@ -644,16 +651,6 @@ class Groups:
                 hint="name another topic",
             )
 
-    async def _make_topic(self, title: TopicName) -> None:
-        await self._logs.gate.anchor(topic_prefix(*title))
-        try:
-            await self._logs.open(title)
-        except TopicNotFoundError:
-            try:
-                await self._logs.create(title, {})
-            except TopicExistsError:
-                pass
-
     async def _floor_of(self, log: TopicLog, spec: str, field: str) -> bytes:
         """The place that a position means for a group: nothing at or before it is dealt. Nothing undecided lies before it."""
         place = parse_position(spec, self._clock.now_ms(), field=field)
@@ -679,10 +676,13 @@ class Groups:
 
     async def list(self, title: TopicName, start: str = "") -> list[GroupState]:
         """The groups of a topic by name, from this name on."""
-        if await self._has_none(title):
-            return []
-        log = await self._open(title)
-        found = self._manager.state.groups.of_topic(log.topic.keys.prefix, log.topic.generation)
+        if self._logs.gate.is_absent(prefix := topic_prefix(*title)) and self._manager.is_known:
+            generation = (await self._logs.catalog.describe(title)).generation
+            if generation < 0:
+                raise self._logs.catalog.absent(title)
+        else:
+            generation = (await self._open(title)).topic.generation
+        found = self._manager.state.groups.of_topic(prefix, generation)
         return sorted((state for state in found if state.name >= start), key=lambda state: state.name)
 
 

@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from basalt.groups.claims import Claims
-from basalt.groups.companies import Companies
+from basalt.groups.claims import Claims, Companies
 from basalt.groups.members import Members
 from basalt.groups.slots import SLOTS, Ahead, Sheet, Slots
 from basalt.groups.window import WINDOW_BYTES_MAX, Picked, Window, picked_parts

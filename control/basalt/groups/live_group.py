@@ -135,6 +135,16 @@ class LiveGroup:
             self.wake()  # what was not acknowledged after all is free
         return state
 
+    def look_anew(self, *, is_lost: bool) -> None:
+        """Find it anew at the next look, as after the log was read again: what memory knows of it may not be what the log says.
+
+        `is_lost`: the log may say something later that nobody here expects, so no claim of now counts any more.
+        """
+        self._table = None
+        if is_lost:
+            self.dispatcher.restart()
+        self.wake()
+
     def is_of(self, state: GroupState) -> bool:
         """False for another group that got the number: the making of this one could not be written."""
         return self._name == (*state.topic, state.name)
@@ -483,6 +493,8 @@ class LiveGroup:
         self.members.expire(self._desk.clock.monotonic_ms())
 
         def stage(group: Group) -> int:
+            if self._closed:
+                return 0  # it is dealt elsewhere, or dealt anew
             state, claims = self.state, self.dispatcher.claims
             reason, ended = ReturnReason.MEMBER_LOST, _together(claim for claim in claims if self._is_lost(claim))
             if not ended:
@@ -496,7 +508,7 @@ class LiveGroup:
         while returned:
             self._replaced = False
             try:
-                returned = await manager.run(stage)
+                returned = await manager.run_for_groups(stage)
             except BaseException:
                 self._replaced = True  # some are left whose members are gone: the next look finds them
                 raise

@@ -119,7 +119,8 @@ class GroupMetrics:
     async def families(self) -> AsyncIterator[Metric]:
         """Every series of groups; none of them while the transaction manager reads its log."""
         try:
-            states = {state.number: state for state in self._inspection.states()}
+            here = self._inspection.is_here  # each group is shown by the server that deals it
+            states = {state.number: state for state in self._inspection.states() if here(state)}
         except BasaltError:
             return
         gauge = GaugeMetricFamily("basalt_groups", "Consumer groups")

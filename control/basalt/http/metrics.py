@@ -238,8 +238,8 @@ class Metrics:
         ):  # else another server tells of them, and whoever adds servers up would count them twice
             async for family in self._transactions():
                 yield family
-            async for family in self._groups.families():
-                yield family
+        async for family in self._groups.families():  # those that are dealt here
+            yield family
         others: list[Collector] = [
             *services.collectors,
             ConnectionMetrics(services.connections),

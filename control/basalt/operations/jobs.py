@@ -126,6 +126,19 @@ async def save_owned(statistics: TopicStatistics, markers: TopicMarkers, produce
     return {name: count for name, count in saved.items() if count}
 
 
+async def save_and_tidy(
+    statistics: TopicStatistics, markers: TopicMarkers, producers: Producers, groups: Groups, audit: Audit
+) -> Report:
+    """Save what an owner knows of its topics, and tidy up their groups."""
+    return dict(await save_owned(statistics, markers, producers)) | dict(await tidy_groups(groups, audit))
+
+
+async def move_dead_letters(transactions: Coordinator) -> Report:
+    """Move what failed too often in the groups of this owner."""
+    moved = await transactions.move_dead_letters()
+    return {"dead_letters": moved} if moved else {}
+
+
 async def save_series(days: SeriesDays, call: StoreCalls, now_ms: int) -> int:
     """Save the minutes of figures that no row has yet; how many bytes were written."""
     taken = days.taken(now_ms)
@@ -185,9 +198,10 @@ def build_jobs(
         settings.jobs.retention, retention.run,
     )  # fmt: skip
     if is_member:
-        owned = partial(save_owned, statistics, markers, producers)
-        text = "save the counts, markers and producers of topics that changed"
-        return [retaining, Job("stats", text, settings.jobs.stats, owned)]
+        owned = partial(save_and_tidy, statistics, markers, producers, groups, audit)
+        text = "save the counts, markers and producers of topics that changed; tidy up consumer groups"
+        letters = Job("dead-letters", "move dead letters", expiry, partial(move_dead_letters, transactions))
+        return [retaining, Job("stats", text, settings.jobs.stats, owned), letters]
     jobs = [
         Job("expiry", "end transactions past their deadline; move dead letters", expiry, partial(end_late, transactions, clock)),
         Job(

@@ -17,14 +17,12 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from basalt.catalog.tables import TableCatalog
-from basalt.catalog.topics import title_of
 from basalt.cluster.links.beats import Held
 from basalt.cluster.owners import OwnersMap, read_map
 from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
 from basalt.errors import BasaltError, ConflictError, CoordinatorUnavailableError
-from basalt.groups.groups import Groups, dead_letter_title
-from basalt.groups.live_group import options_of
+from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.producers import Producers
@@ -33,9 +31,8 @@ from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log_state import LogState
 from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock, Durations
-from basalt_engine.keys import topic_prefix
 from basalt_engine.snapshot import POINTER_MAX
-from basalt_engine.stores.shards import SHARDS, Epochs, shard_of
+from basalt_engine.stores.shards import SHARDS, Epochs
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
@@ -108,19 +105,6 @@ class ShardHolding:
             held = [shard for shard in range(SHARDS) if self.gate.is_held(shard)]
             self._held = self.gate.changes, Held(tuple(_ranges(held)), owners.version, self.weight)
         return self._held[1]
-
-    async def anchored(self) -> set[int] | None:
-        """The shards of topics with consumer groups, and of where their dead letters go, whoever has them: what is decided about those is decided
-        where the coordinator is. None: the log of transactions has not been read, which knows of groups."""
-        if not self._manager.is_known:
-            return None
-        found = set()
-        for state in self._manager.state.groups.by_number.values():
-            found.add(shard_of(state.prefix))
-            options, title = options_of(state), title_of(state.prefix)
-            if options.dead_letter_topic is not None:
-                found.add(shard_of(topic_prefix(*dead_letter_title(self._logs, title, options))))
-        return found
 
     async def close(self) -> None:
         """Take nothing more; what is held is let go of with the services."""

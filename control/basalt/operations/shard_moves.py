@@ -32,7 +32,6 @@ from basalt.errors import (
     BusyError,
     ConflictError,
     InputError,
-    ShardMovingError,
     StoppingError,
     UnknownOutcomeError,
 )
@@ -54,8 +53,8 @@ WITHDRAW_MS = 1_000  # a member answers it at once
 
 # Why shards moved.
 PLANNED, CALLED_OFF, ENDED, MISSING = "planned", "called_off", "ended", "missing"
-LEFT, DRAINED, BALANCE, ANCHORED = "left", "drained", "balance", "anchored"
-WHYS = (PLANNED, CALLED_OFF, ENDED, MISSING, LEFT, DRAINED, BALANCE, ANCHORED)
+LEFT, DRAINED, BALANCE = "left", "drained", "balance"
+WHYS = (PLANNED, CALLED_OFF, ENDED, MISSING, LEFT, DRAINED, BALANCE)
 
 T = TypeVar("T")
 
@@ -70,11 +69,10 @@ class Lead(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """A member that is to have no shards, or might be: how many it has still, beside those that stay with the leader."""
+    """A member that is to have no shards, or might be: how many it has still."""
 
     drained: bool
     left: int
-    kept: int
 
 
 class Moved(NamedTuple):
@@ -103,10 +101,8 @@ class ShardMoves:
             0
         ] * SHARDS  # the version of the map that granted a shard, or that of the term's first one
         self._missing_ms: dict[tuple[int, int], float] = {}  # since when nobody reports this shard under this epoch
-        self._fixed: set[int] | None = None  # the shards that are anchored; None: this server does not know yet
         self._under_way: set[int] = set()  # shards that are being dealt
         self._telling: set[str] = set()  # members that are being told of the map again
-        self._settled = asyncio.Event()  # replaced when it was set: some are dealt
         self._leads_since_ms = self._wave_ms = 0.0
         self._moving: asyncio.Task[Moved] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -135,7 +131,6 @@ class ShardMoves:
         self._targets.weight, self._targets.leader_share = self.holding.weight, self.leader_share
         self._leads_since_ms = self._clock.monotonic_ms()
         if fellows is not None:
-            self.gate.anchoring = self.anchor
             self._start(self._look_again())
             self._tell_all(owners)
 
@@ -154,8 +149,6 @@ class ShardMoves:
         if unknown or not shards:
             what = f"there is no shard {unknown[0]}" if unknown else "no shard is named"
             raise InputError(f"{what}; they are numbered from 0 to {SHARDS - 1}", field="shards")
-        if to != self.name:
-            self._refuse_fixed(shards)
         return {shard: owners.epochs[shard] for shard in sorted(shards)}
 
     async def move(self, shards: frozenset[int], to: str) -> Moved:
@@ -214,19 +207,16 @@ class ShardMoves:
         """The shards of a member, and that it is to have none, if it is."""
         targets, owners = self._dealer()
         has = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
-        kept = sum(shard in (self._fixed or ()) for shard in has) if member == self.name else 0
-        return Draining(targets.is_out(member), len(has) - kept, kept)
+        return Draining(targets.is_out(member), len(has))
 
     def planned_balance(self) -> list[Move]:
         """The moves of the wave that `balance` would make now."""
         targets, owners = self._dealer()
         if self._fellows is None:
             return []
-        if self._fixed is None or targets.drained is None:
-            raise BusyError(
-                "the leader does not know yet which shards have to stay with it", hint="send the call again"
-            )
-        return targets.wave(owners, self._fixed, self._clock.monotonic_ms(), *[-float("inf")] * 2)
+        if targets.drained is None:
+            raise BusyError("the leader does not know yet who is drained", hint="send the call again")
+        return targets.wave(owners, self._clock.monotonic_ms(), *[-float("inf")] * 2)
 
     async def balance(self) -> list[Move]:
         """One wave now, whether or not the leader would make one by itself."""
@@ -240,43 +230,16 @@ class ShardMoves:
         targets, owners = self._dealer()
         targets.leaving.add(member)
         theirs = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
-        to = targets.dealt(owners, theirs, self._fixed or (), self._clock.monotonic_ms())
+        to = targets.dealt(owners, theirs, self._clock.monotonic_ms())
         to = {shard: whom for shard, whom in to.items() if whom != member}
         if not to:
             return Left(0, len(theirs))
         moved = await self._ended_in_time(self._start(self._move(to, LEFT)))
         return Left(len(moved.after), len(theirs) - len(moved.after))
 
-    async def anchor(self, shard: int) -> None:
-        """Have the shard here, and never deal it to another member in this term. `ShardMovingError`: it is not here."""
-        if self._fixed is None:
-            await self._know_what_is_fixed()
-        if self._fixed is None:
-            raise ShardMovingError(
-                f"the leader cannot have shard {shard} before it has read the log of transactions; nothing was done",
-                hint="send the same call again after Retry-After",
-            )
-        was_fixed = shard in self._fixed
-        self._fixed.add(shard)
-        while shard in self._under_way:
-            await self._settled.wait()
-        assert self._owners is not None
-        if self._owners.owner_of(shard) == self.name:
-            return
-        try:
-            await self._ended_in_time(self._start(self._move({shard: self.name}, ANCHORED)))
-        except BasaltError as error:
-            if not was_fixed:
-                self._fixed.discard(shard)
-            raise ShardMovingError(
-                f"shard {shard} must be the leader's for this, and did not move to it: {error.message}",
-                hint="send the same call again after Retry-After",
-            ) from error
-
     async def close(self) -> None:
         """Let a move that is under way go: the next leader takes the shards."""
         self._stopping = True
-        self.gate.anchoring = None
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -296,18 +259,6 @@ class ShardMoves:
             )
         return self._targets, self._owners
 
-    def _refuse_fixed(self, shards: Collection[int]) -> None:
-        if self._fixed is None:
-            raise BusyError(
-                "the leader does not know yet which shards have to stay with it", hint="send the call again"
-            )
-        if fixed := sorted(self._fixed & set(shards)):
-            raise ConflictError(
-                f"shard {fixed[0]} stays with the leader: a topic in it has consumer groups",
-                field="shards",
-                hint="move other shards",
-            )
-
     def _move_ended(self, _: object) -> None:
         self._moving = None
 
@@ -315,8 +266,7 @@ class ShardMoves:
 
     async def _move(self, to: Mapping[int, str], why: str) -> Moved:
         """Release the shards where they are, and have those members take them that they are to go to. What is being dealt already is left out."""
-        fixed = self._fixed or set()  # some may have been anchored since this was planned
-        with self._taken_up([shard for shard in to if to[shard] == self.name or shard not in fixed]) as mine:
+        with self._taken_up(to) as mine:
             if not mine:
                 raise BusyError(
                     "these shards are being moved already", hint="send the same call again after Retry-After"
@@ -353,8 +303,6 @@ class ShardMoves:
             yield mine
         finally:
             self._under_way -= mine
-            settled, self._settled = self._settled, asyncio.Event()
-            settled.set()
 
     # Release.
 
@@ -517,9 +465,9 @@ class ShardMoves:
         self._tell_who_lags()
         self._replace_ended()
         self._replace_missing()
-        await self._know_what_is_fixed()
-        if self._fixed is not None:
-            self._move_what_is_due(self._fixed)
+        assert self._targets is not None
+        await self._targets.read()
+        self._move_what_is_due()
 
     def _replace_ended(self) -> None:
         """Deal what members had that ended."""
@@ -531,9 +479,11 @@ class ShardMoves:
             return
         there = live | {self.name}
         lost = {shard for shard in range(SHARDS) if owners.owner_of(shard) not in there} - self._under_way
-        if lost:  # before it is known what has to be here, all is
-            fixed = range(SHARDS) if self._fixed is None or self._targets.drained is None else self._fixed
-            self._start(self._replace(self._targets.dealt(owners, lost, fixed, self._clock.monotonic_ms()), ENDED))
+        if lost:  # before it is known who is drained, all of it is the leader's
+            targets = self._targets
+            known = targets.drained is not None
+            to = targets.dealt(owners, lost, self._clock.monotonic_ms()) if known else dict.fromkeys(lost, self.name)
+            self._start(self._replace(to, ENDED))
 
     def _replace_missing(self) -> None:
         """Have those asked that do not serve what the map gives them; what they give up is the leader's."""
@@ -556,28 +506,18 @@ class ShardMoves:
                 self.moves[why] += len(mine)
                 log.info("dealt %s anew (%s)", named(mine), why)
 
-    async def _know_what_is_fixed(self) -> None:
-        assert self._targets is not None
-        await self._targets.read()
-        if self._fixed is None:
-            self._fixed = await self.holding.anchored()
-
-    def _move_what_is_due(self, fixed: set[int]) -> None:
-        """Move what has to be here, what those have that are to have none, and what balance asks for: in this order, a wave at a time."""
+    def _move_what_is_due(self) -> None:
+        """Move what those have that are to have none, else what balance asks for: a wave at a time."""
         assert self._targets is not None
         assert self._owners is not None
         now_ms, owners, targets = self._clock.monotonic_ms(), self._owners, self._targets
         if now_ms - self._wave_ms < WAVE_EVERY_MS or self._under_way:
             return
-        serving = targets.serving()
-        away = {shard: self.name for shard in fixed if owners.owner_of(shard) in serving - {self.name}}
-        out = [shard for theirs in targets.out_with_shards(owners, fixed).values() for shard in theirs]
-        if away:
-            to, why = away, ANCHORED
-        elif out:
-            to, why = targets.dealt(owners, out, fixed, now_ms), DRAINED
+        out = [shard for theirs in targets.out_with_shards(owners).values() for shard in theirs]
+        if out:
+            to, why = targets.dealt(owners, out, now_ms), DRAINED
         elif self.balances:
-            wave = targets.wave(owners, fixed, now_ms, self._wave_ms, self._leads_since_ms)
+            wave = targets.wave(owners, now_ms, self._wave_ms, self._leads_since_ms)
             to, why = {move.shard: move.to for move in wave}, BALANCE
         else:
             return

@@ -170,6 +170,24 @@ class Group:
         """
         self._writing.append(call)
 
+    def writing(self) -> None:
+        """Tell those that the group is being written now."""
+        for call in self._writing:
+            call()
+
+    def written(self, *, is_durable: bool) -> None:
+        """Tell parts, and those who asked for it, that the group is durable; or that it may not be."""
+        parts = self._parts.values()
+        if is_durable:
+            calls = [part.durable for part in parts] + self._done
+        else:
+            calls = [part.failed for part in parts] + self._failed
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                log.exception("a callback after a write failed")
+
     def _mark(self) -> list[int]:
         return list(map(len, self._lists))
 
@@ -558,16 +576,7 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self.is_late = None, False
-        parts = group._parts.values()
-        if error is None:
-            calls = [part.durable for part in parts] + group._done
-        else:
-            calls = [part.failed for part in parts] + group._failed
-        for call in calls:
-            try:
-                call()
-            except Exception:
-                log.exception("a callback after a write failed")
+        group.written(is_durable=error is None)
         for caller in callers:
             if caller.stages is not None and group._written_ms is not None:
                 caller.stages.add_write(caller.queued_ms, *group._written_ms, group._waits)

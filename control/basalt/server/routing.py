@@ -1,7 +1,7 @@
 """The rule which server answers a call: the owner of the topic that its path names, the leader, or whoever was asked. Pure.
 
-A topic's messages, properties and figures are known where its places are given out: at its owner, and so are a table's cells. Transactions, sessions, and all that is about the
-installation are the leader's, and so is a topic that has consumer groups. Method and path decide, for no more than the head of a call is known when it comes, and a head is looked at
+A topic's messages, properties, figures and consumer groups are known where its places are given out: at its owner, and so are a table's cells. Transactions, sessions, and
+all that is about the installation are the leader's. Method and path decide, for no more than the head of a call is known when it comes, and a head is looked at
 once for all calls that begin alike. Why so: docs/decisions/0073-a-call-is-answered-by-the-owner.md.
 """
 
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 AT_TOPICS = {
     "": By.OWNER,  # also to create it: the rows of its metadata are in its shard
     "advance": By.OWNER,
-    "groups": By.OWNER,  # of a topic that has some this is the leader; `CREATING` makes it so
+    "groups": By.OWNER,
     "holder": By.OWNER,
     "markers": By.OWNER,
     "messages": By.OWNER,
@@ -53,8 +53,6 @@ AT_TOPICS = {
     "store": By.OWNER,
     "truncate": By.OWNER,
 }
-# What makes a consumer group goes to the leader all the same, which takes the topic's shard to itself first: groups are state of the log of transactions.
-CREATING = "PUT", "groups"
 # The same in paths of tables.
 AT_TABLES = {
     "": By.OWNER,
@@ -111,8 +109,7 @@ def place_of_call(method: str, path: str) -> Place:
         namespace, kind, name, rest = found.groups()
         if kind == "tables":
             return Place(_by(AT_TABLES, rest), shard_of(table_prefix(namespace, name)))
-        creates = (method, (rest or "").partition("/")[0]) == CREATING
-        return Place(By.LEADER if creates else _by(AT_TOPICS, rest), shard_of(topic_prefix(namespace, name)))
+        return Place(_by(AT_TOPICS, rest), shard_of(topic_prefix(namespace, name)))
     for expression, table in _FURTHER:
         found = expression.fullmatch(path)
         if found is not None:

@@ -23,6 +23,7 @@ from basalt.commits.owner import Owner
 from basalt.commits.owners import Owners
 from basalt.errors import BasaltError, InvalidSettingError, UnavailableError
 from basalt.groups.groups import GroupLimits, Groups
+from basalt.groups.owned_groups import OwnedGroups
 from basalt.groups.places import MessagePlaces
 from basalt.http import services
 from basalt.http.asgi.connections import Connections
@@ -346,7 +347,7 @@ async def _wire(
     )  # fmt: skip
     ids, ranges = TransactionIds(facts.instance), Ranges(store, clock, topics, reader, manager, ends, first_unstable)
     places = MessagePlaces(store, clock, reader, transaction_manager, ends, first_unstable, ids)
-    groups = Groups(
+    groups = (OwnedGroups if is_member else Groups)(
         clock, transaction_manager, manager, topics, messaging, places, ends, ranges, ids, _group_limits(settings.subscriptions)
     )  # fmt: skip
     owner = _owner(settings, store, clock, topics, roll_backs, writer, markers, pointers, leads)
@@ -483,6 +484,7 @@ async def _coordinator(
         links, followed = follows.links, cast("FollowedTransactions", manager)
         linked = LinkedDecisions(manager, lambda: links.to_leader)
         followed.tells(owner.hear)
+        cast("OwnedGroups", groups).follow(followed)
         return Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked)
     transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     began_ms = clock.monotonic_ms()

@@ -26,14 +26,17 @@ from basalt.errors import (
     TransactionEndedError,
     UnavailableError,
 )
-from basalt.runtime.group_commit import WriteLanes
+from basalt.runtime.group_commit import Group, WriteLanes
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Taken
 from basalt.transactions.log.transaction_log import TransactionLog
-from basalt.transactions.log_state import LogState, ManagerSnapshot
+from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSnapshot
+from basalt.transactions.proposal_calls import PLACED, PROPOSE, Placed, Propose, Proposed
+from basalt.transactions.proposing import Proposing
 from basalt.transactions.protocol import Admitted, Joining, Told
+from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction import State
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
-from basalt.transactions.tellings import told_at_first, told_between, told_by
+from basalt.transactions.tellings import EndedInGroups, ended_in_groups, told_at_first, told_between, told_by
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.snapshot import TransactionSnapshot
@@ -43,6 +46,7 @@ KNOWN_MS_MAX = 4_000  # how long a call waits for the log to be read: clients he
 ASK_MS_MAX = 2_000  # for all that an ask takes: a link that is silent for so long is none
 JOIN_MS_MAX = 4_000  # as long as the coordinator waits for its log
 FOLLOW_MS_MAX = 2_000
+PROPOSE_MS_MAX = 4_500  # the coordinator's log is late after 4 s, and then it says so
 READ_BYTES_MAX = 256 << 10  # of entries, in one read of the store
 APPLIED_TOGETHER_MAX = 256  # entries that were waiting, before the event loop has a turn
 AHEAD_BYTES_MAX = 16 << 20  # pushed entries that wait for those before them; more are read from the store
@@ -53,6 +57,7 @@ log = logging.getLogger("basalt.transactions")
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 class _Pushed(NamedTuple):
@@ -83,6 +88,8 @@ class FollowedTransactions(LogState):
         self._read_again = asyncio.Event()  # there is a new link: no pause is needed
         self._lost: TransactionProposals | None = None  # a state that turned out not to be what the log makes
         self._tell: Callable[[Sequence[Told]], None] = _nobody_hears
+        self.proposing = Proposing(clock, lambda: self.state, self._ask_to_log)
+        self.groups_hear: Callable[[EndedInGroups], None] | None = None  # of transactions that acknowledge no more
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # for so many entries to be applied
         self._asking: asyncio.Task[None] | None = None
         self._next_asking: asyncio.Task[None] | None = None
@@ -96,6 +103,7 @@ class FollowedTransactions(LogState):
     def start(self) -> None:
         """Follow from now on, until `close`."""
         self._links.handlers.add(ENTRIES, self._pushed)
+        self._links.handlers.add(PLACED, self._placed)
         self._links.when_linked(self._linked)
         self._links.oldest_view = self.oldest_view
         self._read_on()
@@ -103,6 +111,8 @@ class FollowedTransactions(LogState):
     async def close(self) -> None:
         """Follow no more. What waits is refused."""
         self._links.handlers.remove(ENTRIES)
+        self._links.handlers.remove(PLACED)
+        await self.proposing.close()
         self._links.forget(self._linked)
         self._links.oldest_view = _no_view
         tasks = [task for task in (self._reading, self._asking, self._next_asking) if task is not None]
@@ -202,6 +212,30 @@ class FollowedTransactions(LogState):
             admitted(joining, found)
         return found
 
+    # What consumer groups want to be logged.
+
+    async def run_for_groups(self, stage: Callable[[Group], T]) -> T:
+        await self.ensure_known()
+        return await self.proposing.run(stage)
+
+    def apply(self, group: Group, made: Sequence[Edit]) -> list[EndedTransaction]:
+        if not self.proposing.runs(group):
+            raise self._decides_nothing()
+        self.proposing.apply(group, made)
+        return []
+
+    async def _ask_to_log(self, proposed: Propose) -> Proposed:
+        link, began_ms = self._links.to_leader, self._clock.monotonic_ms()
+        if link is None:
+            raise _unanswered("there is no link to the coordinator of transactions")
+        answer = await link.call(PROPOSE, proposed, PROPOSE_MS_MAX)
+        left_ms = PROPOSE_MS_MAX - (self._clock.monotonic_ms() - began_ms)
+        await self._applied_in_time(answer.entries, max(1.0, left_ms))
+        return answer
+
+    def _placed(self, instance: str, told: Placed) -> None:
+        self.proposing.placed(told.number, told.place)
+
     async def _call_coordinator(self, kind: CallKind[Q, A], question: Q, timeout_ms: int) -> A:
         link = self._links.to_leader
         if link is None:
@@ -266,19 +300,41 @@ class FollowedTransactions(LogState):
             raise CorruptionError(
                 f"entry {self._applied} of the log goes on after edit {first_edit}, and {state.edits_applied} are known"
             )
+        ended: list[EndedInGroups] = []
+
+        def apply(edit: Edit) -> None:
+            ended.extend(ended_in_groups(state, edit))
+            state.apply(edit)
+
+        is_concerned = self.proposing.is_concerned(self._applied, made)
         try:
-            told = told_by(state, made, state.apply)
+            if is_concerned:
+                self.proposing.put_aside(state)
+            told = told_by(state, made, apply if len(state.groups) else state.apply)
+            if is_concerned:
+                self.proposing.go_on(state, self._applied)
         except (
             Exception
         ) as error:  # whatever it is, a part of the entry is in the state: only a whole read makes that known again
             self._lost, self._state = state, None
+            self.proposing.forget()
             raise CorruptionError(f"entry {self._applied} of the log does not fit what came before: {error}") from error
         self._applied += 1
         if now_ms is None:
             self.journal.replayed(first_edit, made)
         else:
             self.journal.pushed(first_edit, made, now_ms)
+        self._tell_groups(ended)
         return told
+
+    def _tell_groups(self, ended: Sequence[EndedInGroups]) -> None:
+        if self.groups_hear is None:
+            return
+        for each in ended:
+            try:
+                self.groups_hear(each)
+            except Exception:  # a bug, of which what follows the log must not suffer
+                log.exception("groups could not be told that a transaction acknowledges no more")
 
     # Reading the store.
 
@@ -371,6 +427,7 @@ class FollowedTransactions(LogState):
 
     def _adopt(self, state: TransactionProposals) -> None:
         before = self._state
+        self.proposing.forget()
         if before is None:
             told = told_at_first(state, () if self._lost is None else self._lost.by_id)
             self.known_since = state.last_pointer

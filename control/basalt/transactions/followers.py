@@ -76,6 +76,11 @@ class Followers:
         self._of_members.clear()
         self._is_known = False
 
+    @property
+    def entries(self) -> int:
+        """So many entries are durable."""
+        return self._entries
+
     def __len__(self) -> int:
         return len(self._of_members)
 

@@ -243,6 +243,10 @@ class LogState:
         """Run a stage of the log."""
         raise self._decides_nothing()
 
+    async def run_for_groups(self, stage: Callable[[Group], T]) -> T:
+        """Run a stage about consumer groups whose topics are here: of the log, or of a proposal to the coordinator."""
+        return await self.run(stage)
+
     def submit(self, stage: Callable[[Group], T], waiter: Waiter[T], size_bytes: int = 0) -> bool:
         """Run a stage of the log, and tell the waiter."""
         raise self._decides_nothing()

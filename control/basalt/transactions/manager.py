@@ -190,6 +190,16 @@ class TransactionManager(LogState):
             self._writer.submit(stage, waiter, size_bytes)
         return self._state is not None
 
+    @property
+    def coming_place(self) -> int:
+        """In a stage: the place of the entry that its group will write."""
+        return self._log.position
+
+    @property
+    def entries_durable(self) -> int:
+        """So many entries of the log are known to be durable, and on their way to those that follow; all, once what was decided before is."""
+        return 0 if self._followers is None else self._followers.entries
+
     def is_untouched(self, group: Group) -> bool:
         """True when no earlier stage of the group has moved the state."""
         return not self._entry(group).edits

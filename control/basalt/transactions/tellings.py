@@ -6,14 +6,43 @@ is what follows from one edit, and `told_between` from all that lie between two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Recovered, Settled, Told
 from basalt.transactions.rules import edits
-from basalt.transactions.rules.edits import Edit
+from basalt.transactions.rules.edits import Aborted, Aborting, Committed, Edit, Invalidated, ReturnReason
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt.transactions.rules.transaction_table import TransactionTable
+from basalt_engine.spans import Spans
+
+
+class EndedInGroups(NamedTuple):
+    """A transaction that acknowledges no more, why not (None: it committed), and whether that is a failed attempt.
+
+    It is none when somebody else was first, and when a commit was interrupted, by a restart say.
+    """
+
+    transaction_id: int
+    reason: ReturnReason | None
+    counts: bool
+    pending: Mapping[int, Spans]
+
+
+def ended_in_groups(state: TransactionTable, edit: Edit) -> list[EndedInGroups]:
+    """The transactions that the edit, once it is applied, takes out of the groups in which they acknowledged, or were dealt messages."""
+    if isinstance(edit, Committed):
+        return [EndedInGroups(edit.id, None, False, dict(state.groups.pending_of(edit.id)))]
+    if not isinstance(edit, Aborting | Aborted | Invalidated):
+        return []
+    found = []
+    reason = ReturnReason.TIMED_OUT if edit.timed_out else ReturnReason.ABORTED
+    for key in edit.ids if isinstance(edit, Invalidated) else (edit.id,):
+        transaction = state.by_id.get(key)
+        if transaction is not None and transaction.state is not State.ABORTING:  # whose abort they have heard of
+            counts = transaction.state is State.OPEN and transaction.doomed is None
+            found.append(EndedInGroups(key, reason, counts, dict(state.groups.pending_of(key))))
+    return found
 
 
 def told_by(state: TransactionTable, made: Sequence[Edit], apply: Callable[[Edit], None]) -> list[Told]:

@@ -54,14 +54,6 @@ def test_while_one_has_far_too_much_waves_are_larger_and_small_again_at_the_end(
     assert abs(owners.count("a") - 512) <= 512 / 5
 
 
-def test_shards_that_are_fixed_count_for_their_owner_and_stay() -> None:
-    members = {"a": MemberLoad(), "b": MemberLoad()}
-    owners: list[str | None] = ["a"] * 40
-    moves = balance.wave(owners, [1.0] * 40, members, 1e6, 0.0, 0.0, fixed=range(38))
-    assert {move.shard for move in moves} == {38, 39}
-    assert balance.wave(owners, [1.0] * 40, members, 1e6, 0.0, 0.0, fixed=range(40)) == []
-
-
 def test_a_weight_is_a_share() -> None:
     members = {"a": MemberLoad(weight=0.5), "b": MemberLoad(weight=2.0)}
     dealt = balance.dealt([None] * 100, [1.0] * 100, members, 0.0)

@@ -309,7 +309,7 @@ class DealtWorld(World):
         others = [await self.seat(name) for name in names[1:]]
         await self.until_linked(first, *others)
         await self.until(
-            lambda: len(first.moves._dealer()[0].serving()) == len(names) and first.moves._fixed is not None
+            lambda: len(first.moves._dealer()[0].serving()) == len(names) and first.moves._targets.drained is not None
         )
         return [first, *others]
 

@@ -6,21 +6,14 @@ import asyncio
 
 import pytest
 
-from basalt.api.bodies.groups import GroupOptions
-from basalt.catalog.tables import TableName
-from basalt.catalog.topics import TopicName
 from basalt.cluster import owners
 from basalt.cluster.links.beats import Held
 from basalt.cluster.links.shard_calls import MAP, NewMap
 from basalt.cluster.owners import read_map
 from basalt.errors import ConflictError
 from basalt.operations.shard_holding import RELEASE_MS_MAX
-from basalt.server.wiring import open_services
-from basalt.settings import Settings
 from basalt.settings.cluster import ClusterSettings
 from basalt_engine.keys import topic_prefix
-from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.stores.shards import shard_of
 from tests.control.cluster.links.link_pair import HANG_S, until
 from tests.control.operations.dealt_shards import SHARD, TOPIC, DealtWorld, Services, run
 
@@ -150,37 +143,3 @@ def test_a_release_that_was_called_off_forgets_nothing_later():
             leader.holding._forget_released(frozenset([SHARD]), object())
 
     run(story)
-
-
-def test_topics_with_groups_and_where_their_dead_letters_go_have_to_be_at_the_coordinator_and_no_tables():
-    async def story() -> None:
-        services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
-        orders, prices = TopicName("shop", "orders"), TableName("shop", "prices")
-        await services.topics.create(orders, {})
-        await services.topics.create(TopicName("shop", "alone"), {})
-        await services.groups.make(orders, "bills", GroupOptions(dead_letter_topic="dead"))
-        await services.table_catalog.create(prices)
-        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead")]
-        assert await services.shard_holding.anchored() == {shard_of(prefix) for prefix in prefixes}
-        await services.close()
-
-    asyncio.run(story())
-
-
-def test_before_a_group_is_made_its_shard_is_asked_for_and_before_a_table_none_is():
-    async def story() -> None:
-        services = await open_services(Settings(), None, store=MemoryStore(atomic=False))
-        asked: list[int] = []
-
-        async def note(shard: int) -> None:
-            asked.append(shard)
-
-        services.topics.gate.anchoring = note
-        await services.topics.create(TopicName("shop", "orders"), {})
-        await services.groups.make(TopicName("shop", "orders"), "bills", GroupOptions(dead_letter_topic="dead"))
-        await services.table_catalog.create(TableName("shop", "prices"))
-        prefixes = [topic_prefix("shop", "orders"), topic_prefix("shop", "dead")]
-        assert asked == [shard_of(prefix) for prefix in prefixes]
-        await services.close()
-
-    asyncio.run(story())

@@ -40,7 +40,7 @@ class Hostile:
         for _ in range(FAULTS_OF_A_RUN):
             kinds = {
                 self._move: 8, self._publish: 12, self._pass: 6, self._pause: 2, self._resume: 3, self._cut: 2, self._kill: 1, self._join: 1,
-                self._restart: 1, self._balance: 1, self._anchor: 1, self._write_fails: 2,
+                self._restart: 1, self._balance: 1, self._write_fails: 2,
             }  # fmt: skip
             await self.chances.choices([*kinds], [*kinds.values()])[0]()
         self.is_quiet = True
@@ -130,11 +130,6 @@ class Hostile:
     async def _balance(self) -> None:
         if (leader := self._leader()) is not None:
             self._do(asyncio.create_task(self._suppressed(leader.moves.balance())))
-
-    async def _anchor(self) -> None:
-        if (leader := self._leader()) is not None:
-            prefix = topic_prefix("shop", self.chances.choice(TOPICS))
-            self._do(asyncio.create_task(self._suppressed(leader.gate.anchor(prefix))))
 
     async def _write_fails(self) -> None:
         """The next fences of a server do not get through."""

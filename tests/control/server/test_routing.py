@@ -110,10 +110,10 @@ def test_a_path_says_where_its_call_is_answered(path: str, place: Place):
     assert place_of_call("GET", path) == place
 
 
-def test_a_group_is_made_at_the_leader_and_all_else_about_groups_is_asked_of_the_owner():
+def test_all_about_a_group_is_asked_of_the_owner_of_its_topic():
     for method, rest, place in (
-        ("PUT", "groups/billing", AT_LEADER),
-        ("PUT", "groups/billing/options", AT_LEADER),
+        ("PUT", "groups/billing", AT_OWNER),
+        ("PUT", "groups/billing/options", AT_OWNER),
         ("PUT", "properties", AT_OWNER),
         ("GET", "groups", AT_OWNER),
         ("DELETE", "groups/billing", AT_OWNER),

@@ -458,13 +458,12 @@ class ShardMove(Struct, frozen=True, rename="camel"):
 
 
 class MemberDrain(Struct, frozen=True, rename="camel"):
-    """A member that is to have no shards (`drained`), or may have some: how many it has that are still to move (`left`), and how many stay, for they are
-    the leader's (`kept`). Of a dry run as it is now."""
+    """A member that is to have no shards (`drained`), or may have some: how many it has that are still to move (`left`). Of a dry
+    run as it is now."""
 
     member: str
     drained: bool
     left: int
-    kept: int
     dry_run: bool
 
 

@@ -68,6 +68,13 @@ class Kind(enum.IntEnum):
     LEND = 50
     DECIDE_ONE_SHOTS = 51
     GIVE_BACK = 52
+    PROPOSE = 60
+    PLACED = 61
+    ACKNOWLEDGE = 62
+    REJECTED = 63
+    CARRY = 64
+    MAKE_TOPIC = 65
+    HAVE_TOPIC = 66
 
 
 CALLS_FROM = 16

@@ -126,7 +126,7 @@ async def _drain(request: Request, is_drained: bool) -> MemberDrain:
         do = functools.partial(services.shard_moves.drain, member, is_drained)
         what = "drain a server" if is_drained else "take a server back"
         told = await services.audit.act(what, f"member {member}", *request.act, do)
-    return MemberDrain(member, told.drained, told.left, told.kept, dry_run)
+    return MemberDrain(member, told.drained, told.left, dry_run)
 
 
 @route(

@@ -18,7 +18,7 @@ from basalt.access import resources
 from basalt.access.needs import needs
 from basalt.access.quotas import FETCH_BYTES, PUBLISH_BYTES
 from basalt.api.bodies import groups as bodies
-from basalt.api.bodies.messages import INT_MAX, LONG_MAX, MEMBER_CHARS_MAX, Work, is_member
+from basalt.api.bodies.messages import INT_MAX, LONG_MAX, MEMBER_CHARS_MAX, Work, WorkAcknowledge, is_member
 from basalt.api.codecs import avro, json_bodies
 from basalt.api.positions import parse_position
 from basalt.catalog.catalog import check_name
@@ -57,7 +57,7 @@ from basalt.operations.groups.inspection import ENTRIES_MAX, STATES
 from basalt.operations.groups.listing import NAME, SORTS, GroupFilter
 from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.transaction import ID_PATTERN
-from basalt_engine.keys import NAME_EXPRESSION, NAME_PATTERN
+from basalt_engine.keys import NAME_EXPRESSION, NAME_PATTERN, topic_prefix
 
 MESSAGES_DEFAULT = 100
 GROUPS_PATH = TOPIC_PATH + "/groups"
@@ -381,8 +381,8 @@ async def _carry_out(
     if not (transactional or entries):
         return False
     services = request.services
-    if transactional or len(entries) > 1 or entries[0].reject:
-        outcome = await services.transactions.one_shot(work, "", request.once_id, staged, request.principal)
+    if transactional or len(entries) > 1 or entries[0].reject or not _is_here(request, entries[0]):
+        outcome = await services.transactions.one_shot_anywhere(work, "", request.once_id, staged, request.principal)
         headers.append((b"basalt-transaction", services.ids.text(outcome.id).encode("ascii")))
     else:
         entry = entries[0]
@@ -390,6 +390,11 @@ async def _carry_out(
             live = await services.groups.find(services.topics.title(entry.namespace, entry.topic), entry.group)
         await services.groups.acknowledge_entry(live, entry, staged=staged)
     return True
+
+
+def _is_here(request: Request, entry: WorkAcknowledge) -> bool:
+    services = request.services
+    return services.groups.is_here(topic_prefix(*services.topics.title(entry.namespace, entry.topic)))
 
 
 async def _fetch(request: Request, live: LiveGroup, name: str, ask: FetchAsk) -> GroupFetch:

@@ -22,6 +22,7 @@ from basalt.errors import (
     GroupNotFoundError,
     MessageNotFoundError,
     SessionFencedError,
+    ShardMovingError,
     TransactionEndedError,
     TransactionNotFoundError,
 )
@@ -309,6 +310,10 @@ class GroupInspection:
         figures = self._figures.get(number)
         return None if figures is None or figures.last is None else figures.counted_ms
 
+    def is_here(self, state: GroupState) -> bool:
+        """True for a group that this server deals."""
+        return self._groups.is_here(state.prefix)
+
     def states(self) -> list[GroupState]:
         """Every group of every topic."""
         return list(self._transactions.state.groups.by_number.values())
@@ -322,7 +327,9 @@ class GroupInspection:
         return {live.number: len(live.members) for live in self._groups.live()}
 
     async def live_of(self, state: GroupState) -> LiveGroup:
-        """The group as this process knows it."""
+        """The group as this process knows it; `ShardMovingError` where another server deals it."""
+        if not self.is_here(state):
+            raise ShardMovingError(f"group {state.name} is dealt by another server", hint="ask the owner of its topic")
         return await self._groups.find(title_of(state.prefix), state.name)
 
     def _figures_of(self, live: LiveGroup) -> Figures:

@@ -158,6 +158,13 @@ class PendingSpans(NamedTuple):
     groups: tuple[tuple[int, Spans], ...]
 
 
+class SavedGroup(NamedTuple):
+    """One group as it was, and what was pending in it, by transaction."""
+
+    group: GroupState
+    pending: Mapping[int, Spans]
+
+
 class GroupTable:
     """All groups, and what open transactions will acknowledge in them. No call but `images` costs the number of groups."""
 
@@ -226,6 +233,33 @@ class GroupTable:
             PendingSpans(transaction_id, tuple([(number, spans.copy()) for number, spans in sorted(held.items())]))
             for transaction_id, held in sorted(self._pending.items())
         ])  # fmt: skip
+
+    # For a member that guesses what the log will say.
+
+    def saved(self, number: int) -> SavedGroup:
+        """The group as it is, for `restore`. `CorruptionError` for none."""
+        pending = {transaction_id: spans.copy() for transaction_id, spans in self.pending_in(number).items()}
+        return SavedGroup(self._known(number).image(), pending)
+
+    def restore(self, saved: SavedGroup) -> None:
+        """Make the group what it was, unless it is gone."""
+        image, group = saved.group, self.by_number.get(saved.group.number)
+        if group is None:
+            return
+        for transaction_id in list(self.pending_in(group.number)):
+            self._release(transaction_id, group.number)
+        self.span_count -= len(group.acknowledged)
+        group.options, group.paused, group.used_ms, group.round = (
+            image.options,
+            image.paused,
+            image.used_ms,
+            image.round,
+        )
+        group.acknowledged, group.returns = image.acknowledged.copy(), image.returns.copy()
+        group._image = image
+        self.span_count += len(group.acknowledged)
+        for transaction_id, spans in saved.pending.items():
+            self._hold(transaction_id, group.number, spans)
 
     # What edits do. `CorruptionError`, and nothing changed, when the state does not allow it. No conflict between two
     # transactions is looked for here: proposals do that.

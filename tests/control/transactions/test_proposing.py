@@ -1,0 +1,217 @@
+"""What an owner wants to be logged counts here at once, and is what the log says in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from basalt.cluster.links.frames import ErrorBody
+from basalt.errors import AcknowledgeConflictError, BusyError, CoordinatorUnavailableError, UnknownOutcomeError
+from basalt.runtime.group_commit import Group, NotLoadedError
+from basalt.transactions import proposing as module
+from basalt.transactions.proposal_calls import Propose, Proposed
+from basalt.transactions.proposing import LOADS_MAX, TOGETHER_MAX, WAITING_MAX, Proposing
+from basalt.transactions.rules import edits
+from basalt.transactions.rules.edits import Edit, ReturnReason
+from basalt.transactions.rules.transaction import TransactionLimits
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
+from basalt_engine.clock import ManualClock
+from basalt_engine.spans import ZERO_ID, Spans
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def message(number: int) -> bytes:
+    return number.to_bytes(20, "big")
+
+
+def spans(first: int, last: int) -> Spans:
+    return Spans([(message(first), message(last))])
+
+
+class Owner:
+    """An owner of one group, whose coordinator answers when a story says so."""
+
+    def __init__(self) -> None:
+        self.state = TransactionProposals(TransactionLimits())
+        self.state.apply(edits.GroupMade(1, 1, 1, b"shop:orders:", "billing", b"{}", ZERO_ID, 7))
+        self.asked: list[Propose] = []
+        self.answers: asyncio.Queue[Proposed | Exception] = asyncio.Queue()
+        self.lost: list[tuple[set[int], bool]] = []
+        self.place = 5
+        self.proposing = Proposing(ManualClock(), lambda: self.state, self.ask)
+        self.proposing.lost = lambda numbers, is_refused: self.lost.append((set(numbers), is_refused))
+
+    async def ask(self, question: Propose) -> Proposed:
+        self.asked.append(question)
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def wants(self, *made: Edit) -> asyncio.Task[str]:
+        def stage(group: Group) -> str:
+            self.proposing.apply(group, made)
+            return "done"
+
+        return asyncio.ensure_future(self.proposing.run(stage))
+
+    def answer(self, *refused: Exception | None) -> None:
+        found = tuple(None if each is None else ErrorBody.of(each) for each in refused)  # type: ignore[arg-type]
+        self.answers.put_nowait(Proposed(1, found))
+
+    def logged(self, *made: Edit, place: int) -> None:
+        """An entry of the log is applied."""
+        is_concerned = self.proposing.is_concerned(place, made)
+        if is_concerned:
+            self.proposing.put_aside(self.state)
+        for edit in made:
+            self.state.apply(edit)
+        if is_concerned:
+            self.proposing.go_on(self.state, place)
+
+    @property
+    def acknowledged(self) -> Spans:
+        return self.state.groups.by_number[1].acknowledged
+
+
+async def turns(is_so: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("never")
+
+
+async def test_edits_count_at_once_and_once_they_are_logged_they_are_what_the_log_says() -> None:
+    owner = Owner()
+    call = owner.wants(edits.Acknowledged(0, 1, 1, spans(0, 5)))
+    await turns(lambda: bool(owner.asked))
+    assert owner.acknowledged == spans(0, 5)
+    assert owner.asked[0].units[0].edits == (edits.Acknowledged(0, 1, 1, spans(0, 5)),)
+    owner.logged(edits.Acknowledged(0, 1, 2, spans(7, 9)), place=4)  # another's, of before a move say
+    assert list(owner.acknowledged) == [*spans(0, 5), *spans(7, 9)]
+    owner.proposing.placed(1, owner.place)
+    owner.logged(edits.Acknowledged(0, 1, 2, spans(0, 4)), place=owner.place)
+    assert list(owner.acknowledged) == [*spans(0, 4), *spans(7, 9)], "the log says less than was guessed"
+    owner.answer(None)
+    assert await call == "done"
+    assert owner.proposing.guess is None
+    assert owner.lost == []
+
+
+async def test_an_attempt_is_counted_once_though_it_was_guessed_before() -> None:
+    owner = Owner()
+    came_back = edits.Returned(1, 1, ReturnReason.RELEASED, 1, spans(0, 5))
+    call = owner.wants(came_back)
+    await turns(lambda: bool(owner.asked))
+    owner.logged(edits.Acknowledged(0, 1, 2, spans(7, 9)), place=4)
+    owner.proposing.placed(1, owner.place)
+    owner.logged(came_back, place=owner.place)
+    owner.answer(None)
+    await call
+    (returned,) = owner.state.groups.by_number[1].returned
+    assert returned.attempts == 1
+
+
+async def test_what_is_refused_is_put_back_and_the_rest_of_the_proposal_is_logged() -> None:
+    owner = Owner()
+    calls = [owner.wants(edits.Acknowledged(0, 1, 1, spans(first, first + 2))) for first in (0, 10)]
+    await turns(lambda: bool(owner.asked))
+    assert len(owner.asked[0].units) == 2
+    owner.proposing.placed(1, owner.place)
+    owner.logged(edits.Acknowledged(0, 1, 2, spans(0, 2)), place=owner.place)
+    owner.answer(None, AcknowledgeConflictError("a transaction has it"))
+    assert await calls[0] == "done"
+    with pytest.raises(AcknowledgeConflictError):
+        await calls[1]
+    assert owner.acknowledged == spans(0, 2)
+    assert owner.lost == [({1}, True)]
+
+
+async def test_without_an_answer_nothing_is_guessed_any_more_and_memory_is_not_trusted() -> None:
+    owner = Owner()
+    call = owner.wants(edits.Acknowledged(0, 1, 1, spans(0, 2)))
+    owner.answers.put_nowait(UnknownOutcomeError("no answer"))
+    with pytest.raises(UnknownOutcomeError):
+        await call
+    assert not owner.acknowledged
+    assert owner.lost == [({1}, False)]
+    owner.logged(edits.Acknowledged(0, 1, 2, spans(0, 2)), place=owner.place)
+    assert owner.acknowledged == spans(0, 2)
+
+
+async def test_what_comes_while_a_proposal_is_under_way_goes_together_with_the_next_one() -> None:
+    owner = Owner()
+    first = owner.wants(edits.Acknowledged(0, 1, 1, spans(0, 2)))
+    await turns(lambda: len(owner.asked) == 1)
+    others = [owner.wants(edits.Acknowledged(0, 1, 1, spans(each, each + 1))) for each in range(10, 15)]
+    await asyncio.sleep(0)
+    assert len(owner.asked) == 1
+    owner.answer(None)
+    owner.answer(*[None] * 5)
+    await asyncio.gather(first, *others)
+    assert [len(each.units) for each in owner.asked] == [1, 5]
+    assert len(owner.asked[1].units) < TOGETHER_MAX
+
+
+async def test_pending_messages_of_a_transaction_are_put_back_too() -> None:
+    owner = Owner()
+    begun = owner.state.begin(1)
+    for edit in begun.edits:
+        owner.state.apply(edit)
+    call = owner.wants(edits.AcknowledgedIn(begun.transaction_id, 1, 1, spans(0, 2)))
+    await turns(lambda: bool(owner.asked))
+    assert owner.state.groups.pending_of(begun.transaction_id) == {1: spans(0, 2)}
+    owner.answers.put_nowait(UnknownOutcomeError("no answer"))
+    with pytest.raises(UnknownOutcomeError):
+        await call
+    assert owner.state.groups.pending_of(begun.transaction_id) == {}
+
+
+async def test_a_stage_that_needs_something_is_run_again_when_that_is_there_and_not_for_ever() -> None:
+    owner, loaded = Owner(), 0
+
+    async def load() -> Callable[[], None]:
+        nonlocal loaded
+        loaded += 1
+        return lambda: None
+
+    def stage(_: Group) -> int:
+        if loaded < 2:
+            raise NotLoadedError(load)
+        return loaded
+
+    assert await owner.proposing.run(stage) == 2
+
+    def never(_: Group) -> int:
+        raise NotLoadedError(load)
+
+    with pytest.raises(BusyError):
+        await owner.proposing.run(never)
+    assert loaded == 2 + LOADS_MAX
+
+
+async def test_more_than_a_member_may_have_waiting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WAITING_MAX > TOGETHER_MAX
+    monkeypatch.setattr(module, "WAITING_MAX", 3)
+    owner = Owner()
+    calls = [owner.wants(edits.Acknowledged(0, 1, 1, spans(each, each + 1))) for each in range(4)]
+    done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(done.pop().exception(), BusyError)
+    await owner.proposing.close()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_what_is_the_coordinators_alone_is_not_proposed() -> None:
+    owner = Owner()
+    with pytest.raises(CoordinatorUnavailableError):
+        await owner.wants(edits.Began(1, 1, 1, "", False, None, 1))  # type: ignore[arg-type]
+    assert owner.asked == []
