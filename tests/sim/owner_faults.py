@@ -65,7 +65,7 @@ def late_places_are_taken() -> AbstractContextManager[object]:
     original = Owner._place
 
     def place(owner: Owner, asked: Place, group: Any) -> None:
-        owner._expected.add(asked.transaction.id)
+        owner._expected[asked.transaction.id] = set()
         original(owner, asked, group)
 
     return patch.object(Owner, "_place", place)

@@ -162,7 +162,9 @@ class Owner:
         # Numbers begin anywhere: a carrier may have one of a run before this one, under which nothing must be found here.
         self._prepared_before = secrets.randbits(62)
         self._forgetting: asyncio.TimerHandle | None = None
-        self._expected: set[int] = set()  # transactions whose commit may place its rows, once
+        # By transaction whose commit may place its rows: the topics and tables of which it has done so, each once. One that comes here while
+        # its commit is placed is placed after the others.
+        self._expected: dict[int, set[tuple[bytes, int]]] = {}
 
     def recovered(self, last_pointer: int, lent: PointerRuns) -> None:
         """The log is read anew. Forget where rows of transactions up to this pointer lie: their roll backs search for them. Those of
@@ -384,7 +386,7 @@ class Owner:
 
     def expect(self, told: Expect) -> None:
         """The log has the intent of this commit."""
-        self._expected.add(told.transaction_id)
+        self._expected.setdefault(told.transaction_id, set())
 
     async def place(self, asked: Place) -> None:
         """Take no more writes under the transaction's pointers, wait for those under way, and make its messages rows.
@@ -397,7 +399,8 @@ class Owner:
     def _place(self, asked: Place, group: Group) -> None:
         """In a stage: the same as `commit`, of which the outcome follows. Where the rows lie is noted until then."""
         transaction = asked.transaction
-        if transaction.id not in self._expected:
+        placed, keys = self._expected.get(transaction.id), _keys_of(transaction)
+        if placed is None or not placed.isdisjoint(keys):
             raise _not_expected(transaction.id)
         self._logs.gate.require(
             [table.table for table in transaction.tables]
@@ -408,7 +411,7 @@ class Owner:
         newest = {log: log.newest for log in self._logs.loaded_joined(transaction.topics).values()}
         self.commit(group, plan, transaction)
         self._note_undecided(newest, transaction.write_pointer)
-        self._expected.discard(transaction.id)
+        placed.update(keys)
 
     def _plan_of(self, number: int) -> TopicPlan:
         if not number:
@@ -480,7 +483,7 @@ class Owner:
 
     def close(self, told: Close) -> None:
         """The transaction writes no more, and its commit places nothing."""
-        self._expected.discard(told.transaction_id)
+        self._expected.pop(told.transaction_id, None)
         self._pointers.close(told.transaction_id)
 
     async def roll_back(self, asked: RollBack) -> None:
@@ -570,7 +573,7 @@ class Owner:
         """The outcome is durable: wake the readers that it held back, forget what it stored."""
         transaction = told.transaction
         self._pointers.end(transaction.id)
-        self._expected.discard(transaction.id)
+        self._expected.pop(transaction.id, None)
         pointers = frozenset(transaction.pointers)
         for join in transaction.topics:
             log = self._logs.find_joined(join)
@@ -583,6 +586,10 @@ def _no_segments() -> InputError:
     return InputError(
         "a one-shot transaction has stored nothing, and no segments", field="segments", hint="Leave them out."
     )
+
+
+def _keys_of(transaction: JoinedTransaction) -> list[tuple[bytes, int]]:
+    return [*(join.key for join in transaction.topics), *((each.table, each.generation) for each in transaction.tables)]
 
 
 def _not_expected(transaction_id: int) -> TransactionEndedError:

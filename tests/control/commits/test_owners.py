@@ -143,6 +143,25 @@ async def test_a_topic_that_moves_between_prepare_and_place_is_not_lost(shop: Fl
     assert await reads(shop) == [[], ["stored"], ["b"]]
 
 
+async def test_a_topic_that_comes_to_a_server_which_has_placed_its_part_of_the_commit_is_placed_there_after_it(
+    shop: Fleet,
+) -> None:
+    tx = await shop.transactions.begin()
+    for title in (HERE, THERE):
+        await shop.store(title, "stored", tx=tx)
+    real, placed_here = link(shop, "second").call, shop.leader.owner._expected
+
+    async def call(kind: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
+        if kind.name == "place":
+            await until(lambda: bool(placed_here.get(tx.id)))
+            await shop.move(THERE, LEADER)
+        return await real(kind, question, timeout_ms)
+
+    link(shop, "second").call = call  # type: ignore[method-assign]
+    await shop.transactions.commit(tx.id)
+    assert await reads(shop) == [["stored"], ["stored"], []]
+
+
 async def test_a_topic_whose_owner_dies_after_it_kept_messages_for_it_gives_the_commit_up(shop: Fleet) -> None:
     tx = await shop.transactions.begin()
     real = link(shop, "second").call
