@@ -13,7 +13,7 @@ from functools import partial
 
 from basalt.cluster.links.link import Link
 from basalt.cluster.links.links import Links
-from basalt.errors import BasaltError, CoordinatorUnavailableError, ProtocolError, UnavailableError
+from basalt.errors import BasaltError, CoordinatorUnavailableError, UnavailableError
 from basalt.transactions.follow_calls import (
     ASK,
     ENTRIES,
@@ -171,7 +171,9 @@ class Followers:
         """It takes no entries. Nobody would tell it what it misses, so the link goes, and it follows anew over the next one."""
         if self._of_members.get(instance) is follower:
             del self._of_members[instance]
-        if not isinstance(error, ProtocolError):  # else it knows no such call any more, for its services have ended
+        if not isinstance(
+            error, UnavailableError
+        ):  # else it answers no such call any more, for its services have ended
             follower.link.close(f"it did not take entries of the log: {error}")
 
     def _leave_behind(self, instance: str, follower: _Follower) -> None:

@@ -265,7 +265,7 @@ async def test_once_the_term_is_over_nobody_is_answered() -> None:
         member = await world.member()
         await member.manager.ask()
         world.manager.close()
-        with pytest.raises(CoordinatorUnavailableError, match="knows no call"):
+        with pytest.raises(CoordinatorUnavailableError, match="answers no calls"):
             await member.manager.ask()
 
 

@@ -51,6 +51,8 @@ CLOSE_SECONDS_MAX = (
 
 log = logging.getLogger("basalt.links")
 
+_KINDS = frozenset(Kind)
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -263,10 +265,7 @@ class Link(asyncio.Protocol):
         elif handled := self._handlers.find(kind):
             self._answer(frame, handled)
         else:
-            error = ProtocolError(
-                f"this server knows no call of kind {kind}", hint="run the same version on all servers"
-            )
-            self._append_answer(frame.number, Kind.ERROR, ErrorBody.of(error))
+            self._append_answer(frame.number, Kind.ERROR, ErrorBody.of(_unanswered(kind)))
 
     def _take_answer(self, frame: Frame) -> None:
         waiting = self._waiting.pop(frame.number, None)
@@ -372,6 +371,16 @@ class Link(asyncio.Protocol):
                 )
                 each.answer.set_exception(error)
         self._out.clear()
+
+
+def _unanswered(kind: int) -> BasaltError:
+    """The error of a call that nobody answers here: not now, or never."""
+    if kind in _KINDS:
+        return UnavailableError(
+            f"this server answers no calls of kind {Kind(kind).name.lower()} now, for it begins or ends to serve; nothing was done",
+            hint="send the same call again after Retry-After",
+        )
+    return ProtocolError(f"this server knows no call of kind {kind}", hint="run the same version on all servers")
 
 
 async def opened(link: Link, timeout_s: float) -> bool:

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from basalt.cluster.links import link as module
+from basalt.cluster.links.beats import BEAT, Beat
 from basalt.cluster.links.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Kind, frame_bytes
 from basalt.cluster.links.link import (
     ANSWERS_BYTES_MAX,
@@ -153,6 +154,8 @@ def test_a_call_that_nobody_answers_or_reads_is_an_error():
         ends.answers_handlers.add(COUNT, lambda _, question: question)
         with pytest.raises(ProtocolError, match="knows no call"):
             await ends.asks.call(NOBODYS, 1, LONG_MS)
+        with pytest.raises(UnavailableError, match="answers no calls of kind beat now"):  # but will some other time
+            await ends.asks.call(BEAT, Beat(1), LONG_MS)
         with pytest.raises(MalformedBodyError):
             await ends.asks.call(COUNT, "not a number", LONG_MS)  # type: ignore[misc]
         with pytest.raises(MalformedBodyError):
