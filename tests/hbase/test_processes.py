@@ -150,8 +150,23 @@ def test_servers_whose_supervisor_is_killed_stop_by_themselves(several: ServerPr
     assert several.log.read_text().count("all that it acknowledged is kept") == PROCESSES
 
 
+def _behind_free_ports() -> socket.socket:
+    """A socket that listens at a port before which two are free: those of the command and of its first server."""
+    for _ in range(100):
+        taken = socket.create_server(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        try:
+            for before in (1, 2):
+                socket.create_server(("127.0.0.1", port - before)).close()
+        except OSError:  # another test's server has it
+            taken.close()
+        else:
+            return taken
+    raise AssertionError("no three ports in a row are free")
+
+
 def test_a_server_that_can_never_start_ends_the_command_with_its_reason(pair: Pair, guarded: Installation):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with _behind_free_ports() as taken:
         first = taken.getsockname()[1] - 2  # so that the second server would have this port
         server = ServerProcess(pair._folder)
         pair.servers.append(server)

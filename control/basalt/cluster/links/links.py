@@ -266,6 +266,8 @@ class Links:
             self.rtt_us = max(1, round(1_000 * (self._clock.monotonic_ms() - began_ms)))
             if answer.epoch != link.opened.result().epoch:
                 link.close(f"the leader is at epoch {answer.epoch} now")
+        except UnavailableError:
+            self._look()  # it leads no more, and says that it goes once the lease says so
         except BasaltError as error:
             link.close(f"a beat was not answered: {error.message}")
         finally:

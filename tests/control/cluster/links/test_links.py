@@ -424,7 +424,7 @@ def test_links_have_a_limit(monkeypatch: pytest.MonkeyPatch):
     run(story)
 
 
-def test_a_server_that_leads_no_more_answers_no_beat():
+def test_a_server_that_leads_no_more_answers_no_beat_and_its_links_stay_until_it_says_that_it_goes():
     async def story(world: World) -> None:
         leader, second, _ = await three(world)
         link = second.links.to_leader
@@ -433,6 +433,8 @@ def test_a_server_that_leads_no_more_answers_no_beat():
         leader.leadership.release()
         with pytest.raises(UnavailableError, match="leads no more"):
             await link.call(BEAT, Beat(1), HANG_S * 1_000)
+        await second.links._beat(link)
+        assert link.is_open, "it says that it goes once its lease is free"
         leader.is_stopped = second.is_stopped = False
 
     run(story)
