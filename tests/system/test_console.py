@@ -226,7 +226,9 @@ def test_every_line_of_a_plan_makes_the_plan_that_the_form_would_do(
     monkeypatch.setenv("BASALT_URL", caller.server.url)
     monkeypatch.setenv("BASALT_TOKEN", BOOTSTRAP)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    caller.ask("POST", "/v1/admin/jobs/stats/pause")  # it moves the floors of groups on, and might do so between two plans
+    caller.ask(
+        "POST", "/v1/admin/jobs/stats/pause"
+    )  # it moves the floors of groups on, and might do so between two plans
     ran = 0
     for place in walk(caller.page, OF_A_KIND):
         if place.form_on is None:
