@@ -40,6 +40,13 @@ class OwnersMap(NamedTuple):
         owned = enumerate(zip(self.owners, self.epochs, strict=True))
         return {shard: epoch for shard, (owner, epoch) in owned if self.members[owner] == member}
 
+    def by_owner(self) -> dict[str, dict[int, int]]:
+        """The same of each member, by one look at all shards."""
+        found: dict[str, dict[int, int]] = {member: {} for member in self.members}
+        for shard, (owner, epoch) in enumerate(zip(self.owners, self.epochs, strict=True)):
+            found[self.members[owner]][shard] = epoch
+        return found
+
     def owner_of(self, shard: int) -> str:
         """The member that owns this shard."""
         return self.members[self.owners[shard]]

@@ -143,9 +143,7 @@ class Coordinator:
             raise
         await self.manager.ensure_known()
         intend = Intend(transaction_id, prepared.topics, request_id, deferred_changes)
-        told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
-        self._carrier.commit(CommitAsked(intend, prepared, acknowledgements, guard), told)
-        return _answer_or_raise(await told)
+        return await self._carried(CommitAsked(intend, prepared, acknowledgements, guard))
 
     async def one_shot(
         self,
@@ -169,12 +167,15 @@ class Coordinator:
             raise
         await self.manager.ensure_known()
         if isinstance(plan, CommitAsked):
-            carried: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
-            self._carrier.commit(plan._replace(one_shot=OneShotAsked(asked, staged)), carried)
-            return _answer_or_raise(await carried)
+            return await self._carried(plan._replace(one_shot=OneShotAsked(asked, staged)))
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._submit_one_shot(told, plan, asked, staged)
         return await told
+
+    async def _carried(self, asked: CommitAsked) -> Outcome:
+        told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
+        self._carrier.commit(asked, told)
+        return _answer_or_raise(await told)
 
     async def _one_shot_apart(self, elsewhere: GroupsElsewhere, work: Work, one_shot: OneShotAsked) -> Outcome:
         """A one-shot transaction that acknowledges in groups of other owners: begun before them, for they acknowledge in it."""
@@ -183,13 +184,11 @@ class Coordinator:
         if first is not None:
             return first
         begun = await self.begin(owner=asking.owner, principal=asking.principal)
-        told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
         try:
             left = await elsewhere.acknowledged(work, begun)
             prepared, acknowledgements = await self._prepared(left, begun)
             intend = Intend(begun.id, prepared.topics)
-            self._carrier.commit(CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot), told)
-            outcome = _answer_or_raise(await told)
+            outcome = await self._carried(CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot))
         except UnknownOutcomeError:
             raise
         except BaseException:
@@ -436,7 +435,7 @@ class Coordinator:
         await self._one_shots.give_back()
         await self.end_loans()
         if not self.manager.atomic:
-            failed = failed or await self._carrier.give_up_uncarried()
+            failed = await self._carrier.give_up_uncarried() or failed
         failed = await self._recovery.drive_all() or failed
         if failed is not None:
             raise failed

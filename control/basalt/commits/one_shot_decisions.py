@@ -7,7 +7,7 @@ ended: what comes late, from a member that is over or over a link that broke, fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import STAGES
 from basalt_engine.errors import BasaltError
+from basalt_engine.snapshot import PointerRuns
 
 Answer = Outcome | BasaltError  # a refusal that is durable
 Staged = Callable[[Group], None]
@@ -236,7 +237,7 @@ class OwnDecisions:
 
     def _give_up_all(self, one_shots: Sequence[UnderWay], settled: Settled, group: Group) -> list[Answer]:
         if one_shots[0].basis is self._manager.state:
-            for first, last in _stretches([each.placed.id for each in one_shots]):
+            for first, last in PointerRuns((each.placed.id, each.placed.id) for each in one_shots):
                 self._decisions.give_up(group, first, last)
             group.when_durable(partial(settled, one_shots, ()))
         return []
@@ -267,17 +268,6 @@ class _Decided:
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._failed(exception)
-
-
-def _stretches(pointers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The ascending pointers as first and last ones of what has no gap: those of two loans are two."""
-    first = before = pointers[0]
-    for pointer in pointers[1:]:
-        if pointer != before + 1:
-            yield first, before
-            first = pointer
-        before = pointer
-    yield first, before
 
 
 def given_up() -> CoordinatorUnavailableError:

@@ -172,16 +172,16 @@ class ShardHolding:
 
     async def _release(self, shards: frozenset[int], release: object) -> None:
         lanes = self._manager.lanes
-        with self._measured("drain"):
+        with measured(self._clock, self.phases["drain"]):
             await self.gate.left(shards)
             logs = self._logs.suspend(shards)
             self._tables.forget(shards)
             for lane in lanes.each:  # what came before is durable then; what comes later looks for its log, and waits
                 await lane.passed()
-        with self._measured("save"):
+        with measured(self._clock, self.phases["save"]):
             await self._logs.confirm_or_delete(shards)
             await asyncio.gather(*(service.save(everything=True, among=logs) for service in self._saving))
-        with self._measured("forget"):
+        with measured(self._clock, self.phases["forget"]):
             await lanes.topics.run(lambda _: self._forget_released(shards, release))
 
     def _forget_released(self, shards: frozenset[int], release: object) -> None:
@@ -295,7 +295,7 @@ class ShardHolding:
         while due := self._due():
             self.gate.begin({shard: epoch for shard, epoch in due.items() if not self._has(shard)})
             try:
-                with self._measured("fence"):
+                with measured(self._clock, self.phases["fence"]):
                     await asyncio.to_thread(self._store.take, due)
                 newest = await self._newest_of_former_owners()
                 owners = await asyncio.to_thread(read_map, self._system)  # another may have been given them meanwhile
@@ -333,11 +333,13 @@ class ShardHolding:
         if owners is not None:
             self.follow(owners)
 
-    @contextmanager
-    def _measured(self, phase: str) -> Iterator[None]:
-        began_ms = self._clock.monotonic_ms()
-        yield
-        self.phases[phase].add((self._clock.monotonic_ms() - began_ms) / 1_000)
+
+@contextmanager
+def measured(clock: Clock, durations: Durations) -> Iterator[None]:
+    """Add how long this takes, where it comes to an end."""
+    began_ms = clock.monotonic_ms()
+    yield
+    durations.add((clock.monotonic_ms() - began_ms) / 1_000)
 
 
 def named(shards: Collection[int]) -> str:

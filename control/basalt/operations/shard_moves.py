@@ -35,7 +35,14 @@ from basalt.errors import (
     StoppingError,
     UnknownOutcomeError,
 )
-from basalt.operations.shard_holding import RELEASE_MS_MAX, TRY_AGAIN_S_MAX, TRY_AGAIN_S_MIN, ShardHolding, named
+from basalt.operations.shard_holding import (
+    RELEASE_MS_MAX,
+    TRY_AGAIN_S_MAX,
+    TRY_AGAIN_S_MIN,
+    ShardHolding,
+    measured,
+    named,
+)
 from basalt_engine.clock import Clock, Durations
 from basalt_engine.errors import FencedError
 from basalt_engine.stores.shards import SHARDS, Epochs
@@ -206,8 +213,7 @@ class ShardMoves:
     def draining(self, member: str) -> Draining:
         """The shards of a member, and that it is to have none, if it is."""
         targets, owners = self._dealer()
-        has = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
-        return Draining(targets.is_out(member), len(has))
+        return Draining(targets.is_out(member), len(owners.shards_of(member)))
 
     def planned_balance(self) -> list[Move]:
         """The moves of the wave that `balance` would make now."""
@@ -229,7 +235,7 @@ class ShardMoves:
         """A member stops: have others take all that it has."""
         targets, owners = self._dealer()
         targets.leaving.add(member)
-        theirs = [shard for shard in range(SHARDS) if owners.owner_of(shard) == member]
+        theirs = owners.shards_of(member)
         to = targets.dealt(owners, theirs, self._clock.monotonic_ms())
         to = {shard: whom for shard, whom in to.items() if whom != member}
         if not to:
@@ -273,7 +279,7 @@ class ShardMoves:
                 )
             assert self._owners is not None
             began_ms, before = self._clock.monotonic_ms(), self._owners
-            with self._measured("release"):
+            with measured(self._clock, self._phases["release"]):
                 released, failure = await self._release(before, mine)
             self.moves[CALLED_OFF] += len(mine) - len(released)
             if not released:
@@ -364,7 +370,7 @@ class ShardMoves:
         """Write the map, tried until it has succeeded; `FencedError` once another leader has written it. `close` ends it."""
         assert self._lead is not None
         member, epoch = self._lead
-        with self._measured("map"):
+        with measured(self._clock, self._phases["map"]):
             owners = await self._until_done(lambda: deal(self._store, lambda _: to, member, epoch))
         for shard in to:
             self._dealt_in[shard] = owners.version
@@ -393,7 +399,7 @@ class ShardMoves:
         """Tell all members the map, and wait until these have taken what it gives them. One that does not is replaced by the leader."""
         assert self._lead is not None
         own, targets = self._lead.member, set(to.values())
-        with self._measured("take"):
+        with measured(self._clock, self._phases["take"]):
             self._tell_all(owners, but=targets)
             answers = await asyncio.gather(*(self._taken_by(target, owners) for target in sorted(targets - {own})))
             late = {
@@ -534,8 +540,7 @@ class ShardMoves:
         owners, now_ms, missing = self._owners, self._clock.monotonic_ms(), dict[tuple[int, int], float]()
         beats = self._fellows.beats()
         late: dict[str, dict[int, int]] = {}
-        for owner in owners.members:
-            epochs = owners.shards_of(owner)
+        for owner, epochs in owners.by_owner().items():
             if owner == self._lead.member:
                 served = self._served_here(epochs)
             elif owner in beats:
@@ -578,9 +583,3 @@ class ShardMoves:
             log.info("shards were not dealt: %s", error.message)
         elif error is not None:
             log.error("dealing shards failed", exc_info=error)
-
-    @contextmanager
-    def _measured(self, phase: str) -> Iterator[None]:
-        began_ms = self._clock.monotonic_ms()
-        yield
-        self._phases[phase].add((self._clock.monotonic_ms() - began_ms) / 1_000)

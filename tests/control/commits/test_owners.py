@@ -459,6 +459,24 @@ async def test_an_owner_that_is_away_does_not_keep_others_from_ending(dropping: 
     assert (await dropping.transactions.outcome(hard.id)).state is State.INVALID
 
 
+async def test_a_commit_that_nobody_carries_is_given_up_though_an_owner_of_others_is_away(dropping: Fleet) -> None:
+    await with_cells_and_rows(dropping)
+    left = await dropping.transactions.begin()
+    await dropping.publish(HERE, "early", tx=left)
+    manager = dropping.transactions.manager
+    await manager.run(
+        lambda group: manager.apply(group, manager.state.commit(left.id, group.now_ms, inline=False).edits)
+    )
+    link(dropping, "second").is_cut = True
+    dropping.clock.advance(1_000_000)
+    for _ in range(2):  # who finds it twice gives it up
+        with pytest.raises(UnavailableError):
+            await dropping.transactions.expire()
+    await dropping.settled()
+    assert (await dropping.transactions.outcome(left.id)).state is State.ABORTED
+    assert await dropping.read(HERE) == []
+
+
 # The log is read anew.
 
 

@@ -14,8 +14,9 @@ from basalt.errors import ConflictError
 from basalt.operations.shard_holding import RELEASE_MS_MAX
 from basalt.settings.cluster import ClusterSettings
 from basalt_engine.keys import topic_prefix
+from basalt_engine.stores.shards import Epochs
 from tests.control.cluster.links.link_pair import HANG_S, until
-from tests.control.operations.dealt_shards import SHARD, TOPIC, DealtWorld, Services, run
+from tests.control.operations.dealt_shards import SHARD, TOPIC, DealtWorld, Seat, Services, run
 
 MOVED = frozenset([SHARD, 3, 900])
 
@@ -37,18 +38,23 @@ def test_a_take_that_ends_after_another_was_granted_the_shard_is_not_served():
     run(story)
 
 
+async def begin_anew(world: DealtWorld, member: Seat, epochs: Epochs) -> None:
+    """The member's services end, and others begin, which take nothing back under these epochs."""
+    await member.end()
+    await member.begin(0)
+    await member.holding.taken()
+    assert member.held == {}
+    await world.until_all_served()
+    assert all(world.map.epochs[shard] > epoch for shard, epoch in epochs.items())
+
+
 def test_services_that_end_and_begin_anew_take_nothing_back_under_the_epoch_that_it_had():
     """A write of the ones before may still be under way, and no fence of that epoch keeps it out."""
 
     async def story(world: DealtWorld) -> None:
         leader, member = await world.served("first", "second")
         epochs = (await leader.moves.move(MOVED, member.run)).after
-        await member.end()
-        await member.begin(0)
-        await member.holding.taken()
-        assert member.held == {}
-        await world.until_all_served()
-        assert all(world.map.epochs[shard] > epoch for shard, epoch in epochs.items())
+        await begin_anew(world, member, epochs)
 
     run(story)
 
@@ -60,12 +66,7 @@ def test_what_was_given_up_stays_so_for_the_next_services_of_the_same_process():
         leader, member = await world.served("first", "second")
         epochs = (await leader.moves.move(MOVED, member.run)).after
         await member.holding.release(MOVED)
-        await member.end()
-        await member.begin(0)
-        await member.holding.taken()
-        assert member.held == {}
-        await world.until_all_served()
-        assert all(world.map.epochs[shard] > epoch for shard, epoch in epochs.items())
+        await begin_anew(world, member, epochs)
 
     run(story)
 

@@ -358,36 +358,30 @@ def test_a_member_that_dies_loses_nothing():
     run(story, 3)
 
 
-def test_a_leader_that_dies_loses_nothing():
+def leader_goes(how: Callable[[SharingServer], Awaitable[None]]) -> None:
+    """Two members have to go on without the leader, under load."""
+
     async def story(world: Sharers) -> None:
         leader, (first, second) = world.leader, world.members
         await world.give("orders", first)
 
-        async def dies() -> None:
-            await leader.die()
+        async def goes() -> None:
+            await how(leader)
             await world.until(
                 lambda: any(each.leads for each in world.living) and world.all_is_dealt(), "another leads"
             )
 
-        await under_load(world, dies, [first, second])
+        await under_load(world, goes, [first, second])
 
     run(story, 3)
+
+
+def test_a_leader_that_dies_loses_nothing():
+    leader_goes(SharingServer.die)
 
 
 def test_a_leader_that_stops_loses_nothing():
-    async def story(world: Sharers) -> None:
-        leader, (first, second) = world.leader, world.members
-        await world.give("orders", first)
-
-        async def stops() -> None:
-            await leader.end()
-            await world.until(
-                lambda: any(each.leads for each in world.living) and world.all_is_dealt(), "another leads"
-            )
-
-        await under_load(world, stops, [first, second])
-
-    run(story, 3)
+    leader_goes(SharingServer.end)
 
 
 def test_a_member_is_ready_while_its_lease_is_on_and_tells_how_many_shards_it_serves():
