@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 OFF_PARTS = 5  # a member is left alone until it is a fifth off its share
+SETTLED_PARTS = 10  # and a wave goes on until all are within a tenth: loads that change a little begin no other one
+# A move costs its topics some 100 ms, so it must be worth it: of what two members differ by, in parts of their shares, a fifth is left between each and where the other was.
+WORTH_PARTS = 4, 5
 WAVE_SHARDS_MAX = 8  # each move is a gap of some 100 ms for its topics
 # While the fullest member has far more than its share, as where a second one joins: of 1,024 shards half would take six minutes by eights.
 # A wave costs hardly more with more shards in it (one release, one map, one fence), but more topics wait at a time.
@@ -62,6 +65,49 @@ def dealt(
     return moves
 
 
+class Standing(NamedTuple):
+    """What each member has, and what its share is. `alone`: shards that are more than a share by themselves, and so stay where they are."""
+
+    held: dict[str, float]
+    shares: dict[str, float]
+    alone: frozenset[int] = frozenset()
+
+    def ratio(self, name: str) -> float:
+        """What the member has, as a part of its share; without an end for one that is to have nothing, and has something."""
+        held, share = self.held[name], self.shares[name]
+        return held / share if share else held and float("inf")
+
+    def is_off(self, parts: int = OFF_PARTS) -> bool:
+        """True while somebody has more or less than its share, by more than this part of it."""
+        return any(abs(self.held[name] - share) * parts > share for name, share in self.shares.items())
+
+
+def standing(
+    owners: Sequence[str | None], loads: Sequence[float], members: Mapping[str, MemberLoad], now_ms: float
+) -> Standing:
+    """All members as they stand. Who has a shard that is more than a share has that as its share, and the others share the rest."""
+    held = _held(owners, loads, members)
+    rest, weights = sum(held.values()), {name: members[name].weight for name in _fit(members, now_ms)}
+    shares = dict.fromkeys(members, 0.0)
+    alone = set()
+    for shard in sorted(range(len(owners)), key=lambda shard: (-loads[shard], shard)):
+        owner = owners[shard]
+        if len(weights) < 2 or loads[shard] * sum(weights.values()) <= rest * max(weights.values()):
+            break
+        if owner not in held:
+            continue
+        if owner in weights:
+            alone.add(shard)
+        else:  # it is at one that has another such shard, or is to have nothing, and goes to who has least
+            owner = min(weights, key=lambda name: (held[name] / weights[name], name))
+        shares[owner] = loads[shard]
+        rest -= loads[shard]
+        del weights[owner]
+    for name, weight in weights.items():
+        shares[name] = max(0.0, rest) * weight / sum(weights.values())
+    return Standing(held, shares, frozenset(alone))
+
+
 def wave(
     owners: Sequence[str | None],
     loads: Sequence[float],
@@ -70,27 +116,28 @@ def wave(
     last_wave_ms: float,
     leads_since_ms: float,
 ) -> list[Move]:
-    """The next few moves towards everybody's share; none while all are near it, or it is too early."""
+    """The next few moves towards everybody's share; none while all are near it, or it is too early.
+
+    A wave that has begun goes on until all are nearer than would begin one: else each small change of loads would begin the next.
+    """
     if now_ms - last_wave_ms < WAVE_EVERY_MS or now_ms - leads_since_ms < QUIET_AFTER_LEADER_MS:
         return []
-    fit = _fit(members, now_ms)
-    held = _held(owners, loads, members)
-    if not any(held.values()):  # what others have, who are not there, is dealt before
+    stands = standing(owners, loads, members, now_ms)
+    # What others have, who are not there, is dealt before.
+    if not any(stands.held.values()) or not stands.is_off():
         return []
-    shares = _shares(members, fit, sum(held.values()))
-    shards = _shards_of(owners, loads)
+    fit, shards = _fit(members, now_ms), _shards_of(owners, loads, stands.alone)
     moves: list[Move] = []
-    moved: set[int] = set()
-    most = _wave_shards(held, shares, shards)
-    while len(moves) < most:
-        move = _next(held, shares, shards, loads, moved, fit)
+    most = _wave_shards(stands.held, stands.shares, shards)
+    while len(moves) < most and stands.is_off(SETTLED_PARTS):
+        move = _next(stands, shards, loads, fit)
         if move is None:
             break
         assert move.origin is not None
         moves.append(move)
-        moved.add(move.shard)
-        held[move.origin] -= loads[move.shard]
-        held[move.to] += loads[move.shard]
+        shards[move.origin].remove(move.shard)
+        stands.held[move.origin] -= loads[move.shard]
+        stands.held[move.to] += loads[move.shard]
     return moves
 
 
@@ -104,33 +151,25 @@ def _wave_shards(held: Mapping[str, float], shares: Mapping[str, float], shards:
     return max(WAVE_SHARDS_MAX, min(FIRST_WAVE_SHARDS_MAX, int(part)))
 
 
-def _next(
-    held: Mapping[str, float],
-    shares: Mapping[str, float],
-    shards: Mapping[str, list[int]],
-    loads: Sequence[float],
-    moved: set[int],
-    fit: Sequence[str],
-) -> Move | None:
-    """One move that takes a member which is a fifth off nearer to its share, and puts nobody else a fifth off."""
-    to = min(fit, key=lambda name: (held[name] / shares[name], name), default=None)
-    origin = max(
-        held,
-        key=lambda name: (held[name] / shares[name] if shares[name] else held[name] and float("inf"), name),
-        default=None,
-    )
-    if to is None or origin is None or to == origin:
-        return None
-    over = held[origin] - shares[origin] > shares[origin] / OFF_PARTS
-    under = shares[to] - held[to] > shares[to] / OFF_PARTS
-    if not (over or under):
-        return None
-    # The heaviest that the other still has room for; else one that is too much for it, and yet leaves the two nearer to their shares than now.
-    room = shares[to] - held[to]
-    for most in (room, room + held[origin] - shares[origin]):
-        for shard in shards.get(origin, ()):
-            if shard not in moved and 0 < loads[shard] < most:
-                return Move(shard, origin, to)
+def _next(stands: Standing, shards: Mapping[str, list[int]], loads: Sequence[float], fit: Sequence[str]) -> Move | None:
+    """One move that takes two members nearer to their shares, and puts neither where the other one was: from the fullest that can give any."""
+    to = min(fit, key=lambda name: (stands.ratio(name), name))
+    for origin in sorted(stands.held, key=lambda name: (-stands.ratio(name), name)):
+        gap = stands.ratio(origin) - stands.ratio(to)
+        if stands.held[origin] <= stands.shares[origin] or gap <= 0:
+            return None
+        share, given = stands.shares[origin], shards.get(origin, ())
+        if not share:
+            return next((Move(shard, origin, to) for shard in given if loads[shard] > 0), None)  # it is to have nothing
+        most = gap * min(share, stands.shares[to]) * WORTH_PARTS[0] / WORTH_PARTS[1]
+        # One that is too much for this member alone, as for a leader with half a share; else the heaviest that the other still has room for; else one that is
+        # too much for it, and yet leaves the two nearer to their shares than now.
+        for least, bound in (
+            (share + share / OFF_PARTS, most), (0.0, min(most, stands.shares[to] - stands.held[to])), (0.0, most)
+        ):  # fmt: skip
+            for shard in given:
+                if least < loads[shard] <= bound:
+                    return Move(shard, origin, to)
     return None
 
 
@@ -147,16 +186,11 @@ def _held(owners: Sequence[str | None], loads: Sequence[float], members: Mapping
     return held
 
 
-def _shares(members: Mapping[str, MemberLoad], fit: Sequence[str], load: float) -> dict[str, float]:
-    weights = sum(members[name].weight for name in fit)
-    return {name: load * members[name].weight / weights if name in fit else 0.0 for name in members}
-
-
-def _shards_of(owners: Sequence[str | None], loads: Sequence[float]) -> dict[str, list[int]]:
+def _shards_of(owners: Sequence[str | None], loads: Sequence[float], alone: frozenset[int]) -> dict[str, list[int]]:
     """The shards of each owner that may move, the heaviest first: of few moves each does much."""
     shards: dict[str, list[int]] = {}
     for shard in sorted(range(len(owners)), key=lambda shard: (-loads[shard], shard)):
         owner = owners[shard]
-        if owner is not None:
+        if owner is not None and shard not in alone:
             shards.setdefault(owner, []).append(shard)
     return shards

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 
 from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Meeting, Phase, Reign
+from basalt.cluster.shard_loads import ShardLoads
 from basalt.errors import ShardElsewhereError, ShardMovingError
 from basalt.runtime.group_commit import NotLoadedError
 from basalt_engine.clock import Clock
@@ -32,6 +33,7 @@ class ShardGate:
     def __init__(self, clock: Clock, epoch: int = 0, *, shares: bool = False) -> None:
         self._clock = clock
         self.reigns = [Reign(epoch, clock.now_ms(), Phase.ABSENT if shares else Phase.HELD)] * SHARDS
+        self.loads: ShardLoads | None = None  # what calls cost; None: nobody wants to know, for this server has all
         self.member: str | None = None  # this server's name in the map
         self.owners: OwnersMap | None = (
             None  # the newest map that this server knows; None: it knows none, or needs none

@@ -1,17 +1,19 @@
 """The members that can be given shards, with their weights; and what is to move so that each has its share.
 
-The rule itself is `cluster.balance`; here is what it is asked with. An operator's drain is kept in the store, so that the next leader knows of it: it lasts
+The rule itself is `cluster.balance`; here is what it is asked with: the loads that members tell, and that of this server itself. An operator's drain is kept in the store, so that the next leader knows of it: it lasts
 until it is taken back, or the member's run ends. Decision 0072.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from basalt.cluster import balance
-from basalt.cluster.balance import MemberLoad, Move
+from basalt.cluster.balance import MemberLoad, Move, Standing
+from basalt.cluster.known_loads import KnownLoads
+from basalt.cluster.links.beats import ToldLoads
 from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.members import MEMBERS_MAX
 from basalt.cluster.owners import OwnersMap
@@ -22,7 +24,9 @@ from basalt_engine.system import SystemRecord, SystemTable
 from basalt_engine.table import Store
 
 WHOLE = 100  # the weight of an ordinary server: weights are hundredths
-LOADS = [1.0] * SHARDS  # nobody counts by shard yet, so each counts as much as any other
+# Calls a second that each shard counts beside its load: while all shards together have less than some hundred, numbers of shards decide, and nothing moves for
+# a handful of calls. All together they are a fortieth of what one server can do.
+IDLE_LOAD = 0.25
 
 
 class DrainedMembers(msgspec.Struct, frozen=True):
@@ -35,13 +39,17 @@ DRAINED = SystemRecord("drained", "members", DrainedMembers)
 
 
 class ShardTargets:
-    """Who is to have how much, as the leader of one term knows. `own` is the leader's name in the map."""
+    """Who is to have how much, as the leader of one term knows. `own` is the leader's name in the map, `own_loads` tells what its shards cost it."""
 
-    def __init__(self, store: Store, own: str, fellows: Fellows | None) -> None:
+    def __init__(
+        self, store: Store, own: str, fellows: Fellows | None, own_loads: Callable[[float], ToldLoads] | None = None
+    ) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._own = own
         self._fellows = fellows
+        self._own_loads = own_loads
+        self._known = KnownLoads()
         self.weight, self.leader_share = WHOLE, WHOLE // 2  # hundredths, as the settings say
         self.leaving: set[str] = set()  # members that stop
         self.drained: frozenset[str] | None = None  # None: it was not read yet
@@ -89,13 +97,30 @@ class ShardTargets:
         """New owners for these shards, none of which may stay where it is."""
         members = self.members()
         names = [None if shard in shards else owners.owner_of(shard) for shard in range(SHARDS)]
-        moves = balance.dealt(names, LOADS, members, now_ms)
+        moves = balance.dealt(names, self._weighed(owners, now_ms), members, now_ms)
         return {move.shard: move.to for move in moves if move.shard in shards}
 
     def wave(self, owners: OwnersMap, now_ms: float, last_wave_ms: float, leads_since_ms: float) -> list[Move]:
         """The next few moves towards everybody's share. What others have that cannot be reached, or is to have no shards, is left out."""
         names = [owners.owner_of(shard) for shard in range(SHARDS)]
-        return balance.wave(names, LOADS, self.members(), now_ms, last_wave_ms, leads_since_ms)
+        loads = self._weighed(owners, now_ms)
+        return balance.wave(names, loads, self.members(), now_ms, last_wave_ms, leads_since_ms)
+
+    def standing(self, owners: OwnersMap, now_ms: float) -> Standing:
+        """All that are to have shards, as `wave` sees them: what they have, and their shares."""
+        names = [owners.owner_of(shard) for shard in range(SHARDS)]
+        return balance.standing(names, self._weighed(owners, now_ms), self.members(), now_ms)
+
+    def loads(self, owners: OwnersMap, now_ms: float) -> Sequence[float]:
+        """Calls a second, with their bytes, by shard: as members have told of them, and as this server has measured its own."""
+        told = {} if self._fellows is None else {run: beat.loads for run, beat in self._fellows.serving().items()}
+        if self._own_loads is not None:
+            told[self._own] = self._own_loads(now_ms)
+        return self._known.look(owners, told, now_ms)
+
+    def _weighed(self, owners: OwnersMap, now_ms: float) -> list[float]:
+        """What each shard counts."""
+        return [load + IDLE_LOAD for load in self.loads(owners, now_ms)]
 
     def out_with_shards(self, owners: OwnersMap) -> Mapping[str, list[int]]:
         """The shards of those that are to have none."""

@@ -443,10 +443,18 @@ class Owner:
 
     def commit_one_shot(self, group: Group, plan: TopicPlan, write_pointer: int) -> None:
         """In a stage: the rows of a one-shot transaction."""
+        self._count(plan)
         for log, messages, extras in plan.publications:
             log.append(group, messages, extras, write_pointer)
         for log, marker in plan.markers:
             self._markers.emit(group, log, marker, write_pointer)
+
+    def _count(self, plan: TopicPlan) -> None:
+        """Count what a call brings whose path names none of its topics."""
+        loads = self._logs.gate.loads
+        if loads is not None:
+            for log, messages, _ in plan.publications:
+                loads.add(shard_of(log.topic.keys.prefix), sum(map(len, messages)))
 
     def commit(self, group: Group, plan: TopicPlan, transaction: JoinedTransaction) -> None:
         """In a stage: a reference to all that was stored, in each topic and under each pointer; then the work's rows.
@@ -454,6 +462,7 @@ class Owner:
         With segments: under these pointers, in their order; what was stored under others is removed. Where rows and outcome
         are not one batch, a commit that is decided and has no outcome is rolled back, so nothing is missed then either.
         """
+        self._count(plan)
         unpublished: list[tuple[TopicLog, int, Reference]] = []
         lost = unpublished
         if transaction.topics:

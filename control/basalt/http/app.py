@@ -299,6 +299,9 @@ class Frame:
         monotonic_ms, now_ms, services = self._clock.monotonic_ms(), self._clock.now_ms(), self._services
         duration_ms = monotonic_ms - request.started_ms
         request.charge_answer(monotonic_ms)
+        place, loads = request.head.place, services.topics.gate.loads
+        if loads is not None and place is not None and place.shard is not None:
+            loads.add(place.shard, request.received_bytes + request.sent_bytes)
         self.metrics.answered(request, duration_ms)
         client = services.forwarders.client_of(request)
         trace_id = traced_by(request)

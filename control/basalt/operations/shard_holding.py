@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from basalt.catalog.tables import TableCatalog
-from basalt.cluster.links.beats import Held
+from basalt.cluster.links.beats import Held, ToldLoads
 from basalt.cluster.owners import OwnersMap, read_map
 from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
@@ -105,6 +105,11 @@ class ShardHolding:
             held = [shard for shard in range(SHARDS) if self.gate.is_held(shard)]
             self._held = self.gate.changes, Held(tuple(_ranges(held)), owners.version, self.weight)
         return self._held[1]
+
+    def loads(self, now_ms: float) -> ToldLoads:
+        """What its shards cost it, as its beats tell."""
+        loads = self.gate.loads
+        return ToldLoads() if loads is None else loads.told(self.held().shards, now_ms)
 
     async def close(self) -> None:
         """Take nothing more; what is held is let go of with the services."""

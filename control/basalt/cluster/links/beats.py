@@ -27,6 +27,17 @@ STALL_MS = (
 RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for there are 1,024 shards
 
 
+# Whose loads are told one by one: the loads of the others are one sum. Of all members together they are no more than there are shards.
+BUSIEST_MAX = 64
+
+
+class ToldLoads(NamedTuple):
+    """The loads of one member, in thousandths of a call a second: of all its shards together, and of the busiest by shard."""
+
+    total: int = 0
+    busiest: tuple[tuple[int, int], ...] = ()
+
+
 class Held(NamedTuple):
     """The shards that a member holds: ranges of shards, first and last, and the version of the map by which it does; 0: it follows none."""
 
@@ -40,7 +51,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
 
     `shards` are the ranges, first and last, that it holds. `oldest_view` is the oldest view in use by its readers, 0: none. `rtt_us` is
     how long the last beat was under way there and back, 0: none was yet. `map_version` is that of the map by which it holds them; 0: it holds none,
-    and follows no map. `weight`: how much it is to have, in hundredths of what an ordinary server has.
+    and follows no map. `weight`: how much it is to have, in hundredths of what an ordinary server has. `load` is that of all shards that it holds, `busiest` are
+    the busiest ones, each with its load: thousandths of a call a second (`cluster.shard_loads`).
     """
 
     count: int
@@ -51,6 +63,13 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     rtt_us: int = 0
     map_version: int = 0
     weight: int = 100
+    load: int = 0
+    busiest: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=BUSIEST_MAX)] = ()
+
+    @property
+    def loads(self) -> ToldLoads:
+        """What it tells of loads."""
+        return ToldLoads(self.load, self.busiest)
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, array_like=True):

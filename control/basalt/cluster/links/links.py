@@ -16,11 +16,12 @@ from collections.abc import Callable
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held, ToldLoads
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.members import MEMBERS_MAX
 from basalt.cluster.membership import Membership
+from basalt.cluster.shard_loads import ShardLoads
 from basalt.errors import BasaltError, UnavailableError
 from basalt_engine.clock import Clock
 
@@ -58,6 +59,7 @@ class Links:
         self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
         self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
         self._when_linked: list[Callable[[], None]] = []
+        self.loads = ShardLoads()  # of the shards of this process, whatever services it has
         self.calls = self.bytes = 0  # done for clients since the last beat; whoever does them adds to it
         self._secret = secret
         self._clock = clock
@@ -256,8 +258,10 @@ class Links:
         self._beats_sent += 1
         calls, self.calls, sent_bytes, self.bytes = self.calls, 0, self.bytes, 0
         held = self.holds()
+        # While it serves nothing, as between two terms, it keeps what it has measured.
+        loads = self.loads.told(held.shards, self._clock.monotonic_ms()) if held.map_version else ToldLoads()
         beat, began_ms = (
-            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:]),
+            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:], *loads),
             self._clock.monotonic_ms(),
         )
         try:

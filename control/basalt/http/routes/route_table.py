@@ -96,11 +96,11 @@ Ask: TypeAlias = Callable[[Caller, InsideCall], Awaitable[Reply]]
 class Request(RequestHead):
     """A request to a server that serves, with what its handler needs; `caller` is who makes it, and may do what.
 
-    `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes.
+    `account` is what it is charged to, where a quota limits its caller; `meters` are the quotas that count its bytes. `received_bytes` are those of its body.
     """
 
     __slots__ = (
-        "account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "services", "snapshots", "traceparents", "writer",
+        "account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "received_bytes", "services", "snapshots", "traceparents", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +118,7 @@ class Request(RequestHead):
         self.own_id = NOT_SCOPED
         self.account: Account | None = None
         self.meters: tuple[Quota, ...] = ()
+        self.received_bytes = 0
         self.writer = 0  # the write pointer that it begins or writes under; 0: none
         self.traceparents: Sequence[bytes] = ()  # of its answer's messages
 
@@ -129,6 +130,7 @@ class Request(RequestHead):
 
     def charge_body(self, size_bytes: int) -> None:
         """Charge what the caller publishes."""
+        self.received_bytes = size_bytes
         if self.account is not None and PUBLISH_BYTES in self.meters:
             self.account.charge(PUBLISH_BYTES, size_bytes, self.services.clock.monotonic_ms())
 
