@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 OFF_PARTS = 5  # a member is left alone until it is a fifth off its share
-SETTLED_PARTS = 10  # and a wave goes on until all are within a tenth: loads that change a little begin no other one
+SETTLED_PARTS = (
+    10  # and waves that have begun go on until all are within a tenth: loads that change a little begin no other ones
+)
+GOES_ON_MS = 20_000  # a wave that comes so soon after another goes on with it
 # A move costs its topics some 100 ms, so it must be worth it: of what two members differ by, in parts of their shares, a fifth is left between each and where the other was.
 WORTH_PARTS = 4, 5
 WAVE_SHARDS_MAX = 8  # each move is a gap of some 100 ms for its topics
@@ -118,17 +121,19 @@ def wave(
 ) -> list[Move]:
     """The next few moves towards everybody's share; none while all are near it, or it is too early.
 
-    A wave that has begun goes on until all are nearer than would begin one: else each small change of loads would begin the next.
+    Waves that have begun go on until all are nearer than would begin one: else each small change of loads would begin the next.
     """
     if now_ms - last_wave_ms < WAVE_EVERY_MS or now_ms - leads_since_ms < QUIET_AFTER_LEADER_MS:
         return []
     stands = standing(owners, loads, members, now_ms)
     # What others have, who are not there, is dealt before.
-    if not any(stands.held.values()) or not stands.is_off():
+    if not any(stands.held.values()) or not stands.is_off(
+        SETTLED_PARTS if now_ms - last_wave_ms <= GOES_ON_MS else OFF_PARTS
+    ):
         return []
     fit, shards = _fit(members, now_ms), _shards_of(owners, loads, stands.alone)
     moves: list[Move] = []
-    most = _wave_shards(stands.held, stands.shares, shards)
+    most = _wave_shards(stands, shards, loads)
     while len(moves) < most and stands.is_off(SETTLED_PARTS):
         move = _next(stands, shards, loads, fit)
         if move is None:
@@ -141,13 +146,13 @@ def wave(
     return moves
 
 
-def _wave_shards(held: Mapping[str, float], shares: Mapping[str, float], shards: Mapping[str, list[int]]) -> int:
+def _wave_shards(stands: Standing, shards: Mapping[str, list[int]], loads: Sequence[float]) -> int:
     """The number of shards that the next wave may have, by what the fullest member has above its share."""
-    excess, fullest = max(((held[name] - shares[name], name) for name in held), default=(0.0, ""))
-    movable = len(shards.get(fullest, ()))
-    if not movable or held[fullest] <= 0:
+    excess, fullest = max((stands.held[name] - stands.shares[name], name) for name in stands.held)
+    movable = [loads[shard] for shard in shards.get(fullest, ())]
+    if not any(movable):
         return WAVE_SHARDS_MAX
-    part = excess / (held[fullest] / movable) / EXCESS_PARTS
+    part = excess / (sum(movable) / len(movable)) / EXCESS_PARTS
     return max(WAVE_SHARDS_MAX, min(FIRST_WAVE_SHARDS_MAX, int(part)))
 
 
