@@ -111,6 +111,26 @@ def standing(
     return Standing(held, shares, frozenset(alone))
 
 
+def why(stands: Standing, moves: Sequence[Move]) -> str:
+    """The reason of these moves, which are the next ones, or of there being none, in words."""
+    if len(stands.held) < 2:
+        return "no other server could have shards"
+    if not moves and not stands.is_off():
+        return f"each server is within {1 / OFF_PARTS:.0%} of its share"
+    fullest = max(stands.held, key=lambda name: (stands.ratio(name), name))
+    least = min((name for name in stands.held if stands.shares[name]), key=lambda name: (stands.ratio(name), name))
+    told = ", ".join(_told(stands, name) for name in (fullest, least))
+    if moves:
+        return told
+    return f"{told}, and no shard could move that would take two servers nearer to their shares by enough"
+
+
+def _told(stands: Standing, name: str) -> str:
+    if not stands.shares[name]:
+        return f"{name} has shards and is to have none"
+    return f"{name} has {stands.ratio(name):.0%} of its share"
+
+
 def wave(
     owners: Sequence[str | None],
     loads: Sequence[float],

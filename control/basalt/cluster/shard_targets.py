@@ -7,6 +7,7 @@ until it is taken back, or the member's run ends. Decision 0072.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,11 +39,18 @@ class DrainedMembers(msgspec.Struct, frozen=True):
 DRAINED = SystemRecord("drained", "members", DrainedMembers)
 
 
+class Weighed(NamedTuple):
+    """The load of each shard, and how members stand by them."""
+
+    loads: Sequence[float]
+    standing: Standing
+
+
 class ShardTargets:
     """Who is to have how much, as the leader of one term knows. `own` is the leader's name in the map, `own_loads` tells what its shards cost it."""
 
     def __init__(
-        self, store: Store, own: str, fellows: Fellows | None, own_loads: Callable[[float], ToldLoads] | None = None
+        self, store: Store, own: str, fellows: Fellows | None, own_loads: Callable[[], ToldLoads] | None = None
     ) -> None:
         self._call = StoreCalls(store)
         self._system = SystemTable(store.table(SystemTable.name))
@@ -106,16 +114,17 @@ class ShardTargets:
         loads = self._weighed(owners, now_ms)
         return balance.wave(names, loads, self.members(), now_ms, last_wave_ms, leads_since_ms)
 
-    def standing(self, owners: OwnersMap, now_ms: float) -> Standing:
-        """All that are to have shards, as `wave` sees them: what they have, and their shares."""
+    def weighed(self, owners: OwnersMap, now_ms: float) -> Weighed:
+        """What all have, and all that are to have shards as `wave` sees them."""
         names = [owners.owner_of(shard) for shard in range(SHARDS)]
-        return balance.standing(names, self._weighed(owners, now_ms), self.members(), now_ms)
+        stands = balance.standing(names, self._weighed(owners, now_ms), self.members(), now_ms)
+        return Weighed(self._known.loads, stands)
 
     def loads(self, owners: OwnersMap, now_ms: float) -> Sequence[float]:
         """Calls a second, with their bytes, by shard: as members have told of them, and as this server has measured its own."""
         told = {} if self._fellows is None else {run: beat.loads for run, beat in self._fellows.serving().items()}
         if self._own_loads is not None:
-            told[self._own] = self._own_loads(now_ms)
+            told[self._own] = self._own_loads()
         return self._known.look(owners, told, now_ms)
 
     def _weighed(self, owners: OwnersMap, now_ms: float) -> list[float]:

@@ -30,6 +30,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.links.links import Links
 from basalt.cluster.members import State
 from basalt.cluster.membership import Membership
+from basalt.cluster.shard_loads import THOUSANDTHS
 from basalt.http.asgi.connections import Connections, OpenStreams
 from basalt.http.asgi.handshake import Handshakes
 from basalt.messaging.log.tails import Tails
@@ -194,6 +195,13 @@ class ShardMetrics(Collector):
         yield counter("basalt_cluster_calls_waited", "Calls that waited for a shard that moved", gate.waited_total)
         held = sum(last - first + 1 for first, last in moves.holding.held().shards)
         yield gauge("basalt_cluster_own_shards", "Shards that this server serves", held)
+        told = moves.holding.loads()
+        text = "Calls a second to the shards that this server serves, whose bytes count as calls, too: half a minute's mean"
+        yield gauge("basalt_cluster_own_load", text, told.total / THOUSANDTHS)
+        text = "The same of the busiest of these shards"
+        yield gauge(
+            "basalt_cluster_own_load_busiest", text, max((load for _, load in told.busiest), default=0) / THOUSANDTHS
+        )
         text = "Shards that this server let go of without having been asked for them"
         yield counter("basalt_cluster_own_shards_lost", text, moves.holding.lost_total)
         text = "Calls that were refused with shard_moving, for the shard did not come in time"

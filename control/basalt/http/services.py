@@ -204,6 +204,7 @@ class Services:
             self.membership,
             self.granted,
             self.shard_moves.gate.reigns,
+            self.shard_moves.weighed,
         )
 
     async def explain_topic(self, title: TopicName) -> TopicExplanation:

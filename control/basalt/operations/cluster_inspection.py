@@ -6,13 +6,15 @@ Any server answers: one that does not lead passes these calls on as all others, 
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from basalt.api.bodies.operations import ClusterMember, ClusterMembers, Readiness, RegionInfo
+from basalt.api.bodies.operations import ClusterMember, ClusterMembers, MemberLoad, Readiness, RegionInfo
 from basalt.api.bodies.owners import (
+    BusyShard,
     ClusterShards,
     MemberShards,
     OwnerState,
@@ -24,12 +26,14 @@ from basalt.api.bodies.owners import (
 )
 from basalt.catalog.tables import TableName
 from basalt.catalog.topics import TopicName
+from basalt.cluster.balance import Standing
 from basalt.cluster.leader import Leadership
 from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import Seen
 from basalt.cluster.membership import Membership, Owner
 from basalt.cluster.owners import Granted, OwnersMap, read_map
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX, Phase, Reign
+from basalt.cluster.shard_targets import Weighed
 from basalt.errors import UnavailableError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine import __version__
@@ -40,6 +44,7 @@ from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
 
 _MESSAGES = "message"  # the table whose regions are told of: payloads of a topic may lie in every bucket
+BUSIEST_SHOWN_MAX = 20  # shards: of topics that move members off their shares there are a few
 _STATES: tuple[OwnerState, ...] = ("live", "silent", "dead")
 _ALONE_EPOCH = 0  # of shards that nobody else can own
 
@@ -51,12 +56,24 @@ class Alone(NamedTuple):
     started_ms: int
 
 
+class _Share(NamedTuple):
+    """What a member has: shards, calls a second to them, and how much of its share that is."""
+
+    shards: int
+    load: float
+    of_share: float | None
+
+
+_NOTHING = _Share(0, 0.0, None)
+_UNKNOWN = (None, None, None)
+
+
 class ClusterInspection:
     """Tells who shares one store. `leadership` and `membership` are None where the store is embedded."""
 
     def __init__(
         self, store: Store, clock: Clock, alone: Alone, leadership: Leadership | None, membership: Membership | None,
-        granted: Granted | None, reigns: Sequence[Reign],
+        granted: Granted | None, reigns: Sequence[Reign], weighed: Callable[[], Weighed | None],
     ) -> None:  # fmt: skip
         self._store = store
         self._clock = clock
@@ -65,6 +82,7 @@ class ClusterInspection:
         self._membership = membership
         self._granted = granted
         self._reigns = reigns
+        self._weighed = weighed
 
     def members(self) -> ClusterMembers:
         """The servers that share the store. This one leads."""
@@ -75,7 +93,10 @@ class ClusterInspection:
             )
             return ClusterMembers(False, 0, None, (own,))
         now_ms, looked_ms = self._clock.monotonic_ms(), membership.looked_ms
-        members = [_member(*each, membership.instance, membership.beats, now_ms) for each in membership.seen.items()]
+        shares = self._loads(membership.owners)
+        members = [
+            _member(*each, membership.instance, membership.beats, now_ms, shares) for each in membership.seen.items()
+        ]
         return ClusterMembers(
             True, leadership.epoch, None if looked_ms is None else round(now_ms - looked_ms),
             tuple(sorted(members, key=lambda member: (member.since_ms, member.instance))),
@@ -128,16 +149,49 @@ class ClusterInspection:
                 (MemberShards(alone, "", "", "live", SHARDS),), (ShardRange(0, SHARDS - 1, alone, 0, 0),),
             )  # fmt: skip
         owners = await self._read()
+        shares = self._loads(owners)
         members = tuple(
-            _shards_of(self._membership.owner(name), count) for name, count in sorted(owners.counts().items())
+            _shards_of(self._membership.owner(name), count, shares.get(name))
+            for name, count in sorted(owners.counts().items())
         )
         states: Counter[OwnerState] = Counter()
         for each in members:
             states[each.state] += each.shards
         return ClusterShards(
             True, owners.version, owners.leader_epoch, SHARDS, {state: states[state] for state in _STATES}, states["dead"],
-            members, tuple(_ranges(owners)),
+            members, tuple(_ranges(owners)), self._busiest(owners),
         )  # fmt: skip
+
+    def member_loads(self) -> tuple[MemberLoad, ...]:
+        """How all members stand that have shards or are to have some."""
+        assert self._membership is not None
+        shares = self._loads(self._membership.owners)
+        return tuple(MemberLoad(name, share.load, share.of_share) for name, share in sorted(shares.items()))
+
+    def _loads(self, owners: OwnersMap | None) -> dict[str, _Share]:
+        """What each member of the map has; nothing where this server deals no shards."""
+        weighed = self._weighed()
+        if weighed is None or owners is None:
+            return {}
+        by_owner: dict[str, dict[int, int]] = {name: {} for name in weighed.standing.held} | owners.by_owner()
+        return {
+            name: _Share(
+                len(shards),
+                round(sum(weighed.loads[shard] for shard in shards), 1),
+                _of_share(weighed.standing, name),
+            )
+            for name, shards in by_owner.items()
+        }
+
+    def _busiest(self, owners: OwnersMap) -> tuple[BusyShard, ...]:
+        weighed = self._weighed()
+        loads = () if weighed is None else weighed.loads
+        busy = ((round(load, 1), shard) for shard, load in enumerate(loads))
+        return tuple(
+            BusyShard(shard, owners.owner_of(shard), load)
+            for load, shard in heapq.nlargest(BUSIEST_SHOWN_MAX, busy)
+            if load
+        )
 
     async def explain(
         self, title: TopicName, spread: int | None, buckets: int, readiness: Readiness, regions: Sequence[RegionInfo]
@@ -187,7 +241,14 @@ def _prefix(title: TopicName | TableName) -> tuple[Literal["topic", "table"], by
     return ("table", table_prefix(*title)) if isinstance(title, TableName) else ("topic", topic_prefix(*title))
 
 
-def _member(instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float) -> ClusterMember:
+def _of_share(standing: Standing, member: str) -> float | None:
+    """How much of its share a member has; None: it is to have nothing."""
+    return round(standing.ratio(member), 2) if standing.shares.get(member) else None
+
+
+def _member(
+    instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float, shares: Mapping[str, _Share]
+) -> ClusterMember:
     record, state = seen.record, seen.state(now_ms)
     linked = beats.is_linked(instance, now_ms)
     heard = beats.heard.get(instance) if linked else None
@@ -196,11 +257,13 @@ def _member(instance: str, seen: Seen, leader: str, beats: Beats, now_ms: float)
     return ClusterMember(
         instance, record.holder, record.url, None if state == "dead" else role, state, record.version, record.began_ms,
         round(now_ms - seen.since_ms), record.lease_ms, None if instance == leader else linked, rtt_us or None,
+        *(shares.get(record.run, _NOTHING) if shares and state != "dead" else _UNKNOWN),
     )  # fmt: skip
 
 
-def _shards_of(owner: Owner, count: int) -> MemberShards:
-    return MemberShards(owner.instance, owner.name, owner.url, owner.state, count)
+def _shards_of(owner: Owner, count: int, share: _Share | None) -> MemberShards:
+    _, load, part = share or _NOTHING
+    return MemberShards(owner.instance, owner.name, owner.url, owner.state, count, load, part)
 
 
 def _ranges(owners: OwnersMap) -> list[ShardRange]:

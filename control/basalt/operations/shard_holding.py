@@ -106,10 +106,10 @@ class ShardHolding:
             self._held = self.gate.changes, Held(tuple(_ranges(held)), owners.version, self.weight)
         return self._held[1]
 
-    def loads(self, now_ms: float) -> ToldLoads:
+    def loads(self) -> ToldLoads:
         """What its shards cost it, as its beats tell."""
         loads = self.gate.loads
-        return ToldLoads() if loads is None else loads.told(self.held().shards, now_ms)
+        return ToldLoads() if loads is None else loads.told(self.held().shards, self._clock.monotonic_ms())
 
     async def close(self) -> None:
         """Take nothing more; what is held is let go of with the services."""

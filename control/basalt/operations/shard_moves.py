@@ -24,7 +24,7 @@ from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.links.shard_calls import Left, Release
 from basalt.cluster.owners import OwnersMap, deal
 from basalt.cluster.reigns import Phase
-from basalt.cluster.shard_targets import ShardTargets
+from basalt.cluster.shard_targets import ShardTargets, Weighed
 from basalt.errors import (
     BasaltError,
     BusyError,
@@ -51,6 +51,9 @@ ANSWER_MS_MAX = (
 )
 TAKE_MS_MAX = (
     2_000  # that a member may need to take: then another is given the shards. A fence takes some hundredths of a second
+)
+BALANCE_LOOK_MS = (
+    1_000  # between two looks at loads, which are measured anew as often: with a hundred members a look takes 4 ms
 )
 LOOK_MS = 250  # between two looks at what members hold: as often as they tell it
 RELEASE_CALL_MS = RELEASE_MS_MAX + 1_000  # the member calls its release off before its answer is given up
@@ -109,6 +112,7 @@ class ShardMoves:
         self._under_way: set[int] = set()  # shards that are being dealt
         self._telling: set[str] = set()  # members that are being told of the map again
         self._leads_since_ms = self._wave_ms = 0.0
+        self._balance_ms = -float("inf")  # when loads were looked at
         self._moving: asyncio.Task[Moved] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
@@ -212,6 +216,12 @@ class ShardMoves:
         """The shards of a member, and that it is to have none, if it is."""
         targets, owners = self._dealer()
         return Draining(targets.is_out(member), len(owners.shards_of(member)))
+
+    def weighed(self) -> Weighed | None:
+        """What all shards cost, and how members stand by that; None: this server deals none."""
+        if self._targets is None or self._owners is None:
+            return None
+        return self._targets.weighed(self._owners, self._clock.monotonic_ms())
 
     def planned_balance(self) -> list[Move]:
         """The moves of the wave that `balance` would make now."""
@@ -520,7 +530,8 @@ class ShardMoves:
         out = [shard for theirs in targets.out_with_shards(owners).values() for shard in theirs]
         if out:
             to, why = targets.dealt(owners, out, now_ms), DRAINED
-        elif self.balances:
+        elif self.balances and now_ms - self._balance_ms >= BALANCE_LOOK_MS:
+            self._balance_ms = now_ms
             wave = targets.wave(owners, now_ms, self._wave_ms, self._leads_since_ms)
             to, why = {move.shard: move.to for move in wave}, BALANCE
         else:

@@ -1,21 +1,24 @@
 """Lists of topics as operators look through them: filtered, sorted, a page at a time, with the figures of each.
 
 In the order of the store a page reads what it shows and little more. A search, or another order, goes through what is stored of every
-topic, and keeps a page of it. Figures that are not in memory are read for a bounded time, and stay there for the next page.
+topic, and keeps a page of it. Figures that are not in memory are read for a bounded time, and stay there for the next page. Those of other servers' topics are
+asked for there, as many at once as there are in a page.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from basalt.api.bodies.topics import TopicDescription, TopicFigures, TopicPage
 from basalt.catalog.topics import TopicName, topic_name
+from basalt.cluster.links.links import Links
 from basalt.errors import NotFoundError, ShardMovingError
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.topic_stats import TopicStatistics, TopicSums
+from basalt.operations.figures_elsewhere import FiguresElsewhere, FiguresOf, Told, ToldFigures
 from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.clock import Clock
@@ -76,19 +79,37 @@ class TopicInspection:
         self._unstable = unstable
         self._manager = manager
         self._ids = ids
+        self._elsewhere: FiguresElsewhere | None = None
+
+    def share(self, links: Links) -> None:
+        """Other servers own topics from now on: ask them for their figures, and tell those of this one's."""
+        self._elsewhere = FiguresElsewhere(links, self._topics.gate, self.here)
+
+    async def here(self, asked: FiguresOf) -> ToldFigures:
+        """What this server knows of topics that it owns."""
+        until_ms, written, found = self._clock.monotonic_ms() + FIGURES_MS, self._written_to(), list[Told | None]()
+        prefixes = {prefix for prefix, _ in written}
+        for title in asked.topics:
+            sums = await self._counted(title, until_ms)
+            is_held = asked.holders and sums is not None and topic_prefix(*title) in prefixes
+            held = await self._held(title) if is_held else (None, None)
+            found.append(None if sums is None else Told(sums, *held))
+        return ToldFigures(tuple(found))
 
     async def page(self, query: TopicQuery, may: Callable[[TopicName], bool]) -> TopicPage:
         """A page of the topics of which one may know."""
-        uncounted = 0
+        uncounted, unanswered = 0, tuple[str, ...]()
         if query.sort == NAME and not query.descending:
             found = await self._in_order(query, may)
         else:
             found, uncounted = await self._sorted(query, may)
         shown, figures = found[: query.limit], {}
         if query.figures:
-            figures = await self._figures(shown)
+            figures, unanswered = await self._figures(shown)
         following = str(shown[-1][0]) if len(found) > query.limit else None
-        return TopicPage([self.described(*each, figures.get(each[0])) for each in shown], following, uncounted)
+        return TopicPage(
+            [self.described(*each, figures.get(each[0])) for each in shown], following, uncounted, unanswered
+        )
 
     def described(
         self, title: TopicName, stored: TopicMetadata, figures: TopicFigures | None = None
@@ -112,55 +133,78 @@ class TopicInspection:
     async def _sorted(self, query: TopicQuery, may: Callable[[TopicName], bool]) -> tuple[list[Stored], int]:
         """The same in another order, and how many topics are last in it for want of figures. No more than a page is kept."""
         sign, until_ms = -1 if query.descending else 1, self._clock.monotonic_ms() + FIGURES_MS
-        behind = (
-            None
-            if query.after is None
-            else await self._key(query, sign, (query.after, await self._described(query.after)), until_ms)
-        )
+        behind: Key | None = None
+        if query.after is not None:
+            begin = query.after, await self._described(query.after)
+            behind = await self._key(query, sign, begin, until_ms, await self._told(query, [begin], until_ms))
         best: list[tuple[Key, Stored]] = []
         some: list[tuple[Key, Stored]] = []
         uncounted = 0
-        async for each in self._all(query, None):
-            if not may(each[0]):
-                continue
-            key = await self._key(query, sign, each, until_ms)
-            uncounted += key[0]
-            if behind is None or key > behind:
-                some.append((key, each))
-                if len(some) > query.limit:
-                    best, some = _first(query.limit + 1, best + some), []
+        async for page in self._pages(query, None):
+            allowed = [each for each in page if may(each[0])]
+            told = await self._told(query, allowed, until_ms)
+            for each in allowed:
+                key = await self._key(query, sign, each, until_ms, told)
+                uncounted += key[0]
+                if behind is None or key > behind:
+                    some.append((key, each))
+                    if len(some) > query.limit:
+                        best, some = _first(query.limit + 1, best + some), []
         return [each for _, each in _first(query.limit + 1, best + some)], uncounted
 
-    async def _key(self, query: TopicQuery, sign: int, each: Stored, until_ms: float) -> Key:
+    async def _told(self, query: TopicQuery, some: list[Stored], until_ms: float) -> Mapping[TopicName, Told]:
+        """What the owners of these topics tell of them, where the order needs it and there is time."""
+        if self._elsewhere is None or query.sort not in _FIGURES or self._clock.monotonic_ms() >= until_ms:
+            return {}
+        titles = (title for title, stored in some if stored.generation > 0)
+        return (await self._elsewhere.ask(titles, holders=False))[0]
+
+    async def _key(
+        self, query: TopicQuery, sign: int, each: Stored, until_ms: float, told: Mapping[TopicName, Told]
+    ) -> Key:
         title, stored = each
         prefix = topic_prefix(*title)
         if query.sort == NAME:
             return False, 0.0, bytes(255 - byte for byte in prefix) if sign < 0 else prefix
         if query.sort in _METADATA:
             return False, sign * _METADATA[query.sort](stored), prefix
-        sums = await self._counted(title, until_ms) if stored.generation > 0 else None
+        sums = told[title].sums if title in told else None
+        if sums is None and stored.generation > 0:
+            sums = await self._counted(title, until_ms)
         return (True, 0.0, prefix) if sums is None else (False, sign * _FIGURES[query.sort](sums), prefix)
 
     async def _described(self, title: TopicName) -> TopicMetadata:
         return await self._topics.catalog.describe(title)
 
     async def _all(self, query: TopicQuery, after: TopicName | None) -> AsyncIterator[Stored]:
-        async for page in self._topics.catalog.pages(query.namespace, after):
+        async for page in self._pages(query, after):
             for each in page:
-                if query.takes(*each):
-                    yield each
+                yield each
 
-    async def _figures(self, shown: list[Stored]) -> dict[TopicName, TopicFigures]:
-        """The figures of topics; those that are not in memory are read, for a bounded time."""
+    async def _pages(self, query: TopicQuery, after: TopicName | None) -> AsyncIterator[list[Stored]]:
+        async for page in self._topics.catalog.pages(query.namespace, after):
+            yield [each for each in page if query.takes(*each)]
+
+    async def _figures(self, shown: list[Stored]) -> tuple[dict[TopicName, TopicFigures], tuple[str, ...]]:
+        """The figures of topics; those that are not in memory are read, for a bounded time. And the servers that did not tell theirs."""
+        told: dict[TopicName, Told] = {}
+        unanswered: tuple[str, ...] = ()
+        if self._elsewhere is not None:
+            titles = (title for title, stored in shown if stored.generation > 0)
+            told, unanswered = await self._elsewhere.ask(titles, holders=True)
         until_ms, written = self._clock.monotonic_ms() + FIGURES_MS, self._written_to()
-        figures: dict[TopicName, TopicFigures] = {}
+        figures: dict[TopicName, TopicFigures] = {
+            title: TopicFigures(*found.sums, found.held_by, found.held_since_ms) for title, found in told.items()
+        }
         for title, stored in shown:
+            if title in figures:
+                continue
             sums = await self._counted(title, until_ms) if stored.generation > 0 else None
             if sums is None:
                 continue
             held = await self._held(title) if (topic_prefix(*title), stored.generation) in written else (None, None)
             figures[title] = TopicFigures(*sums, *held)
-        return figures
+        return figures, unanswered
 
     async def _counted(self, title: TopicName, until_ms: float) -> TopicSums | None:
         """The sums of a topic's index; None where that is not in memory, and the time is over; and where the topic is another server's, or moves."""

@@ -210,6 +210,7 @@ class RunningServices(services.Services):
     def share(self, links: Links, may_borrow: Callable[[str], bool]) -> None:
         """From now on push the log to members and decide for them, as the leader; or follow the leader's, as a member. Until `close`."""
         self.topics.gate.loads = links.loads
+        self.topic_inspection.share(links)
         if self.is_member:
             cast("FollowedTransactions", self.transactions.manager).start()
         else:

@@ -402,7 +402,8 @@ class ClusterMember(Struct, frozen=True, rename="camel"):
     `state`: `live`, `silent` once it has not renewed its membership for half a lease, `dead` once the leader has ended it. `role`: null of
     the dead. `since_ms`: when its membership began, by its own clock. `renewed_ago_ms`: for how long the leader has seen its row unchanged.
     `linked`: whether the leader hears its beats over a link; null of the leader itself. `rtt_us`: how long its last beat was under way, there and
-    back, in microseconds; null where none was answered.
+    back, in microseconds; null where none was answered. `load`: calls a second to its `shards`, whose bytes count as calls, too; `of_share`: how much of its share
+    that is (1: just as much); null of who is to have no shards. All three are null where servers do not share topics.
     """
 
     instance: str
@@ -416,6 +417,9 @@ class ClusterMember(Struct, frozen=True, rename="camel"):
     lease_ms: int
     linked: bool | None
     rtt_us: int | None
+    shards: int | None = None
+    load: float | None = None
+    of_share: float | None = None
 
 
 class ClusterMembers(Struct, frozen=True, rename="camel"):
@@ -468,18 +472,32 @@ class MemberDrain(Struct, frozen=True, rename="camel"):
 
 
 class DealtShard(Struct, frozen=True, rename="camel"):
-    """A shard, and between whom it moved."""
+    """A shard, and between whom it moved. `load`: calls a second to it."""
 
     shard: int
     origin: str
     to: str
+    load: float
+
+
+class MemberLoad(Struct, frozen=True, rename="camel"):
+    """A member that is to have shards, or has some: the load of these (calls a second), and how much of its share that is; null: it is to have none."""
+
+    member: str
+    load: float
+    of_share: float | None
 
 
 class ShardBalance(Struct, frozen=True, rename="camel"):
-    """One wave of moves by which members come nearer to their shares; of a dry run, the one that would be made."""
+    """One wave of moves by which members come nearer to their shares; of a dry run, the one that would be made.
+
+    `why`: the reason of these moves, or of there being none. `members`: how all stood before.
+    """
 
     moves: tuple[DealtShard, ...]
     dry_run: bool
+    why: str
+    members: tuple[MemberLoad, ...]
 
 
 class ManagerSnapshotInfo(Struct, frozen=True, rename="camel"):

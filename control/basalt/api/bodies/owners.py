@@ -47,20 +47,33 @@ class ShardRange(Struct, frozen=True, rename="camel"):
 
 
 class MemberShards(Struct, frozen=True, rename="camel"):
-    """A member that owns shards, or did until it died: how many, and its state."""
+    """A member that owns shards, or did until it died: how many, and its state.
+
+    `load`: calls a second to them, whose bytes count as calls, too; `of_share`: how much of its share that is (1: just as much); null where it is to have none, or is alone.
+    """
 
     instance: str
     owner: str
     url: str
     state: OwnerState
     shards: int
+    load: float = 0.0
+    of_share: float | None = None
+
+
+class BusyShard(Struct, frozen=True, rename="camel"):
+    """One of the busiest shards, and its owner. `load`: calls a second to it."""
+
+    shard: int
+    instance: str
+    load: float
 
 
 class ClusterShards(Struct, frozen=True, rename="camel"):
     """The map of owners: which member has which shard.
 
     `shared`: false where the store is embedded; the server that answers owns all then. `leader_epoch`: of the leader that wrote this `version`.
-    `states` counts shards by the state of their owner; `unowned` are those whose owner is dead.
+    `states` counts shards by the state of their owner; `unowned` are those whose owner is dead. `busiest`: the shards with the highest loads, at most 20.
     """
 
     shared: bool
@@ -71,6 +84,7 @@ class ClusterShards(Struct, frozen=True, rename="camel"):
     unowned: int
     members: tuple[MemberShards, ...]
     ranges: tuple[ShardRange, ...]
+    busiest: tuple[BusyShard, ...] = ()
 
 
 class TopicRegion(Struct, frozen=True, rename="camel"):

@@ -61,12 +61,14 @@ class TopicDescription(Struct, frozen=True, rename="camel"):
 class TopicPage(Struct, frozen=True):
     """Topics, in the order that was asked for. `next` is the `after` of the page behind it, and null in the last one.
 
-    In an order by figures those come last whose figures are not in memory: `uncounted` of them.
+    In an order by figures those come last whose figures are not in memory: `uncounted` of them. `unanswered`: the servers, by their names in the map of owners, that own
+    topics of the page and did not tell their figures in time.
     """
 
     topics: list[TopicDescription]
     next: str | None = None
     uncounted: int = 0
+    unanswered: tuple[str, ...] = ()
 
 
 class TopicPlan(Struct, frozen=True, rename="camel"):

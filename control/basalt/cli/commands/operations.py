@@ -169,9 +169,10 @@ def show_cluster(invocation: Invocation) -> None:
 
 
 _MEMBERS = columns(
-    "name url role state version since_ms renewed_ago_ms linked rtt_us",
+    "name url role state version since_ms renewed_ago_ms linked rtt_us shards load of_share",
     since_ms="member since",
     renewed_ago_ms="renewed ago",
+    of_share="of its share",
 )
 _STANDING = columns(
     "leader url epoch shared live silent dead standbys linked versions looked_ago_ms", looked_ago_ms="looked ago"
@@ -241,17 +242,15 @@ def undrain_member(invocation: Invocation, member: str, dry_run: bool, reason: s
 @author_options
 @dry_run_option
 def balance_shards(invocation: Invocation, dry_run: bool, reason: str, by: str) -> None:
-    """Move some shards now from servers that have more than their share of topics, whatever cluster.balance says."""
+    """Move some shards now from servers that have more than their share of calls, whatever cluster.balance says."""
     with invocation.client() as client:
         told = client.admin.balance_shards(dry_run=dry_run, reason=reason, by=by)
     moves = Counter((each.origin, each.to) for each in told.moves)
     ways = ", ".join(
         f"{counted(count, 'shard')} from {origin} to {to}" for (origin, to), count in sorted(moves.items())
     )
-    sentence = (
-        f"{'would move' if dry_run else 'moved'} {ways}" if moves else "nothing moves: each server is near its share"
-    )
-    invocation.out.done(sentence, row(told))
+    sentence = f"{'would move' if dry_run else 'moved'} {ways}" if moves else "nothing moves"
+    invocation.out.done(f"{sentence}: {told.why}", row(told))
 
 
 @cluster.call("status")
@@ -278,7 +277,8 @@ def cluster_status(invocation: Invocation) -> None:
 
 
 _SHARDS = columns("version leader_epoch shared shards live silent dead unowned", version="map version")
-_OWNERS = columns("owner url state shards")
+_OWNERS = columns("owner url state shards load of_share", of_share="of its share")
+_BUSIEST = columns("shard owner load")
 _RANGES = columns("first last owner epoch_min epoch_max", epoch_min="lowest epoch", epoch_max="highest epoch")
 _OWNER = columns(
     "kind name shard owner instance url state epoch since_ms why map_version",
@@ -288,8 +288,9 @@ _OWNER = columns(
 
 
 @cluster.call("shards")
+@click.option("--busiest", is_flag=True, help="Also the busiest shards, with the calls a second to each.")
 @click.option("--ranges", is_flag=True, help="Also every range of neighbouring shards that one server owns.")
-def cluster_shards(invocation: Invocation, ranges: bool) -> None:
+def cluster_shards(invocation: Invocation, busiest: bool, ranges: bool) -> None:
     """Show how the shards of all topics and tables are dealt to servers, and whether some are without an owner."""
     with invocation.client() as client:
         answer = row(client.admin.cluster_shards())
@@ -299,10 +300,10 @@ def cluster_shards(invocation: Invocation, ranges: bool) -> None:
     invocation.out.record({**answer, **answer["states"]}, _SHARDS)
     invocation.out.line("")
     invocation.out.rows(_OWNERS, map(_named_owner, answer["members"]))
-    if ranges:
-        names = {each["instance"]: _named_owner(each)["owner"] for each in answer["members"]}
+    names = {each["instance"]: _named_owner(each)["owner"] for each in answer["members"]}
+    for columns_of, key in [(_BUSIEST, "busiest")] * busiest + [(_RANGES, "ranges")] * ranges:
         invocation.out.line("")
-        invocation.out.rows(_RANGES, ({**each, "owner": names[each["instance"]]} for each in answer["ranges"]))
+        invocation.out.rows(columns_of, ({**each, "owner": names[each["instance"]]} for each in answer[key]))
     if answer["unowned"]:
         click.echo(
             f"basalt: nobody serves {counted(answer['unowned'], 'shard')}: the owner is no member any more", err=True

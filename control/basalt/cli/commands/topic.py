@@ -202,6 +202,10 @@ def _listed(client: Client, limit: int | None, after: str | None, **asked: Any) 
         wanted = {name: value or None for name, value in asked.items()}  # a flag that is not set is left out
         page = client.admin.topics_page(**wanted, after=after, limit=min(limit or PAGE_TOPICS, PAGE_TOPICS))
         yield from page.topics
+        for server in page.unanswered:
+            click.echo(
+                f"basalt: the figures of topics of server {server} are missing: it did not answer in time", err=True
+            )
         limit = None if limit is None else limit - len(page.topics)
         if page.next is None or limit == 0:
             return

@@ -16,6 +16,7 @@ from basalt.api.bodies.operations import (
     ShardMoveRequest,
 )
 from basalt.api.bodies.owners import ClusterShards, ShardOwner, TopicExplanation
+from basalt.cluster.balance import why
 from basalt.errors import ConflictError, InvalidNameError, TopicNotFoundError, UnavailableError
 from basalt.http.collectors import TlsMetrics
 from basalt.http.routes.route_table import ADMIN_PATH, AS, CLUSTER, DRY_RUN, REASON, TOPIC, Request, RouteTable
@@ -137,7 +138,10 @@ async def balance(request: Request) -> ShardBalance:
     """Move some shards at once from servers that have more than their share; none where all are near it."""
     moves = request.services.shard_moves
     dry_run = request.flag("dryRun")
-    made = moves.planned_balance()
+    made, weighed, members = moves.planned_balance(), moves.weighed(), request.services.cluster.member_loads()
+    assert weighed is not None, "a server that deals no shards has refused it"
+    reason = why(weighed.standing, made)
     if made and not dry_run:
         made = await request.services.audit.act("even out shards", f"{len(made)} shards", *request.act, moves.balance)
-    return ShardBalance(tuple(DealtShard(each.shard, each.origin or "", each.to) for each in made), dry_run)
+    dealt = (DealtShard(each.shard, each.origin or "", each.to, round(weighed.loads[each.shard], 1)) for each in made)
+    return ShardBalance(tuple(dealt), dry_run, reason, members)
