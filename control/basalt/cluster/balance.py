@@ -69,14 +69,14 @@ def dealt(
 
 
 class Standing(NamedTuple):
-    """What each member has, and what its share is. `alone`: shards that are more than a share by themselves, and so stay where they are."""
+    """All members, with what they have and their shares. `alone`: shards that are more than a share by themselves, and so stay where they are."""
 
     held: dict[str, float]
     shares: dict[str, float]
     alone: frozenset[int] = frozenset()
 
     def ratio(self, name: str) -> float:
-        """What the member has, as a part of its share; without an end for one that is to have nothing, and has something."""
+        """All that the member has, as a part of its share; without an end for one that is to have nothing, and has something."""
         held, share = self.held[name], self.shares[name]
         return held / share if share else held and float("inf")
 

@@ -1,4 +1,4 @@
-"""What the shards of one server cost it: calls a second, with their bytes, of each; newer ones count more. Pure: time is an argument.
+"""The loads of shards, as their server measures them and the leader knows them: calls a second, with their bytes; newer ones count more. Pure: time is an argument.
 
 A call counts as one, and so do the bytes of 32 KiB, there and back. To count one is to add to a list, for every call does it; all else is done once a second.
 The measure of a shard rises and falls by halves: what a new owner has measured from nothing, and what is left of what the former one had, are together what one owner
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from basalt.cluster.links.beats import BUSIEST_MAX, ToldLoads
+from basalt.cluster.owners import OwnersMap
 from basalt_engine.stores.shards import SHARDS
 
 # A call of one small message costs a server about 100 us, and each KiB of it about 3.
@@ -19,6 +20,7 @@ BYTES_PER_CALL = 32 << 10
 # Waves come every 5 s: a burst of a few seconds moves nothing, and a load that lasts is seen whole before it has lasted two minutes.
 HALF_LIFE_MS = 30_000
 FOLD_MS = 1_000  # and told anew so often: a look at all shards takes some 100 us
+REMEMBERED_MS = 10 * HALF_LIFE_MS  # of a shard that has moved: a thousandth is left of it then
 THOUSANDTHS = 1_000  # beats carry whole numbers
 
 
@@ -60,3 +62,43 @@ class ShardLoads:
         for first, last in held:
             for shard in range(first, last + 1):
                 self._loads[shard] = before[shard] * left + new[shard] * per_call
+
+
+class KnownLoads:
+    """All that one leader knows of loads in its term: what owners tell, and what it remembers of shards that have moved.
+
+    An owner that has just got a shard has measured nothing of it yet. What the former one told is remembered, and counts less and less, as it would have in a
+    measure that had not been cut in two. Of a member that is not heard all stays as it was.
+    """
+
+    def __init__(self) -> None:
+        self.loads: Sequence[float] = [0.0] * SHARDS  # calls a second, by shard, as of the last look
+        self._owners: OwnersMap | None = None
+        self._remembered: dict[int, tuple[float, float]] = {}  # by shard that has moved: its load then, and when
+
+    def look(self, owners: OwnersMap, told: Mapping[str, ToldLoads], now_ms: float) -> Sequence[float]:
+        """The loads by this map, and by what members have told last."""
+        self._note_moves(owners, now_ms)
+        found = list(self.loads)
+        for member, shards in owners.by_owner().items():
+            if member in told:
+                total, busiest = told[member]
+                busy = dict(busiest)
+                # The sum of a beat is of what the member had when it was sent, and so is what is taken off it.
+                others = max(0, total - sum(busy.values())) / max(1, len(shards.keys() - busy.keys()))
+                for shard in shards:
+                    found[shard] = busy.get(shard, others) / THOUSANDTHS + self._rest_of(shard, now_ms)
+        self.loads = found
+        return found
+
+    def _note_moves(self, owners: OwnersMap, now_ms: float) -> None:
+        before, self._owners = self._owners, owners
+        if before is not None and before.version != owners.version:
+            for shard, (epoch, was) in enumerate(zip(owners.epochs, before.epochs, strict=True)):
+                if epoch != was:  # also one that its owner has taken anew, and so measures from nothing
+                    self._remembered[shard] = self.loads[shard], now_ms
+        self._remembered = {s: each for s, each in self._remembered.items() if now_ms - each[1] < REMEMBERED_MS}
+
+    def _rest_of(self, shard: int, now_ms: float) -> float:
+        load, since_ms = self._remembered.get(shard, (0.0, now_ms))
+        return load * kept(now_ms - since_ms)

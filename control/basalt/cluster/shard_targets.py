@@ -13,11 +13,11 @@ import msgspec
 
 from basalt.cluster import balance
 from basalt.cluster.balance import MemberLoad, Move, Standing
-from basalt.cluster.known_loads import KnownLoads
 from basalt.cluster.links.beats import ToldLoads
 from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.members import MEMBERS_MAX
 from basalt.cluster.owners import OwnersMap
+from basalt.cluster.shard_loads import KnownLoads
 from basalt.errors import ConflictError
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.stores.shards import SHARDS
@@ -40,8 +40,9 @@ DRAINED = SystemRecord("drained", "members", DrainedMembers)
 
 
 class Weighed(NamedTuple):
-    """The load of each shard, and how members stand by them."""
+    """The load of each shard, and how members stand by them; by this map."""
 
+    owners: OwnersMap
     loads: Sequence[float]
     standing: Standing
 
@@ -115,10 +116,10 @@ class ShardTargets:
         return balance.wave(names, loads, self.members(), now_ms, last_wave_ms, leads_since_ms)
 
     def weighed(self, owners: OwnersMap, now_ms: float) -> Weighed:
-        """What all have, and all that are to have shards as `wave` sees them."""
+        """The loads of all shards, and all that are to have some as `wave` sees them."""
         names = [owners.owner_of(shard) for shard in range(SHARDS)]
         stands = balance.standing(names, self._weighed(owners, now_ms), self.members(), now_ms)
-        return Weighed(self._known.loads, stands)
+        return Weighed(owners, self._known.loads, stands)
 
     def loads(self, owners: OwnersMap, now_ms: float) -> Sequence[float]:
         """Calls a second, with their bytes, by shard: as members have told of them, and as this server has measured its own."""
@@ -128,7 +129,7 @@ class ShardTargets:
         return self._known.look(owners, told, now_ms)
 
     def _weighed(self, owners: OwnersMap, now_ms: float) -> list[float]:
-        """What each shard counts."""
+        """The weight of each shard: its load, and a little more."""
         return [load + IDLE_LOAD for load in self.loads(owners, now_ms)]
 
     def out_with_shards(self, owners: OwnersMap) -> Mapping[str, list[int]]:

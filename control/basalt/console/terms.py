@@ -63,6 +63,7 @@ TERMS = {
     "leader": "The one server that holds the lease of a store, and writes its topics, tables and log. The others are standbys.",
     "lease": "How long a membership, of a group or a cluster, or a leader's term lasts without a sign of life.",
     "link": "The connection of a member to the leader, over which each asks the other. It makes servers look at the rows sooner, and decides nothing.",
+    "load": "Of a shard or a server: calls a second, where the bytes of 32 KiB count as another call, as a mean that forgets half in 30 seconds. Shards move so that each server has its share of it.",
     "login": "A token that was made with another credential, and ends soon, or with that.",
     "map": "Of owners: the one row that says which member owns which shard, under which epoch. Each replacement has the next version.",
     "marker": "What a producing task says in a topic beside its messages: a watermark or an end of stream. Markers.",

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from basalt.api.bodies.operations import ClusterMember, ClusterMembers, MemberLoad, Readiness, RegionInfo
+from basalt.api.bodies.operations import (
+    ClusterMember,
+    ClusterMembers,
+    DealtShard,
+    MemberLoad,
+    Readiness,
+    RegionInfo,
+    ShardBalance,
+)
 from basalt.api.bodies.owners import (
     BusyShard,
     ClusterShards,
@@ -26,7 +34,7 @@ from basalt.api.bodies.owners import (
 )
 from basalt.catalog.tables import TableName
 from basalt.catalog.topics import TopicName
-from basalt.cluster.balance import Standing
+from basalt.cluster.balance import Move, Standing, why
 from basalt.cluster.leader import Leadership
 from basalt.cluster.links.beats import Beats
 from basalt.cluster.members import Seen
@@ -57,7 +65,7 @@ class Alone(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What a member has: shards, calls a second to them, and how much of its share that is."""
+    """A member's shards, the calls a second to them, and how much of its share that is."""
 
     shards: int
     load: float
@@ -93,7 +101,7 @@ class ClusterInspection:
             )
             return ClusterMembers(False, 0, None, (own,))
         now_ms, looked_ms = self._clock.monotonic_ms(), membership.looked_ms
-        shares = self._loads(membership.owners)
+        shares = self._loads()
         members = [
             _member(*each, membership.instance, membership.beats, now_ms, shares) for each in membership.seen.items()
         ]
@@ -149,7 +157,7 @@ class ClusterInspection:
                 (MemberShards(alone, "", "", "live", SHARDS),), (ShardRange(0, SHARDS - 1, alone, 0, 0),),
             )  # fmt: skip
         owners = await self._read()
-        shares = self._loads(owners)
+        shares = self._loads()
         members = tuple(
             _shards_of(self._membership.owner(name), count, shares.get(name))
             for name, count in sorted(owners.counts().items())
@@ -159,21 +167,26 @@ class ClusterInspection:
             states[each.state] += each.shards
         return ClusterShards(
             True, owners.version, owners.leader_epoch, SHARDS, {state: states[state] for state in _STATES}, states["dead"],
-            members, tuple(_ranges(owners)), self._busiest(owners),
+            members, tuple(_ranges(owners)), self._busiest(),
         )  # fmt: skip
 
-    def member_loads(self) -> tuple[MemberLoad, ...]:
-        """How all members stand that have shards or are to have some."""
-        assert self._membership is not None
-        shares = self._loads(self._membership.owners)
-        return tuple(MemberLoad(name, share.load, share.of_share) for name, share in sorted(shares.items()))
-
-    def _loads(self, owners: OwnersMap | None) -> dict[str, _Share]:
-        """What each member of the map has; nothing where this server deals no shards."""
+    def balance(self, moves: Sequence[Move], *, dry_run: bool) -> ShardBalance:
+        """These moves of balance, which are planned and not made yet, and their reason; with how all stand that have shards or are to have some."""
         weighed = self._weighed()
-        if weighed is None or owners is None:
+        assert weighed is not None, "a server that deals no shards plans none"
+        shares = sorted(self._loads().items())
+        dealt = (
+            DealtShard(move.shard, move.origin or "", move.to, round(weighed.loads[move.shard], 1)) for move in moves
+        )
+        members = tuple(MemberLoad(name, share.load, share.of_share) for name, share in shares)
+        return ShardBalance(tuple(dealt), dry_run, why(weighed.standing, moves), members)
+
+    def _loads(self) -> dict[str, _Share]:
+        """The shares of all members of the map; nothing where this server deals no shards."""
+        weighed = self._weighed()
+        if weighed is None:
             return {}
-        by_owner: dict[str, dict[int, int]] = {name: {} for name in weighed.standing.held} | owners.by_owner()
+        by_owner: dict[str, dict[int, int]] = {name: {} for name in weighed.standing.held} | weighed.owners.by_owner()
         return {
             name: _Share(
                 len(shards),
@@ -183,12 +196,13 @@ class ClusterInspection:
             for name, shards in by_owner.items()
         }
 
-    def _busiest(self, owners: OwnersMap) -> tuple[BusyShard, ...]:
+    def _busiest(self) -> tuple[BusyShard, ...]:
         weighed = self._weighed()
-        loads = () if weighed is None else weighed.loads
-        busy = ((round(load, 1), shard) for shard, load in enumerate(loads))
+        if weighed is None:
+            return ()
+        busy = ((round(load, 1), shard) for shard, load in enumerate(weighed.loads))
         return tuple(
-            BusyShard(shard, owners.owner_of(shard), load)
+            BusyShard(shard, weighed.owners.owner_of(shard), load)
             for load, shard in heapq.nlargest(BUSIEST_SHOWN_MAX, busy)
             if load
         )
@@ -242,7 +256,7 @@ def _prefix(title: TopicName | TableName) -> tuple[Literal["topic", "table"], by
 
 
 def _of_share(standing: Standing, member: str) -> float | None:
-    """How much of its share a member has; None: it is to have nothing."""
+    """The part of its share that a member has; None: it is to have nothing."""
     return round(standing.ratio(member), 2) if standing.shares.get(member) else None
 
 

@@ -34,7 +34,7 @@ class FiguresOf(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(NamedTuple):
-    """What an owner knows of one topic: its sums, which transaction holds readers back, and since when."""
+    """The figures of one topic as its owner knows them: its sums, which transaction holds readers back, and since when."""
 
     sums: TopicSums
     held_by: str | None = None

@@ -107,7 +107,7 @@ class ShardHolding:
         return self._held[1]
 
     def loads(self) -> ToldLoads:
-        """What its shards cost it, as its beats tell."""
+        """The loads of its shards, as its beats tell."""
         loads = self.gate.loads
         return ToldLoads() if loads is None else loads.told(self.held().shards, self._clock.monotonic_ms())
 

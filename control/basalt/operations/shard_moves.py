@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -218,7 +218,7 @@ class ShardMoves:
         return Draining(targets.is_out(member), len(owners.shards_of(member)))
 
     def weighed(self) -> Weighed | None:
-        """What all shards cost, and how members stand by that; None: this server deals none."""
+        """The loads of all shards, and how members stand by them; None: this server deals none."""
         if self._targets is None or self._owners is None:
             return None
         return self._targets.weighed(self._owners, self._clock.monotonic_ms())
@@ -232,12 +232,9 @@ class ShardMoves:
             raise BusyError("the leader does not know yet who is drained", hint="send the call again")
         return targets.wave(owners, self._clock.monotonic_ms(), *[-float("inf")] * 2)
 
-    async def balance(self) -> list[Move]:
-        """One wave now, whether or not the leader would make one by itself."""
-        moves = self.planned_balance()
-        if moves:
-            await self._ended_in_time(self._start(self._move({move.shard: move.to for move in moves}, BALANCE)))
-        return moves
+    async def balance(self, moves: Sequence[Move]) -> None:
+        """Make these moves, which were planned a moment ago, whether or not the leader would make any by itself."""
+        await self._ended_in_time(self._start(self._move({move.shard: move.to for move in moves}, BALANCE)))
 
     async def let_go(self, member: str) -> Left:
         """A member stops: have others take all that it has."""

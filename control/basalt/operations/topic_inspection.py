@@ -86,7 +86,7 @@ class TopicInspection:
         self._elsewhere = FiguresElsewhere(links, self._topics.gate, self.here)
 
     async def here(self, asked: FiguresOf) -> ToldFigures:
-        """What this server knows of topics that it owns."""
+        """The figures of topics that this server owns, for another one's list."""
         until_ms, written, found = self._clock.monotonic_ms() + FIGURES_MS, self._written_to(), list[Told | None]()
         prefixes = {prefix for prefix, _ in written}
         for title in asked.topics:
@@ -103,7 +103,7 @@ class TopicInspection:
             found = await self._in_order(query, may)
         else:
             found, uncounted = await self._sorted(query, may)
-        shown, figures = found[: query.limit], {}
+        shown, figures = found[: query.limit], dict[TopicName, TopicFigures]()
         if query.figures:
             figures, unanswered = await self._figures(shown)
         following = str(shown[-1][0]) if len(found) > query.limit else None
@@ -153,7 +153,7 @@ class TopicInspection:
         return [each for _, each in _first(query.limit + 1, best + some)], uncounted
 
     async def _told(self, query: TopicQuery, some: list[Stored], until_ms: float) -> Mapping[TopicName, Told]:
-        """What the owners of these topics tell of them, where the order needs it and there is time."""
+        """All that the owners of these topics tell of them, where the order needs it and there is time."""
         if self._elsewhere is None or query.sort not in _FIGURES or self._clock.monotonic_ms() >= until_ms:
             return {}
         titles = (title for title, stored in some if stored.generation > 0)

@@ -68,6 +68,11 @@ def test_members_are_listed(cli, members_url: str):
         "LINKED",
         "RTT",
         "US",
+        "SHARDS",
+        "LOAD",
+        "OF",
+        "ITS",
+        "SHARE",
     ]
     rows = {line.split()[0]: line.split() for line in listed.out.splitlines()[1:]}
     assert rows["leader:1"][1:3] == [URL, "leader"]
@@ -116,9 +121,9 @@ def test_shards_are_counted_by_owner_and_those_that_nobody_serves_are_told(cli, 
     ran = cli("cluster", "shards", "--url", owners_url)
     assert (ran.code, ran.err) == (0, "basalt: nobody serves 2 shards: the owner is no member any more\n")
     rows = [line.split() for line in ran.out.splitlines()]
-    assert ["other:2", "http://other:4780", "live", "2"] in rows
-    assert ["leader:1", URL, "live", str(SHARDS - 4)] in rows
-    assert next(each for each in rows if each[:1] == ["gone"])[-2:] == ["dead", "2"]
+    assert ["other:2", "http://other:4780", "live", "2", "0.0", "-"] in rows
+    assert ["leader:1", URL, "live", str(SHARDS - 4), "0.0", "-"] in rows
+    assert next(each for each in rows if each[:1] == ["gone"])[-4:] == ["dead", "2", "0.0", "-"]
     assert ["unowned", "2"] in rows
     ranges = [line.split() for line in cli("cluster", "shards", "--ranges", "--url", owners_url).out.splitlines()]
     assert ["7", "8", "gone", "2", "2"] in ranges
@@ -238,7 +243,7 @@ def test_a_member_is_drained_taken_back_and_shards_are_evened_out(cli):
 
 def test_a_leader_without_others_is_not_drained_and_has_nothing_to_even_out(cli):
     with served(services_that_deal) as url:
-        assert cli("cluster", "balance", "--url", url).out.strip() == "nothing moves: each server is near its share"
+        assert cli("cluster", "balance", "--url", url).out.strip() == "nothing moves: no other server could have shards"
         alone = cli("cluster", "drain", "m1", "--url", url)
         assert (alone.code, "no other server could have the shards" in alone.err) == (4, True)
 

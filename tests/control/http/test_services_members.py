@@ -30,7 +30,7 @@ def test_members_are_told_with_role_state_version_and_age(client):
     assert leader == {
         "instance": "leader", "name": "leader:1", "url": URL, "role": "leader", "state": "live", "version": "1.0",
         "sinceMs": client.clock.now_ms() - 701, "renewedAgoMs": 701, "leaseMs": LEASE_MS,
-        "linked": None, "rttUs": None,
+        "linked": None, "rttUs": None, "shards": None, "load": None, "ofShare": None,
     }  # fmt: skip
     assert (other["linked"], other["rttUs"]) == (False, None)
     beats = shared.membership.beats

@@ -7,9 +7,12 @@ import pytest
 from basalt.api.bodies.operations import Readiness, RegionInfo, ServerPart
 from basalt.catalog.tables import table_name
 from basalt.catalog.topics import topic_name
+from basalt.cluster.balance import Standing
 from basalt.cluster.links.beats import Beat
 from basalt.cluster.owners import Granted
+from basalt.cluster.shard_targets import Weighed
 from basalt.errors import UnavailableError
+from basalt.operations.cluster_inspection import BUSIEST_SHOWN_MAX
 from basalt_engine.keys import base_bucket, table_prefix, topic_prefix
 from basalt_engine.stores.shards import SHARDS, shard_of
 from tests.shared_members import LEASE_MS, URL, SharedMembers
@@ -219,3 +222,15 @@ def test_the_states_of_shards_are_in_the_metrics(client):
         'basalt_cluster_shards{state="dead"} 2.0', "basalt_cluster_shards_unowned 2.0", "basalt_cluster_map_version 2.0",
     ):  # fmt: skip
         assert line in figures
+
+
+def test_the_busiest_shards_are_shown_and_no_more_of_them_than_a_table_takes(client, monkeypatch):
+    owners = SharedMembers(client.services).deal()
+    stands = Standing({"leader": 1.0}, {"leader": 1.0})
+    weighed = Weighed(owners, [float(shard % 500) for shard in range(SHARDS)], stands)
+    monkeypatch.setattr(client.services.shard_moves, "weighed", lambda: weighed)
+    told = client.call("GET", "/v1/admin/cluster/shards").json()
+    assert len(told["busiest"]) == BUSIEST_SHOWN_MAX
+    assert told["busiest"][0] == {"shard": 999, "instance": "leader", "load": 499.0}
+    assert told["members"][0]["load"] == sum(weighed.loads)
+    assert told["members"][0]["ofShare"] == 1.0

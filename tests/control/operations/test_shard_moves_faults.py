@@ -129,7 +129,7 @@ class Hostile:
 
     async def _balance(self) -> None:
         if (leader := self._leader()) is not None:
-            self._do(asyncio.create_task(self._suppressed(leader.moves.balance())))
+            self._do(asyncio.create_task(self._suppressed(_balanced(leader))))
 
     async def _write_fails(self) -> None:
         """The next fences of a server do not get through."""
@@ -163,3 +163,9 @@ def test_shards_find_their_way_through_faults_of_all_kinds(monkeypatch: pytest.M
         await hostile.run()
 
     run(story)
+
+
+async def _balanced(leader: Seat) -> None:
+    planned = leader.moves.planned_balance()
+    if planned:
+        await leader.moves.balance(planned)

@@ -10,10 +10,9 @@ from itertools import groupby
 
 from basalt.cluster import balance
 from basalt.cluster.balance import MemberLoad
-from basalt.cluster.known_loads import KnownLoads
 from basalt.cluster.links.beats import ToldLoads
 from basalt.cluster.owners import dealt, granted
-from basalt.cluster.shard_loads import BYTES_PER_CALL, ShardLoads
+from basalt.cluster.shard_loads import BYTES_PER_CALL, KnownLoads, ShardLoads
 from basalt.cluster.shard_targets import IDLE_LOAD
 from basalt_engine.stores.shards import SHARDS
 

@@ -8,7 +8,6 @@ from basalt.access.needs import needs
 from basalt.api.bodies.operations import (
     ClusterInfo,
     ClusterMembers,
-    DealtShard,
     MemberDrain,
     MovedShard,
     ShardBalance,
@@ -16,7 +15,6 @@ from basalt.api.bodies.operations import (
     ShardMoveRequest,
 )
 from basalt.api.bodies.owners import ClusterShards, ShardOwner, TopicExplanation
-from basalt.cluster.balance import why
 from basalt.errors import ConflictError, InvalidNameError, TopicNotFoundError, UnavailableError
 from basalt.http.collectors import TlsMetrics
 from basalt.http.routes.route_table import ADMIN_PATH, AS, CLUSTER, DRY_RUN, REASON, TOPIC, Request, RouteTable
@@ -138,10 +136,9 @@ async def balance(request: Request) -> ShardBalance:
     """Move some shards at once from servers that have more than their share; none where all are near it."""
     moves = request.services.shard_moves
     dry_run = request.flag("dryRun")
-    made, weighed, members = moves.planned_balance(), moves.weighed(), request.services.cluster.member_loads()
-    assert weighed is not None, "a server that deals no shards has refused it"
-    reason = why(weighed.standing, made)
+    made = moves.planned_balance()
+    told = request.services.cluster.balance(made, dry_run=dry_run)
     if made and not dry_run:
-        made = await request.services.audit.act("even out shards", f"{len(made)} shards", *request.act, moves.balance)
-    dealt = (DealtShard(each.shard, each.origin or "", each.to, round(weighed.loads[each.shard], 1)) for each in made)
-    return ShardBalance(tuple(dealt), dry_run, reason, members)
+        do = functools.partial(moves.balance, made)
+        await request.services.audit.act("even out shards", f"{len(made)} shards", *request.act, do)
+    return told
