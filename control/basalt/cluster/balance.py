@@ -14,6 +14,8 @@ OFF_PARTS = 5  # a member is left alone until it is a fifth off its share
 SETTLED_PARTS = (
     10  # and waves that have begun go on until all are within a tenth: loads that change a little begin no other ones
 )
+# Nor is one moved that has less than this part of a share: all shards would have to move to make a difference. Where nothing is called each has more, for there are 1,024.
+LIGHT_PARTS = 2_048
 GOES_ON_MS = 20_000  # a wave that comes so soon after another goes on with it
 # A move costs its topics some 100 ms, so it must be worth it: of what two members differ by, in parts of their shares, a fifth is left between each and where the other was.
 WORTH_PARTS = 4, 5
@@ -187,10 +189,11 @@ def _next(stands: Standing, shards: Mapping[str, list[int]], loads: Sequence[flo
         if not share:
             return next((Move(shard, origin, to) for shard in given if loads[shard] > 0), None)  # it is to have nothing
         most = gap * min(share, stands.shares[to]) * WORTH_PARTS[0] / WORTH_PARTS[1]
+        light = min(share, stands.shares[to]) / LIGHT_PARTS
         # One that is too much for this member alone, as for a leader with half a share; else the heaviest that the other still has room for; else one that is
         # too much for it, and yet leaves the two nearer to their shares than now.
         for least, bound in (
-            (share + share / OFF_PARTS, most), (0.0, min(most, stands.shares[to] - stands.held[to])), (0.0, most)
+            (share + share / OFF_PARTS, most), (light, min(most, stands.shares[to] - stands.held[to])), (light, most)
         ):  # fmt: skip
             for shard in given:
                 if least < loads[shard] <= bound:

@@ -127,6 +127,7 @@ def test_shards_are_counted_by_owner_and_those_that_nobody_serves_are_told(cli, 
     assert ["unowned", "2"] in rows
     ranges = [line.split() for line in cli("cluster", "shards", "--ranges", "--url", owners_url).out.splitlines()]
     assert ["7", "8", "gone", "2", "2"] in ranges
+    assert "SHARD  OWNER  LOAD" in cli("cluster", "shards", "--busiest", "--url", owners_url).out
     told = json.loads(cli("cluster", "shards", "--url", owners_url, "-o", "json").out)
     assert (told["unowned"], told["states"], told["version"]) == (2, {"live": SHARDS - 2, "silent": 0, "dead": 2}, 3)
 

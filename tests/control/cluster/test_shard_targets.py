@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from basalt.cluster.balance import LOSSES_MAX
+from basalt.cluster.links.beats import ToldLoads
 from basalt.cluster.members import MEMBERS_MAX
 from basalt.cluster.owners import OwnersMap, granted
-from basalt.cluster.shard_targets import ShardTargets
+from basalt.cluster.shard_targets import IDLE_LOAD, ShardTargets
 from basalt.errors import ConflictError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS
@@ -99,3 +100,25 @@ def test_a_wave_leaves_out_what_members_have_that_cannot_be_reached():
     wave = found.wave(owners, 1e6, 0.0, 0.0)
     assert wave
     assert {move.origin for move in wave} == {OTHER}
+
+
+def test_who_has_the_busy_shards_gives_others_and_what_moved_counts_as_before():
+    members = WillingMembers(OTHER, THIRD)
+    found = ShardTargets(MemoryStore(), LEADER, members.as_fellows)
+    owners = after(found.dealt(ALL, range(SHARDS), 0.0))
+    assert found.wave(owners, 1e6, 0.0, 0.0) == []
+    busy = sorted(owners.shards_of(OTHER))[:10]
+    members.loads[OTHER] = ToldLoads(4_000_000, tuple((shard, 400_000) for shard in busy))
+    wave = found.wave(owners, 1e6, 0.0, 0.0)
+    assert {move.origin for move in wave} == {OTHER}
+    assert {move.shard for move in wave} <= set(busy)
+    members.loads[OTHER] = ToldLoads()  # as when the map is newer than the next beat
+    owners = granted(owners, THIRD, [wave[0].shard], 1)
+    assert found.weighed(owners, 1e6).loads[wave[0].shard] == pytest.approx(400)
+
+
+def test_a_leader_weighs_its_own_shards_by_what_it_has_measured():
+    found = ShardTargets(MemoryStore(), LEADER, None, lambda: ToldLoads(3_000, ((7, 3_000),)))
+    weighed = found.weighed(ALL, 0.0)
+    assert (weighed.loads[7], sum(weighed.loads)) == (3.0, 3.0)
+    assert weighed.standing.held[LEADER] == 3.0 + SHARDS * IDLE_LOAD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from basalt.cluster.links.beats import Beat
+from basalt.cluster.links.beats import Beat, ToldLoads
 from basalt.cluster.links.fellows import Fellows
 from basalt.cluster.links.shard_calls import Release, Released, Taken
 from basalt.cluster.owners import OwnersMap
@@ -17,6 +17,7 @@ class WillingMembers:
     def __init__(self, *names: str, weight: int = 100) -> None:
         self.names, self.weight = set(names), weight
         self.lost: dict[str, tuple[float, ...]] = {}
+        self.loads: dict[str, ToldLoads] = {}
         self.owners: OwnersMap | None = None
 
     @property
@@ -29,7 +30,10 @@ class WillingMembers:
 
     def beats(self) -> dict[str, Beat]:
         version = 1 if self.owners is None else self.owners.version
-        return {name: Beat(1, self._held(name), map_version=version, weight=self.weight) for name in self.names}
+        return {
+            name: Beat(1, self._held(name), 0, 0, 0, 0, version, self.weight, *self.loads.get(name, ToldLoads()))
+            for name in self.names
+        }
 
     serving = beats
 

@@ -68,7 +68,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def loads(self) -> ToldLoads:
-        """What it tells of loads."""
+        """The loads that it tells."""
         return ToldLoads(self.load, self.busiest)
 
 
