@@ -14,8 +14,8 @@ import uvloop
 import basalt
 from basalt.cluster.owners import granted
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX
-from basalt.server.failover import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
 from basalt.server.leader_connection import LeaderLostError
+from basalt.server.standby.standby_frame import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings
 from tests.control.server.passing_pair import JSON, SHARD, TOPIC, PortServer, until
