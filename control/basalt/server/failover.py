@@ -30,7 +30,6 @@ from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
 from basalt.commits.groups_elsewhere import GroupCalls
 from basalt.commits.owner_calls import OwnerCalls
 from basalt.errors import (
-    ShardMovingError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -277,12 +276,8 @@ class FailoverServer:
             begun = app.begin_whole(head, exchange, client_id, body, has_task=True, follows=False)
             assert begun is not None
             return begun
-        # The topic has come here. This server has let go of the body while it passed the call on, and would take it for an empty one.
-        error = ShardMovingError(
-            "the topic has come to this server while the call was on its way to another; nothing was done",
-            hint="send the same call again after Retry-After",
-        )
-        return self._standby.refuse(head, exchange, client_id, error)
+        exchange.give_again(body)  # some of the ways by which it was passed on have taken it
+        return app.begin(head, exchange, client_id)
 
     def _elsewhere(self, head: Head, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Make the coroutine that has another server answer a call from within; None: this one is to."""
