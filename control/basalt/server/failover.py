@@ -27,8 +27,6 @@ from basalt.cluster.led_store import LedStore, Term
 from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
 from basalt.cluster.owners import Granted, OwnersMap, take_all, take_up
-from basalt.commits.groups_elsewhere import GroupCalls
-from basalt.commits.owner_calls import OwnerCalls
 from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
@@ -123,8 +121,6 @@ class FailoverServer:
             self._begin_again,
         )  # fmt: skip
         self._shards = ShardCalls(clock, self.links, self.membership)
-        self._owner_calls = OwnerCalls(self.links.handlers)
-        self._group_calls = GroupCalls(self.links.handlers)
         self._forget_calls = self.links.handlers.from_now_on()
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))
@@ -336,7 +332,6 @@ class FailoverServer:
     def _end_calls(self) -> None:
         """The services are about to end: they answer no more calls of other servers."""
         self._shards.end()
-        self._owner_calls.owner = self._group_calls.groups = None
         self._forget_calls()
         self._forget_calls = self.links.handlers.from_now_on()
 
@@ -369,7 +364,6 @@ class FailoverServer:
         if self._shares:
             services.share(self.links, self._may_borrow)
         if owners is None:
-            self._owner_calls.owner, self._group_calls.groups = services.owner, services.transactions.groups_here
             self._shards.serve(services.shard_holding)
         elif self._shares:
             self._shards.lead(services.shard_moves, owners, term.epoch)
