@@ -185,18 +185,20 @@ class FailoverServer:
     async def _serve_until_it_leads(self) -> Term:
         """Serve as a member, in one membership after the other; the term in which this server leads, once that has begun."""
         leading = asyncio.ensure_future(self._terms.get())
+        beginning: asyncio.Future[Term] | None = None
         try:
             while not leading.done():
                 beginning = asyncio.ensure_future(self._memberships.get())
                 await asyncio.wait((leading, beginning), return_when=asyncio.FIRST_COMPLETED)
-                if not beginning.done():
-                    beginning.cancel()
-                elif beginning.result().is_on():
+                if beginning.done() and beginning.result().is_on():
                     await self._serve_as_member(beginning.result(), leading)
             return leading.result()
         except BaseException:
             leading.cancel()
             raise
+        finally:
+            if beginning is not None:
+                beginning.cancel()
 
     async def _serve_as_member(self, term: Term, leading: asyncio.Future[Term]) -> None:
         try:

@@ -21,6 +21,7 @@ from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
+from basalt.settings.cluster import ClusterSettings
 from basalt.settings.tree import AuthSettings
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
@@ -437,6 +438,19 @@ def test_who_was_let_in_and_who_was_not_is_the_same_at_the_server_that_takes_ove
                 for given in (good, revoked, {})
             ]
             assert published == [200, 401, 401]
+
+    asyncio.run(story())
+
+
+def test_a_server_that_is_stopped_before_it_serves_anything_leaves_no_task_behind():
+    async def story() -> None:
+        server = Server(LeaseTime(), MemoryStore(atomic=False), "first", Settings(cluster=ClusterSettings(share=True)))
+        async with asyncio.timeout(HANG_S):
+            while not server.member._memberships._getters:  # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+        await server.stop()
+        left = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        assert not left, left
 
     asyncio.run(story())
 
