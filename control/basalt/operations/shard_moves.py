@@ -239,7 +239,7 @@ class ShardMoves:
     async def let_go(self, member: str) -> Left:
         """A member stops: have others take all that it has."""
         targets, owners = self._dealer()
-        targets.leaving.add(member)
+        targets.leaves(member)
         theirs = owners.shards_of(member)
         to = targets.dealt(owners, theirs, self._clock.monotonic_ms())
         to = {shard: whom for shard, whom in to.items() if whom != member}

@@ -122,3 +122,14 @@ def test_a_leader_weighs_its_own_shards_by_what_it_has_measured():
     weighed = found.weighed(ALL, 0.0)
     assert (weighed.loads[7], sum(weighed.loads)) == (3.0, 3.0)
     assert weighed.standing.held[LEADER] == 3.0 + SHARDS * IDLE_LOAD
+
+
+def test_of_members_that_have_stopped_no_more_names_are_kept_than_there_can_be_members():
+    found = targets(OTHER, THIRD)
+    found.leaves(OTHER)
+    for number in range(10 * MEMBERS_MAX):
+        found.leaves(f"run-{number}")
+        assert len(found.leaving) <= MEMBERS_MAX
+        assert found.is_out(f"run-{number}"), "it lives for some time more"
+    assert found.is_out(OTHER), "it has not stopped yet"
+    assert not found.is_out(THIRD)
