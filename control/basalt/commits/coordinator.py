@@ -28,11 +28,12 @@ from basalt.commits.groups_elsewhere import (
     have_topic,
 )
 from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
+from basalt.commits.of_members.commits import CommitsOfMembers, CommitsOverLink
+from basalt.commits.of_members.proposals import ProposalsOfMembers
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
 from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
 from basalt.commits.owners import Owners
-from basalt.commits.proposals_of_members import ProposalsOfMembers
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError, NotHereError, UnavailableError, UnknownOutcomeError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
@@ -61,9 +62,9 @@ class Coordinator:
 
     def __init__(
         self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int,
-        linked: LinkedDecisions | None = None,
+        linked: LinkedDecisions | None = None, member: str = "",
     ) -> None:  # fmt: skip
-        """`linked`: another server leads and decides; one-shot transactions of this one's own topics go over that link."""
+        """`linked`: another server leads and decides; transactions of this one's own topics go over that link. The map knows it as `member`."""
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
@@ -79,6 +80,7 @@ class Coordinator:
         self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
         self._decisions = OneShotDecisions(manager, self._stages, groups)
         self._linked = linked
+        self._over_link = None if linked is None else CommitsOverLink(manager, owner, member, linked.link_of)
         self._one_shots = OneShots(manager, self._stages, owner, groups, clock, self._decisions, linked)
         self._may_borrow: Callable[[str], bool] | None = None
         self._run = manager.run
@@ -129,6 +131,8 @@ class Coordinator:
         A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise. A `guard`
         raises, in the stage that decides, when it must not be: then nothing has changed.
         """
+        if self._over_link is not None:
+            return await self._over_link.commit(transaction_id, work, request_id, guard)
         await self._carrier.carried(transaction_id)  # a retry is answered as the first call is
         await self.manager.ensure_known()
         found = self.state.find(transaction_id)
@@ -241,6 +245,11 @@ class Coordinator:
         if self._linked is not None:
             raise NotHereError
 
+    def check_commits_here(self, work: Work | None) -> None:
+        """Raise `NotHereError` for a commit that the leader, which is another server, is to carry out as a whole."""
+        if self._over_link is not None:
+            self._over_link.check_here(work)
+
     def _check_here(self, work: Work) -> None:
         """Raise `NotHereError` for a one-shot transaction that the leader is to carry out."""
         if self._linked is not None and (work.acknowledge or not self._owner.has_all_topics(work)):
@@ -266,6 +275,8 @@ class Coordinator:
             ProposalsOfMembers(self.manager, self._stages, self._groups.desk.logs.gate, self._owner.links).answer_over(
                 handlers
             )
+            assert self._elsewhere is not None
+            CommitsOfMembers(self.manager, self._owner, self._elsewhere, self._carrier).answer_over(handlers)
         handlers.add(CARRY, self._carry)
         handlers.add(MAKE_TOPIC, lambda _, title: self.make_topic(title))
 

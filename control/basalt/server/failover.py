@@ -84,7 +84,6 @@ REST_S_MAX = 60.0
 WEB_SOCKET_CLOSE = 1013  # try again later
 METHODS = ("GET", "HEAD")  # of a standby
 PAGE_METHODS = (*METHODS, "POST")  # a form that comes to a standby is answered in words, too
-ONE_SHOTS = "POST", "/v1/transactions"  # a member carries those out whose topics it has
 NO_BODIES = BodyBudget(0)  # nothing that a standby answers itself takes one
 # For which a server waits to hear of a newer map, when the owner of a topic has it no more: that one knows the map by then, and it comes over links.
 FOLLOW_MS_MAX = 250
@@ -566,9 +565,10 @@ class FailoverServer:
         if not self._shares:  # then it leads, and has all shards
             return serving.app
         own = self.leadership.candidate.instance
-        if is_whole and (head.method, head.path) == ONE_SHOTS and HEADER not in head.headers:
+        place = place_of(head)
+        if is_whole and place.by is By.BODY and HEADER not in head.headers:
             return serving.app
-        return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
+        return serving.app if is_here(place, self._owners(), own, leads=serving.leads) else self._standby
 
     def _begin_again(
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes

@@ -23,6 +23,7 @@ class By(Enum):
     OWNER = "owner"  # of the topic or table that the path names
     LEADER = "leader"
     ANYBODY = "anybody"  # each server for itself
+    BODY = "body"  # whoever has the topics that the body names, where it is one server; else the leader
 
 
 class Place(NamedTuple):
@@ -87,6 +88,9 @@ AT_OTHERS = {
     "console": By.LEADER,
 }
 
+# Transactions that bring messages.
+_WITH_WORK = re.compile(r"/v1/transactions(?:/[^/]+/commit)?", re.ASCII)
+
 _NAMED = f"({NAME_EXPRESSION})"
 _ABOUT = re.compile(f"/v1/namespaces/{_NAMED}/(topics|tables)/{_NAMED}(?:/(.*))?", re.ASCII)
 _OF_OPERATORS = re.compile(f"/v1/admin/namespaces/{_NAMED}/topics/{_NAMED}(?:/(.*))?", re.ASCII)
@@ -115,6 +119,8 @@ def place_of_call(method: str, path: str) -> Place:
         if found is not None:
             namespace, name, rest = found.groups()
             return Place(_by(table, rest), shard_of(topic_prefix(namespace, name)))
+    if method == "POST" and _WITH_WORK.fullmatch(path) is not None:
+        return Place(By.BODY, None)
     first, _, rest = path.removeprefix("/").partition("/")
     if rest and first == "v1":
         first = f"v1/{rest.partition('/')[0]}"

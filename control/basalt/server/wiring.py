@@ -485,7 +485,10 @@ async def _coordinator(
         linked = LinkedDecisions(manager, lambda: links.to_leader)
         followed.tells(owner.hear)
         cast("OwnedGroups", groups).follow(followed)
-        return Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked)
+        member = follows.membership.candidate.instance
+        return Coordinator(
+            manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked, member=member
+        )
     transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     began_ms = clock.monotonic_ms()
     try:

@@ -110,6 +110,22 @@ def test_a_path_says_where_its_call_is_answered(path: str, place: Place):
     assert place_of_call("GET", path) == place
 
 
+def test_only_the_body_tells_who_answers_a_transaction_that_brings_messages():
+    body, leader = Place(By.BODY, None), Place(By.LEADER, None)
+    for method, path, place in (
+        ("POST", "/v1/transactions", body),
+        ("POST", "/v1/transactions/17/commit", body),
+        ("GET", "/v1/transactions", leader),
+        ("GET", "/v1/transactions/17/commit", leader),
+        ("POST", "/v1/transactions/17/abort", leader),
+        ("POST", "/v1/transactions/17/commit/", leader),
+        ("POST", "/v1/transactions/commit", leader),
+    ):
+        assert place_of_call(method, path) == place, path
+    assert is_here(body, None, "first", leads=True)
+    assert not is_here(body, None, "second", leads=False)
+
+
 def test_all_about_a_group_is_asked_of_the_owner_of_its_topic():
     for method, rest, place in (
         ("PUT", "groups/billing", AT_OWNER),

@@ -1,0 +1,216 @@
+"""Commits that come to a member, whose topics the messages are for: the bytes stay there, and one call has the coordinator commit.
+
+The member checks what the commit brings and keeps it, as an owner does that is asked to. So the coordinator, who carries the commit, finds that
+part prepared, asks the other owners that were joined to look at theirs, and goes on as ever. What the member has judged, and prepared, it did by
+the log as it knows it: where the coordinator knows the transaction otherwise it does nothing, and says so.
+Format of the call: docs/formats/links.md. docs/decisions/0081-commits-prepared-where-they-come.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from basalt.api.bodies.messages import Work
+from basalt.cluster.links.frames import CallKind, ErrorBody, Kind
+from basalt.cluster.links.link import Handlers, Link
+from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.commits.carrier import Answer, Carrier
+from basalt.commits.commit_stage import CommitAsked, Guard
+from basalt.commits.groups_elsewhere import GroupsElsewhere
+from basalt.commits.owner import Owner
+from basalt.commits.owners import Owners
+from basalt.errors import (
+    ConflictError,
+    InputError,
+    NotHereError,
+    ShardMovingError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from basalt.transactions.log_state import LogState
+from basalt.transactions.protocol import Intend, JoinedTransaction, Prepare, Prepared
+from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.transaction import State, Transaction
+from basalt_engine.errors import BasaltError
+
+# For the coordinator to commit: owners that look at what was stored with them, the log twice, and rows in between. Clients wait no longer.
+COMMIT_MS_MAX = 15_000
+TRIES_MAX = (
+    2  # of one commit, where the log has told something of its transaction meanwhile; then the leader has all of it
+)
+
+
+class CommitCall(msgspec.Struct, frozen=True, array_like=True):
+    """A commit whose work a member keeps. `transaction`, and `pending`, the groups in which it acknowledges, are as the member knows them."""
+
+    member: str
+    transaction: JoinedTransaction
+    prepared: Prepared
+    segments: tuple[int, ...] | None
+    pending: tuple[int, ...]
+    request_id: str | None
+
+
+class CommitAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The outcome, or why it is refused; neither: the coordinator knows the transaction otherwise, and nothing was done.
+
+    `others` are the transactions that the refusal names, `without_names` is what it says to who may not look at them.
+    """
+
+    outcome: Outcome | None = None
+    refusal: ErrorBody | None = None
+    others: tuple[int, ...] = ()
+    without_names: str = ""
+
+    @classmethod
+    def of(cls, answer: Outcome | BasaltError | None) -> CommitAnswer:
+        """The answer that carries this."""
+        if isinstance(answer, BasaltError):
+            return cls(None, ErrorBody.of(answer), answer.others, answer.without_names)
+        return cls(answer)
+
+    def told(self) -> Outcome | None:
+        """The outcome that was carried; raises the refusal."""
+        if self.refusal is None:
+            return self.outcome
+        error = self.refusal.error()
+        error.others, error.without_names = self.others, self.without_names
+        raise error
+
+
+COMMIT: CallKind[CommitCall, CommitAnswer] = CallKind(Kind.COMMIT, "commit", CommitCall, CommitAnswer)
+
+
+class _ChangedError(ConflictError):
+    """The transaction is not what the member took it for: another of its calls came in between. Nothing was done."""
+
+
+def _known_of(state: LogState, transaction_id: int) -> tuple[JoinedTransaction, tuple[int, ...]] | None:
+    """An open transaction as owners know it, and the groups in which it acknowledges; None: it is not open."""
+    found = state.state.find(transaction_id)
+    return None if found is None or found.state is not State.OPEN else _seen(state, found)
+
+
+def _seen(state: LogState, found: Transaction) -> tuple[JoinedTransaction, tuple[int, ...]]:
+    return JoinedTransaction.of(found), tuple(sorted(state.state.groups.pending_of(found.id)))
+
+
+class CommitsOverLink:
+    """The commits that come to this member. `link_of` is the link to the coordinator; None: there is none now."""
+
+    def __init__(self, manager: LogState, owner: Owner, member: str, link_of: Callable[[], Link | None]) -> None:
+        """`member` is the name by which the map knows this server."""
+        self._manager = manager
+        self._owner = owner
+        self._member = member
+        self._link_of = link_of
+
+    def check_here(self, work: Work | None) -> Work:
+        """The work, which this server prepares. `NotHereError` for a commit that the leader is to carry out as a whole."""
+        if work is None or work.acknowledge or not self._owner.has_all_topics(work):
+            raise NotHereError
+        return work
+
+    async def commit(
+        self, transaction_id: int, work: Work | None, request_id: str | None = None, guard: Guard | None = None
+    ) -> Outcome:
+        """Prepare the work here, and have it committed. `NotHereError`, with nothing done, where the leader is to see all of it.
+
+        An answer that was lost leaves what was prepared here for a minute: the commit may be under way.
+        """
+        work = self.check_here(work)
+        for _ in range(TRIES_MAX):
+            link = self._link_of()
+            if link is None or not link.is_open or not self._manager.is_known:
+                raise NotHereError
+            known = _known_of(self._manager, transaction_id)
+            if known is not None:
+                if guard is not None:
+                    guard(self._manager.state.find(transaction_id))
+                outcome = await self._commit(link, work, *known, request_id)
+                if outcome is not None:
+                    return outcome
+            await self._manager.ask()
+        raise NotHereError
+
+    async def _commit(
+        self, link: Link, work: Work, transaction: JoinedTransaction, pending: tuple[int, ...], request_id: str | None
+    ) -> Outcome | None:
+        try:
+            prepared = await self._owner.prepare(Prepare(work, self._owner.part_here(transaction)))
+        except (InputError, ShardMovingError) as error:
+            raise NotHereError from error  # it may have committed before, whatever became of the topics since
+        segments = None if work.segments is None else tuple(work.segments)
+        call = CommitCall(self._member, transaction, prepared, segments, pending, request_id)
+        try:
+            answer = await link.call(COMMIT, call, COMMIT_MS_MAX)
+        except (UnknownOutcomeError, asyncio.CancelledError):
+            raise
+        except BaseException:
+            self._owner.drop(prepared)
+            raise
+        self._owner.drop(prepared)
+        return answer.told()
+
+
+class CommitsOfMembers:
+    """The coordinator, to members to which commits come."""
+
+    def __init__(self, manager: LogState, owners: Owners, elsewhere: GroupsElsewhere, carrier: Carrier) -> None:
+        self._manager = manager
+        self._owners = owners
+        self._elsewhere = elsewhere
+        self._carrier = carrier
+
+    def answer_over(self, handlers: Handlers) -> None:
+        """Answer the calls of members over links."""
+        handlers.add(COMMIT, self.commit)
+
+    async def commit(self, instance: str, asked: CommitCall) -> CommitAnswer:
+        """Commit what the member has prepared."""
+        link = self._owners.links.of_run(asked.member)
+        if link is None or self._owners.links.of_members.get(instance) is not link:
+            raise UnavailableError(f"{asked.member} is not the member of this link; nothing was done", hint=SEND_AGAIN)
+        try:
+            return CommitAnswer.of(await self._committed(asked))
+        except _ChangedError:
+            return CommitAnswer()
+        except BasaltError as refusal:
+            return CommitAnswer.of(refusal)
+
+    async def _committed(self, asked: CommitCall) -> Answer:
+        transaction_id = asked.transaction.id
+        await self._carrier.carried(transaction_id)
+        await self._manager.ensure_known()
+        self._check(asked, self._manager.state.find(transaction_id))
+        if asked.pending:  # their owners look at the order of what it acknowledges
+            await self._elsewhere.acknowledged(None, self._manager.state.find(transaction_id))
+        prepared = await self._owners.prepared_by(asked.member, asked.prepared, asked.transaction, asked.segments)
+        told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        intend = Intend(transaction_id, prepared.topics, asked.request_id)
+        guard = self._guard(asked)
+        try:
+            await self._manager.ensure_known()
+        except BasaltError:
+            self._owners.drop(prepared)
+            raise
+        self._carrier.commit(CommitAsked(intend, prepared, guard=guard), told)
+        return await told
+
+    def _check(self, asked: CommitCall, found: Transaction | None) -> None:
+        if (
+            found is None
+            or found.state is not State.OPEN
+            or _seen(self._manager, found) != (asked.transaction, asked.pending)
+        ):
+            raise _ChangedError(f"transaction {asked.transaction.id} has changed; nothing was done")
+
+    def _guard(self, asked: CommitCall) -> Guard:
+        def guard(found: Transaction | None) -> None:
+            if found is not None and found.state is State.OPEN:  # otherwise it is decided, and the answer says how
+                self._check(asked, found)
+
+        return guard
