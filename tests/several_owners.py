@@ -263,7 +263,7 @@ class Fleet:
         self.of_leader, self.runs = Handlers(), 0
         coordinator, elsewhere = self.transactions, self.transactions._elsewhere
         assert elsewhere is not None
-        CommitsOfMembers(coordinator.manager, leader.owner, elsewhere, coordinator._carrier).answer_over(self.of_leader)
+        CommitsOfMembers(coordinator, leader.owner, elsewhere, coordinator._carrier).answer_over(self.of_leader)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.owners = [0] * SHARDS
         self.epochs = [EPOCH] * SHARDS

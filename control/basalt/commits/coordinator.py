@@ -116,6 +116,8 @@ class Coordinator:
     ) -> Transaction:
         """A new transaction. `external_writes`: its client writes under its pointer outside Basalt, too."""
         asked = Beginning(kind, timeout_ms, owner, external_writes, request_id, principal)
+        if self._over_link is not None:
+            return await self._over_link.begin(asked)
         return await self._run(lambda group: self._stages.begin(group, asked))
 
     async def commit(
@@ -276,7 +278,7 @@ class Coordinator:
                 handlers
             )
             assert self._elsewhere is not None
-            CommitsOfMembers(self.manager, self._owner, self._elsewhere, self._carrier).answer_over(handlers)
+            CommitsOfMembers(self, self._owner, self._elsewhere, self._carrier).answer_over(handlers)
         handlers.add(CARRY, self._carry)
         handlers.add(MAKE_TOPIC, lambda _, title: self.make_topic(title))
 
@@ -309,6 +311,9 @@ class Coordinator:
         A `guard` raises, in the stage that decides, when it must not be.
         """
 
+        if self._over_link is not None:
+            return await self._over_link.abort(transaction_id)
+
         def stage(group: Group) -> Transaction | None:
             if guard is not None:
                 guard(self.state.find(transaction_id))
@@ -334,6 +339,10 @@ class Coordinator:
         return await self._run(stage)
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
+        """A further write pointer."""
+        if self._over_link is not None:
+            return await self._over_link.checkpoint(transaction_id)
+
         def propose(group: Group) -> Proposal:
             return self.state.checkpoint(transaction_id, group.now_ms)
 
@@ -380,6 +389,8 @@ class Coordinator:
 
     async def find(self, transaction_id: int) -> Transaction | Outcome:
         """A transaction in progress, or how it ended, as it durably is."""
+        if self._over_link is not None:
+            return await self._over_link.find(transaction_id)
         return await self._run(lambda group: self.state.find(transaction_id) or self.state.outcome(transaction_id))
 
     # For a face that answers from callbacks: no task, coroutine or future for each call. False, and nothing is done, where

@@ -88,12 +88,15 @@ def test_a_member_prepares_what_is_for_its_own_topics_and_passes_on_all_else():
                 assert (told.status, told.json()["state"]) == (200, "COMMITTED"), told.body
                 assert passed["answered"] == before
             assert len(asked) == 2
-            for topics in ((LEADERS,), (OWN, LEADERS), ()):
+            for topics in ((LEADERS,), (OWN, LEADERS)):
                 transaction = await begun(member)
                 before = passed["answered"]
                 assert (await commit(member, transaction, work(*topics))).status == 200
                 assert passed["answered"] == before + 1
             assert len(asked) == 2
+            for brought in (work(), b""):
+                assert (await commit(member, await begun(member), brought)).status == 200
+            assert len(asked) == 4
             assert len(await read(client, OWN)) == 3
             assert not member.services.owner._prepared, "nothing is kept"
 
@@ -125,8 +128,14 @@ def alike(told: Any, transaction: str) -> tuple[int, bytes, dict[str, str]]:
     """An answer without what differs from call to call, and from server to server."""
     own = ("basalt-owner", "basalt-leader", "basalt-request-id", "date", "content-length")
     headers = {name: value for name, value in told.headers.items() if name not in own}
-    body = re.sub(rb'"(requestId|writePointer)":("[^"]*"|\d+)', b"", told.body.replace(transaction.encode(), b"TX"))
+    differing = rb'"(requestId|writePointer|beganMs|expiresMs|readPointer|atMs|sinceMs)":("[^"]*"|\d+)|(?<="transaction":)"[^"]*"'
+    body = re.sub(differing, b"", told.body.replace(transaction.encode(), b"TX"))
     return told.status, re.sub(rb"\d{4}-\d\d-\d\dT[0-9:.]+Z", b"TIME", body), headers
+
+
+def unnamed(body: bytes) -> bytes:
+    """Without the request's own id."""
+    return re.sub(rb'"requestId":"[^"]*"', b"", body)
 
 
 COMMITS: dict[str, tuple[bytes, dict[str, str]]] = {
@@ -163,6 +172,73 @@ def test_a_commit_is_answered_at_a_member_as_at_the_leader(name: str):
                         )
                     answers.append(alike(await commit(server, transaction, body, **given), transaction))
                 assert answers[0] == answers[1], before
+
+    run(story)
+
+
+CALLS: dict[str, tuple[str, str, bytes, dict[str, str]]] = {
+    "status": ("GET", "", b"", {}),
+    "status with a query": ("GET", "?x=1", b"", {}),
+    "the head of a status": ("HEAD", "", b"", {}),
+    "abort": ("POST", "/abort", b"", {}),
+    "abort with a body": ("POST", "/abort", b'{"x":1}', {"Content-Type": JSON}),
+    "checkpoint": ("POST", "/checkpoint", b"", {}),
+    "checkpoint with its snapshot": ("POST", "/checkpoint", b'{"snapshot":true}', {"Content-Type": JSON}),
+    "checkpoint without": ("POST", "/checkpoint", b'{"snapshot":false}', {"Content-Type": JSON}),
+    "checkpoint with nonsense": ("POST", "/checkpoint", b'{"snapshot":7}', {"Content-Type": JSON}),
+    "invalidate": ("POST", "/invalidate", b"", {}),
+    "timeline": ("GET", "/timeline", b"", {}),
+    "commit": ("POST", "/commit", b"", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_about_a_transaction_is_answered_at_a_member_as_at_the_leader(name: str):
+    method, rest, body, given = CALLS[name]
+
+    async def story(world: Sharers) -> None:
+        async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+            member = await with_topics(world, client)
+            for before in ("nothing", "checkpoint", "commit", "abort", "invalidate"):
+                answers = []
+                for server in (world.leader, member):
+                    transaction = await begun(world.leader)
+                    if before != "nothing":
+                        await world.leader.ask("POST", f"/v1/transactions/{transaction}/{before}")
+                    told = await server.ask(method, f"/v1/transactions/{transaction}{rest}", body, **given)
+                    answers.append(alike(told, transaction))
+                    if method == "GET":
+                        other = await world.leader.ask(method, f"/v1/transactions/{transaction}{rest}", body, **given)
+                        assert unnamed(told.body) == unnamed(other.body)
+                assert answers[0] == answers[1], before
+
+    run(story)
+
+
+BEGINS = [
+    b"", b"{}", b'{"kind":"long","timeoutMs":5000,"owner":"me","externalWrites":true}', b'{"snapshot":false}',
+    b'{"kind":"none"}', b'{"timeoutMs":0}', b'{"timeoutMs":99999999999}', b"[", b'{"run":"r"}',
+    b'{"session":"s","run":"r","version":1}', b'{"session":"s"}', b'{"owner":"%s"}' % (b"x" * 300),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BEGINS)
+@pytest.mark.parametrize("given", [{}, {"Basalt-Request-Id": "once"}], ids=["", "once"])
+def test_a_begin_is_answered_at_a_member_as_at_the_leader(body: bytes, given: dict[str, str]):
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        await world.until(lambda: member.member.links.to_leader is not None, "there is a link")
+        await world.until(lambda: member.services.transactions.manager.is_known, "the log is read")
+        answers, bodies = [], []
+        for server in (world.leader, member, world.leader):
+            told = await server.ask("POST", "/v1/transactions", body, **given)
+            answers.append(alike(told, told.json().get("id") or "?"))
+            bodies.append(told.body)
+        assert answers[0] == answers[1]
+        if given and answers[0][0] == 200:
+            assert len(set(bodies)) == 1, "the same one, with the same snapshot"
+        if answers[0][0] == 200 and b"session" not in body:
+            assert member.passing.outcomes["answered"] == 0
 
     run(story)
 

@@ -73,7 +73,7 @@ def test_every_route_has_its_place(route: str):
     first, _, rest = route.removeprefix("/").partition("/")
     first = f"v1/{rest.partition('/')[0]}" if first == "v1" and rest else first
     assert first in AT_OTHERS, f"{route}: say in routing.py who answers it"
-    assert place.by is AT_OTHERS[first]
+    assert place.by is (By.BODY if route == "/v1/transactions/{transaction}" else AT_OTHERS[first])
 
 
 def test_no_part_of_a_table_is_without_a_route():
@@ -110,14 +110,19 @@ def test_a_path_says_where_its_call_is_answered(path: str, place: Place):
     assert place_of_call("GET", path) == place
 
 
-def test_only_the_body_tells_who_answers_a_transaction_that_brings_messages():
+def test_only_with_the_body_a_server_tells_whether_it_answers_calls_about_transactions():
     body, leader = Place(By.BODY, None), Place(By.LEADER, None)
     for method, path, place in (
         ("POST", "/v1/transactions", body),
         ("POST", "/v1/transactions/17/commit", body),
         ("GET", "/v1/transactions", leader),
         ("GET", "/v1/transactions/17/commit", leader),
-        ("POST", "/v1/transactions/17/abort", leader),
+        ("POST", "/v1/transactions/17/abort", body),
+        ("GET", "/v1/transactions/17", body),
+        ("DELETE", "/v1/transactions/17", leader),
+        ("GET", "/v1/transactions/sessions", leader),
+        ("POST", "/v1/transactions/sessions/commit", leader),
+        ("POST", "/v1/transactions/17/invalidate", leader),
         ("POST", "/v1/transactions/17/commit/", leader),
         ("POST", "/v1/transactions/commit", leader),
     ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -18,7 +19,7 @@ from basalt.cluster.links.frames import CallKind, ErrorBody, Kind
 from basalt.cluster.links.link import Handlers, Link
 from basalt.cluster.shard_gate import SEND_AGAIN
 from basalt.commits.carrier import Answer, Carrier
-from basalt.commits.commit_stage import CommitAsked, Guard
+from basalt.commits.commit_stage import Beginning, CommitAsked, Guard
 from basalt.commits.groups_elsewhere import GroupsElsewhere
 from basalt.commits.owner import Owner
 from basalt.commits.owners import Owners
@@ -30,14 +31,21 @@ from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.transactions.log_state import LogState
 from basalt.transactions.protocol import Intend, JoinedTransaction, Prepare, Prepared
 from basalt.transactions.rules.outcomes import Outcome
+from basalt.transactions.rules.transaction import Kind as TransactionKind
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt_engine.errors import BasaltError
 
+if TYPE_CHECKING:
+    from basalt.commits.coordinator import Coordinator
+
 # For the coordinator to commit: owners that look at what was stored with them, the log twice, and rows in between. Clients wait no longer.
 COMMIT_MS_MAX = 15_000
+ACT_MS_MAX = LOG_LATE_MS_MAX + 500  # for the coordinator to log something: when its log is late, it says so before
+UP_TO_MS_MAX = 2_000  # for the log as it is known here to have what was answered: it comes over the same link
 TRIES_MAX = (
     2  # of one commit, where the log has told something of its transaction meanwhile; then the leader has all of it
 )
@@ -81,6 +89,34 @@ class CommitAnswer(msgspec.Struct, frozen=True, array_like=True):
         raise error
 
 
+class BeginCall(msgspec.Struct, frozen=True, array_like=True):
+    """A begin, but for its session."""
+
+    kind: TransactionKind
+    timeout_ms: int | None
+    owner: str
+    external_writes: bool
+    request_id: str | None
+    principal: str
+
+
+class ActCall(msgspec.Struct, frozen=True, array_like=True):
+    """An abort or a checkpoint."""
+
+    what: Literal["abort", "checkpoint"]
+    transaction_id: int
+
+
+class Acted(msgspec.Struct, frozen=True, array_like=True):
+    """The transaction that was begun, or acted on: it is in the log after so many entries. `answer` has its outcome, or a refusal."""
+
+    transaction_id: int
+    entries: int
+    answer: CommitAnswer = CommitAnswer()
+
+
+BEGIN: CallKind[BeginCall, Acted] = CallKind(Kind.BEGIN, "begin", BeginCall, Acted)
+ACT: CallKind[ActCall, Acted] = CallKind(Kind.ACT, "act", ActCall, Acted)
 COMMIT: CallKind[CommitCall, CommitAnswer] = CallKind(Kind.COMMIT, "commit", CommitCall, CommitAnswer)
 
 
@@ -108,11 +144,49 @@ class CommitsOverLink:
         self._member = member
         self._link_of = link_of
 
-    def check_here(self, work: Work | None) -> Work:
-        """The work, which this server prepares. `NotHereError` for a commit that the leader is to carry out as a whole."""
-        if work is None or work.acknowledge or not self._owner.has_all_topics(work):
+    def check_here(self, work: Work | None) -> None:
+        """Raise `NotHereError` for a commit that the leader is to carry out as a whole: this server does not have all that it names."""
+        if work is None:
+            return
+        brings_some = work.publish or work.markers
+        if work.acknowledge or (brings_some and not self._owner.has_all_topics(work)):
             raise NotHereError
-        return work
+
+    # What brings nothing.
+
+    async def begin(self, asked: Beginning) -> Transaction:
+        """Begin a transaction of no session. `NotHereError` without a link, here and below: the leader is to be asked in another way."""
+        acted = await self._link().call(BEGIN, BeginCall(*asked), ACT_MS_MAX)
+        return await self._after(acted)
+
+    async def checkpoint(self, transaction_id: int) -> Transaction:
+        """A further write pointer."""
+        return await self._after(await self._link().call(ACT, ActCall("checkpoint", transaction_id), ACT_MS_MAX))
+
+    async def abort(self, transaction_id: int) -> Outcome:
+        """Decide against the transaction, and have it undone."""
+        acted = await self._link().call(ACT, ActCall("abort", transaction_id), COMMIT_MS_MAX)
+        outcome = acted.answer.told()
+        assert outcome is not None, "an abort has one, or is refused"
+        return outcome
+
+    async def find(self, transaction_id: int) -> Transaction | Outcome:
+        """A transaction, or how it ended, as the coordinator durably has it."""
+        self._link()
+        await self._manager.ask()
+        return self._manager.state.find(transaction_id) or self._manager.state.outcome(transaction_id)
+
+    def _link(self) -> Link:
+        link = self._link_of()
+        if link is None or not link.is_open or not self._manager.is_known:
+            raise NotHereError
+        return link
+
+    async def _after(self, acted: Acted) -> Transaction:
+        """The transaction, once the log as this server knows it has what was done."""
+        acted.answer.told()
+        await self._manager.up_to(acted.entries, UP_TO_MS_MAX)
+        return self._manager.state.get(acted.transaction_id)
 
     async def commit(
         self, transaction_id: int, work: Work | None, request_id: str | None = None, guard: Guard | None = None
@@ -121,11 +195,9 @@ class CommitsOverLink:
 
         An answer that was lost leaves what was prepared here for a minute: the commit may be under way.
         """
-        work = self.check_here(work)
+        self.check_here(work)
         for _ in range(TRIES_MAX):
-            link = self._link_of()
-            if link is None or not link.is_open or not self._manager.is_known:
-                raise NotHereError
+            link = self._link()
             known = _known_of(self._manager, transaction_id)
             if known is not None:
                 if guard is not None:
@@ -137,13 +209,18 @@ class CommitsOverLink:
         raise NotHereError
 
     async def _commit(
-        self, link: Link, work: Work, transaction: JoinedTransaction, pending: tuple[int, ...], request_id: str | None
+        self,
+        link: Link,
+        work: Work | None,
+        transaction: JoinedTransaction,
+        pending: tuple[int, ...],
+        request_id: str | None,
     ) -> Outcome | None:
         try:
             prepared = await self._owner.prepare(Prepare(work, self._owner.part_here(transaction)))
         except (InputError, ShardMovingError) as error:
             raise NotHereError from error  # it may have committed before, whatever became of the topics since
-        segments = None if work.segments is None else tuple(work.segments)
+        segments = None if work is None or work.segments is None else tuple(work.segments)
         call = CommitCall(self._member, transaction, prepared, segments, pending, request_id)
         try:
             answer = await link.call(COMMIT, call, COMMIT_MS_MAX)
@@ -159,8 +236,11 @@ class CommitsOverLink:
 class CommitsOfMembers:
     """The coordinator, to members to which commits come."""
 
-    def __init__(self, manager: LogState, owners: Owners, elsewhere: GroupsElsewhere, carrier: Carrier) -> None:
-        self._manager = manager
+    def __init__(
+        self, coordinator: Coordinator, owners: Owners, elsewhere: GroupsElsewhere, carrier: Carrier
+    ) -> None:  # fmt: skip
+        self._coordinator = coordinator
+        self._manager = coordinator.manager
         self._owners = owners
         self._elsewhere = elsewhere
         self._carrier = carrier
@@ -168,6 +248,28 @@ class CommitsOfMembers:
     def answer_over(self, handlers: Handlers) -> None:
         """Answer the calls of members over links."""
         handlers.add(COMMIT, self.commit)
+        handlers.add(BEGIN, self.begin)
+        handlers.add(ACT, self.act)
+
+    async def begin(self, _: str, asked: BeginCall) -> Acted:
+        """Begin a transaction."""
+        try:
+            begun = await self._coordinator.begin(*msgspec.structs.astuple(asked))
+        except BasaltError as refusal:
+            return Acted(0, 0, CommitAnswer.of(refusal))
+        return Acted(begun.id, self._manager.entries_durable)
+
+    async def act(self, _: str, asked: ActCall) -> Acted:
+        """Abort a transaction, or have a checkpoint."""
+        outcome: Outcome | BasaltError | None = None
+        try:
+            if asked.what == "abort":
+                outcome = await self._coordinator.abort(asked.transaction_id)
+            else:
+                await self._coordinator.checkpoint(asked.transaction_id)
+        except BasaltError as refusal:
+            outcome = refusal
+        return Acted(asked.transaction_id, self._manager.entries_durable, CommitAnswer.of(outcome))
 
     async def commit(self, instance: str, asked: CommitCall) -> CommitAnswer:
         """Commit what the member has prepared."""

@@ -127,8 +127,9 @@ async def begin(request: Request) -> Response:
     if isinstance(value, dict) and "work" in value:
         wanted: bodies.OneShotRequest = convert_json(value, bodies.OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
-    request.services.transactions.check_leads()
     asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
+    if asked.session is not None or request.limits(OPEN_TRANSACTIONS):  # only the leader knows all of what there is
+        request.services.transactions.check_leads()
     wished = Beginning(
         Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.once_id,
         request.principal,

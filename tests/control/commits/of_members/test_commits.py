@@ -9,19 +9,31 @@ import msgspec
 import pytest
 
 from basalt.api.bodies.messages import Work
+from basalt.commits.commit_stage import Beginning
 from basalt.commits.of_members import commits as commits_of_members
-from basalt.commits.of_members.commits import COMMIT, COMMIT_MS_MAX, TRIES_MAX, CommitAnswer, CommitCall
+from basalt.commits.of_members.commits import (
+    ACT_MS_MAX,
+    COMMIT,
+    COMMIT_MS_MAX,
+    TRIES_MAX,
+    UP_TO_MS_MAX,
+    CommitAnswer,
+    CommitCall,
+)
 from basalt.commits.owner import PREPARED_MS_MAX
 from basalt.errors import (
+    InputError,
     NotHereError,
     ShardMovingError,
     TransactionConflictError,
     TransactionEndedError,
+    TransactionNotFoundError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.transactions.protocol import JoinedTransaction, Prepare, Prepared
+from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.refusals import naming
 from basalt.transactions.rules.transaction import State, Transaction
 from tests.several_owners import LEADER, Fleet, Member, fleet, titles, work_of
@@ -85,12 +97,52 @@ async def test_of_segments_all_owners_publish_those_alone(shop: Fleet) -> None:
     assert await reads(shop) == [["named"], ["b"], ["named"]]
 
 
-@pytest.mark.parametrize("brought", [None, work_of({}), work_of({HERE: ["a"]}), work_of({HERE: ["a"], THERE: ["b"]})])
-async def test_what_is_not_for_topics_of_here_alone_is_the_leaders(shop: Fleet, brought: Work | None) -> None:
+@pytest.mark.parametrize("brought", [work_of({HERE: ["a"]}), work_of({HERE: ["a"], THERE: ["b"]})])
+async def test_what_is_not_for_topics_of_here_alone_is_the_leaders(shop: Fleet, brought: Work) -> None:
     tx = await shop.transactions.begin()
     with pytest.raises(NotHereError):
         await second(shop).commits.commit(tx.id, brought)
     assert second(shop).to_leader.asked == []
+
+
+@pytest.mark.parametrize("brought", [None, work_of({})])
+async def test_a_commit_without_messages_is_one_call_too(shop: Fleet, brought: Work | None) -> None:
+    tx = await shop.transactions.begin()
+    for title in (HERE, THERE):
+        await shop.store(title, "stored", tx=tx)
+    assert (await second(shop).commits.commit(tx.id, brought)).state is State.COMMITTED
+    assert second(shop).to_leader.asked == ["commit"]
+    assert await reads(shop) == [["stored"], ["stored"], []]
+
+
+async def test_what_brings_nothing_is_one_call_each(shop: Fleet) -> None:
+    member = second(shop).commits
+    begun = await member.begin(Beginning(owner="me", request_id="once"))
+    assert begun == shop.transactions.state.get(begun.id)
+    assert await member.begin(Beginning(owner="me", request_id="once")) == begun
+    further = await member.checkpoint(begun.id)
+    assert (further.id, len(further.pointers)) == (begun.id, 2)
+    assert await member.find(begun.id) == further
+    await shop.store(THERE, "stored", tx=further)
+    assert (await member.abort(begun.id)).state is State.ABORTED
+    ended = await member.find(begun.id)
+    assert isinstance(ended, Outcome)
+    assert ended.state is State.ABORTED
+    assert second(shop).to_leader.asked == ["begin", "begin", "act", "act"]
+    assert await reads(shop) == [[], [], []]
+
+
+async def test_refusals_of_what_brings_nothing_are_the_coordinators(shop: Fleet) -> None:
+    member = second(shop).commits
+    for call in (member.abort(17), member.checkpoint(17)):
+        with pytest.raises(TransactionNotFoundError):
+            await call
+    with pytest.raises(InputError):
+        await member.begin(Beginning(timeout_ms=0))
+    second(shop).to_leader.is_cut = True
+    for asked in (member.begin(Beginning()), member.abort(17), member.checkpoint(17), member.find(17)):
+        with pytest.raises(NotHereError):
+            await asked
 
 
 async def test_without_a_link_or_where_the_owner_refuses_it_the_leader_is_to_see_all_of_it(shop: Fleet) -> None:
@@ -240,5 +292,6 @@ def test_a_refusal_arrives_with_the_transactions_that_it_names() -> None:
 
 
 def test_a_log_that_is_late_says_so_before_the_call_is_given_up() -> None:
+    assert ACT_MS_MAX > LOG_LATE_MS_MAX > UP_TO_MS_MAX
     assert COMMIT_MS_MAX > 2 * LOG_LATE_MS_MAX
     assert Prepared().number == 0
