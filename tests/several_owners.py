@@ -21,7 +21,8 @@ from basalt.cluster.links.link import Handlers, Link
 from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import Phase, Reign
 from basalt.cluster.shard_gate import ShardGate
-from basalt.commits.of_members.commits import CommitsOfMembers, CommitsOverLink
+from basalt.commits.of_members.commits import CommitsOverLink
+from basalt.commits.of_members.decided_here import CommitsOfMembers
 from basalt.commits.owner import Owner
 from basalt.commits.owner_calls import OwnerCalls
 from basalt.commits.owners import Owners
@@ -261,9 +262,7 @@ class Fleet:
         self.transactions = leader.wired.transactions
         self.handlers: dict[str, Handlers] = {}
         self.of_leader, self.runs = Handlers(), 0
-        coordinator, elsewhere = self.transactions, self.transactions._elsewhere
-        assert elsewhere is not None
-        CommitsOfMembers(coordinator, leader.owner, elsewhere, coordinator._carrier).answer_over(self.of_leader)
+        CommitsOfMembers(self.transactions, leader.owner).answer_over(self.of_leader)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.owners = [0] * SHARDS
         self.epochs = [EPOCH] * SHARDS

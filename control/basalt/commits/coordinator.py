@@ -28,7 +28,7 @@ from basalt.commits.groups_elsewhere import (
     have_topic,
 )
 from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
-from basalt.commits.of_members.commits import CommitsOfMembers, CommitsOverLink
+from basalt.commits.of_members.commits import CommitsOverLink
 from basalt.commits.of_members.proposals import ProposalsOfMembers
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
@@ -77,7 +77,7 @@ class Coordinator:
         self.groups_here = GroupsHere(groups, self._dead_letters)
         self._elsewhere = GroupsElsewhere(manager, owner, groups.desk.logs) if isinstance(owner, Owners) else None
         self._recovery = Recovery(manager, self._stages, owner)
-        self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
+        self.carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
         self._decisions = OneShotDecisions(manager, self._stages, groups)
         self._linked = linked
         self._over_link = None if linked is None else CommitsOverLink(manager, owner, member, linked.link_of)
@@ -135,7 +135,7 @@ class Coordinator:
         """
         if self._over_link is not None:
             return await self._over_link.commit(transaction_id, work, request_id, guard)
-        await self._carrier.carried(transaction_id)  # a retry is answered as the first call is
+        await self.carrier.carried(transaction_id)  # a retry is answered as the first call is
         await self.manager.ensure_known()
         found = self.state.find(transaction_id)
         try:
@@ -180,7 +180,7 @@ class Coordinator:
 
     async def _carried(self, asked: CommitAsked) -> Outcome:
         told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
-        self._carrier.commit(asked, told)
+        self.carrier.commit(asked, told)
         return _answer_or_raise(await told)
 
     async def _one_shot_apart(self, elsewhere: GroupsElsewhere, work: Work, one_shot: OneShotAsked) -> Outcome:
@@ -247,6 +247,12 @@ class Coordinator:
         if self._linked is not None:
             raise NotHereError
 
+    @property
+    def elsewhere(self) -> GroupsElsewhere:
+        """The consumer groups of other owners, as the one that leads them has them."""
+        assert self._elsewhere is not None, "there are other owners"
+        return self._elsewhere
+
     def check_commits_here(self, work: Work | None) -> None:
         """Raise `NotHereError` for a commit that the leader, which is another server, is to carry out as a whole."""
         if self._over_link is not None:
@@ -267,7 +273,7 @@ class Coordinator:
 
     async def carry_through(self) -> None:
         """Return once every commit that has begun is decided, or has failed."""
-        await self._carrier.finish()
+        await self.carrier.finish()
 
     def decide_for_members(self, handlers: Handlers, may_borrow: Callable[[str], bool]) -> None:
         """As the leader: answer members' calls about one-shot transactions, and end the loans of those that may not borrow any more."""
@@ -277,8 +283,6 @@ class Coordinator:
             ProposalsOfMembers(self.manager, self._stages, self._groups.desk.logs.gate, self._owner.links).answer_over(
                 handlers
             )
-            assert self._elsewhere is not None
-            CommitsOfMembers(self, self._owner, self._elsewhere, self._carrier).answer_over(handlers)
         handlers.add(CARRY, self._carry)
         handlers.add(MAKE_TOPIC, lambda _, title: self.make_topic(title))
 
@@ -320,7 +324,7 @@ class Coordinator:
             self._stages.apply(group, self.state.abort(transaction_id, group.now_ms).edits)
             return self.state.find(transaction_id)  # None once it has ended, with nothing to undo
 
-        await self._carrier.carried(transaction_id)
+        await self.carrier.carried(transaction_id)
         unfinished = await self._run(stage)
         if unfinished is not None:
             await self._recovery.roll_back(unfinished)
@@ -335,7 +339,7 @@ class Coordinator:
             self._stages.apply(group, proposal.edits)
             return bool(proposal.edits)
 
-        await self._carrier.carried(transaction_id)
+        await self.carrier.carried(transaction_id)
         return await self._run(stage)
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
@@ -408,10 +412,10 @@ class Coordinator:
         guard: Guard | None = None,
     ) -> bool:
         """As `commit`, of what the transaction stored, without more."""
-        if not self.manager.is_known or self._carrier.is_carrying(transaction_id):
+        if not self.manager.is_known or self.carrier.is_carrying(transaction_id):
             return False
         intend = Intend(transaction_id, deferred_changes=deferred_changes)
-        self._carrier.commit(CommitAsked(intend, guard=guard), waiter)
+        self.carrier.commit(CommitAsked(intend, guard=guard), waiter)
         return True
 
     def submit_one_shot(
@@ -457,7 +461,7 @@ class Coordinator:
         await self._one_shots.give_back()
         await self.end_loans()
         if not self.manager.atomic:
-            failed = await self._carrier.give_up_uncarried() or failed
+            failed = await self.carrier.give_up_uncarried() or failed
         failed = await self._recovery.drive_all() or failed
         if failed is not None:
             raise failed

@@ -19,6 +19,7 @@ from basalt.cluster.membership import Membership
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.linked_decisions import LinkedDecisions
+from basalt.commits.of_members.decided_here import CommitsOfMembers
 from basalt.commits.owner import Owner
 from basalt.commits.owners import Owners
 from basalt.errors import BasaltError, InvalidSettingError, UnavailableError
@@ -214,6 +215,8 @@ class RunningServices(services.Services):
         else:
             self.transactions.manager.lead(links)
             self.transactions.decide_for_members(links.handlers, may_borrow)
+            if isinstance(self.owner, Owners):
+                CommitsOfMembers(self.transactions, self.owner).answer_over(links.handlers)
 
     async def _stop_writing(self) -> None:
         """Answer what was taken: each lane takes no more, and steps that follow from what it took still go through the other."""

@@ -18,13 +18,11 @@ from basalt.commits.of_members.commits import (
     TRIES_MAX,
     UP_TO_MS_MAX,
     CommitAnswer,
-    CommitCall,
 )
 from basalt.commits.owner import PREPARED_MS_MAX
 from basalt.errors import (
     InputError,
     NotHereError,
-    ShardMovingError,
     TransactionConflictError,
     TransactionEndedError,
     TransactionNotFoundError,
@@ -234,44 +232,6 @@ async def test_a_place_that_is_lost_gives_the_commit_up(shop: Fleet) -> None:
     await shop.settled()
     assert await reads(shop) == [[], [], []]
     assert not second(shop).owner._prepared
-
-
-async def test_a_run_that_is_over_has_nothing_committed(shop: Fleet) -> None:
-    tx = await shop.transactions.begin()
-    before = second(shop)
-    prepared = await before.owner.prepare(Prepare(BROUGHT, None))
-    shop.crash("second")
-    shop.fake_links()
-    call = CommitCall("second", seen(shop, tx.id), prepared, None, (), None)
-    with pytest.raises(UnavailableError, match="not the member"):
-        await before.to_leader.call(COMMIT, call, 1_000)
-    answer = await second(shop).to_leader.call(COMMIT, call, 1_000)
-    with pytest.raises(TransactionEndedError, match="not kept"):
-        answer.told()
-    assert await reads(shop) == [[], [], []]
-
-
-async def test_a_topic_that_has_another_owner_by_now_refuses_the_commit(shop: Fleet) -> None:
-    tx = await shop.transactions.begin()
-    prepared = await second(shop).owner.prepare(Prepare(BROUGHT, None))
-    second(shop).owner.drop(prepared)
-    await shop.move(THERE, "third")
-    answer = await second(shop).to_leader.call(
-        COMMIT, CommitCall("second", seen(shop, tx.id), prepared, None, (), None), 1_000
-    )
-    with pytest.raises(ShardMovingError):
-        answer.told()
-    assert (await shop.transactions.outcome(tx.id)).state is State.OPEN
-
-
-async def test_what_is_kept_for_one_transaction_is_placed_by_no_other(shop: Fleet) -> None:
-    mine, other = await shop.transactions.begin(), await shop.transactions.begin()
-    prepared = await second(shop).owner.prepare(Prepare(BROUGHT, seen(shop, mine.id)))
-    call = CommitCall("second", seen(shop, other.id), prepared, None, (), None)
-    answer = await second(shop).to_leader.call(COMMIT, call, 1_000)
-    with pytest.raises(TransactionEndedError, match="not kept"):
-        answer.told()
-    assert await reads(shop) == [[], [], []]
 
 
 async def test_while_it_is_prepared_its_topic_does_not_move(shop: Fleet) -> None:
