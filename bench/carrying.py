@@ -60,7 +60,12 @@ async def add(world: Sharers, name: str) -> None:
     """Begin one more server, whose work counts for this name."""
     context = copy_context()
     context.run(RUNS.set, name)
-    await asyncio.get_running_loop().create_task(world.add(name), context=context)
+    server = await asyncio.get_running_loop().create_task(world.add(name), context=context)
+    links = server.member.links
+    links.tend = partial(context.run, links.tend)  # type: ignore[method-assign]
+    if links.to_leader is not None:  # it was dialed for another
+        links.to_leader.close("another one counts for the server")
+        await world.until(lambda: links.to_leader is not None)
 
 
 async def transactions(port: int, body: bytes, count: int) -> list[float]:
