@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -20,9 +20,11 @@ from basalt.cluster.links.link import Link
 from basalt.commits.commit_stage import Beginning, Guard
 from basalt.commits.owner import Owner
 from basalt.errors import (
+    BusyError,
     InputError,
     NotHereError,
     ShardMovingError,
+    UnavailableError,
     UnknownOutcomeError,
 )
 from basalt.runtime.group_commit import LOG_LATE_MS_MAX
@@ -40,6 +42,9 @@ UP_TO_MS_MAX = 2_000  # for the log as it is known here to have what was answere
 TRIES_MAX = (
     2  # of one commit, where the log has told something of its transaction meanwhile; then the leader has all of it
 )
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 class CommitCall(msgspec.Struct, frozen=True, array_like=True):
@@ -143,16 +148,16 @@ class CommitsOverLink:
 
     async def begin(self, asked: Beginning) -> Transaction:
         """Begin a transaction of no session. `NotHereError` without a link, here and below: the leader is to be asked in another way."""
-        acted = await self._link().call(BEGIN, BeginCall(*asked), ACT_MS_MAX)
+        acted = await self._ask(BEGIN, BeginCall(*asked), ACT_MS_MAX)
         return await self._after(acted)
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
         """A further write pointer."""
-        return await self._after(await self._link().call(ACT, ActCall("checkpoint", transaction_id), ACT_MS_MAX))
+        return await self._after(await self._ask(ACT, ActCall("checkpoint", transaction_id), ACT_MS_MAX))
 
     async def abort(self, transaction_id: int) -> Outcome:
         """Decide against the transaction, and have it undone."""
-        acted = await self._link().call(ACT, ActCall("abort", transaction_id), COMMIT_MS_MAX)
+        acted = await self._ask(ACT, ActCall("abort", transaction_id), COMMIT_MS_MAX)
         outcome = acted.answer.told()
         assert outcome is not None, "an abort has one, or is refused"
         return outcome
@@ -160,7 +165,7 @@ class CommitsOverLink:
     async def find(self, transaction_id: int) -> Transaction | Outcome:
         """A transaction, or how it ended, as the coordinator durably has it."""
         self._link()
-        await self._manager.ask()
+        await self._hear()
         return self._manager.state.find(transaction_id) or self._manager.state.outcome(transaction_id)
 
     def _link(self) -> Link:
@@ -168,6 +173,20 @@ class CommitsOverLink:
         if link is None or not link.is_open or not self._manager.is_known:
             raise NotHereError
         return link
+
+    async def _ask(self, kind: CallKind[Q, A], question: Q, timeout_ms: int) -> A:
+        """The leader's answer, in which its refusals are. `NotHereError` where the link itself refuses, so that nothing was done."""
+        try:
+            return await self._link().call(kind, question, timeout_ms)
+        except (BusyError, UnavailableError) as error:
+            raise NotHereError from error
+
+    async def _hear(self) -> None:
+        """Return once all is known here that was durable when this was called."""
+        try:
+            await self._manager.ask()
+        except UnavailableError as error:
+            raise NotHereError from error
 
     async def _after(self, acted: Acted) -> Transaction:
         """The transaction, once the log as this server knows it has what was done."""
@@ -184,20 +203,19 @@ class CommitsOverLink:
         """
         self.check_here(work)
         for _ in range(TRIES_MAX):
-            link = self._link()
+            self._link()
             known = _known_of(self._manager, transaction_id)
             if known is not None:
                 if guard is not None:
                     guard(self._manager.state.find(transaction_id))
-                outcome = await self._commit(link, work, *known, request_id)
+                outcome = await self._commit(work, *known, request_id)
                 if outcome is not None:
                     return outcome
-            await self._manager.ask()
+            await self._hear()
         raise NotHereError
 
     async def _commit(
         self,
-        link: Link,
         work: Work | None,
         transaction: JoinedTransaction,
         pending: tuple[int, ...],
@@ -210,7 +228,7 @@ class CommitsOverLink:
         segments = None if work is None or work.segments is None else tuple(work.segments)
         call = CommitCall(self._member, transaction, prepared, segments, pending, request_id)
         try:
-            answer = await link.call(COMMIT, call, COMMIT_MS_MAX)
+            answer = await self._ask(COMMIT, call, COMMIT_MS_MAX)
         except (UnknownOutcomeError, asyncio.CancelledError):
             raise
         except BaseException:

@@ -153,6 +153,15 @@ async def test_without_a_link_or_where_the_owner_refuses_it_the_leader_is_to_see
     assert await reads(shop) == [[], [], []]
 
 
+async def test_what_the_link_refuses_is_the_leaders_and_nothing_is_kept(shop: Fleet) -> None:
+    tx = await shop.transactions.begin()
+    shop.links.runs["second"] = "another run"
+    with pytest.raises(NotHereError):
+        await second(shop).commits.commit(tx.id, BROUGHT)
+    assert second(shop).to_leader.asked == ["commit"]
+    assert not second(shop).owner._prepared
+
+
 async def test_what_has_ended_is_the_leaders_to_answer(shop: Fleet) -> None:
     tx = await shop.transactions.begin()
     await second(shop).commits.commit(tx.id, BROUGHT)
