@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from unittest.mock import patch
 
 import msgspec
@@ -17,10 +17,12 @@ import msgspec
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, Topics, topic_name
 from basalt.cluster.links.frames import CallKind, ErrorBody
-from basalt.cluster.links.link import Handlers
+from basalt.cluster.links.link import Handlers, Link
 from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import Phase, Reign
 from basalt.cluster.shard_gate import ShardGate
+from basalt.commits.of_members.commits import CommitsOverLink
+from basalt.commits.of_members.decided_here import CommitsOfMembers
 from basalt.commits.owner import Owner
 from basalt.commits.owner_calls import answer_for
 from basalt.commits.owners import Owners
@@ -81,6 +83,9 @@ class Server:
 
 class Member(Server):
     """A server that does not lead."""
+
+    to_leader: FakeLink
+    commits: CommitsOverLink  # that come here
 
     def __init__(self, name: str, store: MemoryStore, clock: Clock, manager: TransactionManager) -> None:
         self.name, self.store = name, store
@@ -148,17 +153,27 @@ class ToldOwners(Owners):
 
 
 class FakeLink:
-    """A link without sockets: each question and answer is encoded. `fate` says of each call what becomes of it."""
+    """A link without sockets: each question and answer is encoded. `fate` says of each call what becomes of it; `run` is who asks."""
 
     def __init__(
-        self, handlers: Handlers, tasks: set[asyncio.Task[Any]], pause: Callable[[], Awaitable[None]] | None = None
+        self,
+        handlers: Handlers,
+        tasks: set[asyncio.Task[Any]],
+        pause: Callable[[], Awaitable[None]] | None = None,
+        run: str = "leader",
     ) -> None:
         self.handlers = handlers
+        self._run = run
         self._pause = pause or some_turns
         self.is_cut = False
         self.fate: Callable[[str], str] = lambda _: "answered"
         self.asked: list[str] = []
         self._tasks = tasks
+
+    @property
+    def is_open(self) -> bool:
+        """True while calls go over it."""
+        return not self.is_cut
 
     async def call(self, kind: CallKind[Any, Any], question: Any, timeout_ms: float) -> Any:
         """As a link does. Fates: answered, lost (nothing arrives), unanswered, late (done after it was given up)."""
@@ -189,7 +204,7 @@ class FakeLink:
         handled = self.handlers.find(kind.number)
         assert handled is not None, kind.name
         try:
-            answer = handled.answer("leader", kind.question.decode(question))
+            answer = handled.answer(self._run, kind.question.decode(question))
             if asyncio.iscoroutine(answer):
                 answer = await answer
         except BasaltError as error:
@@ -225,6 +240,12 @@ class TestLinks:
 
     def __init__(self) -> None:
         self.links: dict[str, LinkFace] = {}
+        self.runs: dict[str, str] = {}  # of the members, by the same names
+
+    @property
+    def of_members(self) -> dict[str, LinkFace]:
+        """The same links by the runs of members."""
+        return {self.runs[name]: link for name, link in self.links.items()}
 
     def of_run(self, run: str) -> LinkFace | None:
         """The member's link."""
@@ -240,6 +261,8 @@ class Fleet:
         self.servers: dict[str, Server] = {LEADER: leader}
         self.transactions = leader.wired.transactions
         self.handlers: dict[str, Handlers] = {}
+        self.of_leader, self.runs = Handlers(), 0
+        CommitsOfMembers(self.transactions, leader.owner).answer_over(self.of_leader)
         self.tasks: set[asyncio.Task[Any]] = set()
         self.owners = [0] * SHARDS
         self.epochs = [EPOCH] * SHARDS
@@ -256,6 +279,11 @@ class Fleet:
         self.handlers[name] = Handlers()
         answer_for(member.owner, self.handlers[name])
         self.leader.owner.hearers.append(member.owner)
+        self.runs += 1
+        run = self.links.runs[name] = f"{name}-{self.runs}"
+        member.to_leader = FakeLink(self.of_leader, self.tasks, run=run)
+        link_of = cast("Callable[[], Link]", lambda: member.to_leader)
+        member.commits = CommitsOverLink(self.transactions.manager, member.owner, name, link_of)
         return member
 
     def crash(self, name: str, heir: str | None = None) -> None:

@@ -7,18 +7,20 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
 from basalt.commits.commit_stage import CommitStage
-from basalt.commits.owner import Owner
+from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.owners import Owners
 from basalt.errors import UnavailableError
-from basalt.transactions.protocol import Place, RollBack
+from basalt.transactions.protocol import Place, Prepared, RollBack
 from tests import several_owners
 
 
 def a_topic_that_moved_is_placed_by_its_new_owner_alone() -> AbstractContextManager[object]:
     """Nobody looks whether a topic has another owner than the one that keeps messages for it."""
 
-    def numbers(owners: Owners, number: int, _: object) -> Mapping[str, int]:
+    def numbers(owners: Owners, number: int, *_: object) -> Mapping[str, int]:
         if number >= 0:
             return {owners.member: number} if number else {}
         kept = owners._apart.get(number)
@@ -88,3 +90,39 @@ def a_new_owner_knows_all_writers() -> Iterator[None]:
 
     with patch.object(several_owners.Fleet, "_take", take):
         yield
+
+
+def what_was_kept_last_is_placed() -> AbstractContextManager[object]:
+    """A commit places whatever its owner kept last, and not what was kept for it."""
+    original = Owner._plan_of
+
+    def plan_of(owner: Owner, number: int, transaction_id: int) -> TopicPlan:
+        kept = owner._prepared[next(reversed(owner._prepared))] if number and owner._prepared else None
+        return original(owner, number, transaction_id) if kept is None else kept.plan
+
+    return patch.object(Owner, "_plan_of", plan_of)
+
+
+def what_a_member_keeps_is_forgotten() -> AbstractContextManager[object]:
+    """The coordinator commits without what the member to which the commit came keeps for it."""
+    original = Owners.prepared_by
+
+    async def prepared_by(owners: Owners, carrier: str, prepared: Prepared, *given: Any) -> Prepared:
+        return await original(owners, carrier, replace(prepared, number=0), *given)
+
+    return patch.object(Owners, "prepared_by", prepared_by)
+
+
+def who_was_asked_has_placed() -> AbstractContextManager[object]:
+    """The part of the member to which a commit came counts as placed, whatever it answers."""
+    original = Owners._place_part
+
+    async def place_part(owners: Owners, member: str, part: Place) -> None:
+        carriers = {kept.carrier for kept in owners._apart.values()}
+        try:
+            await original(owners, member, part)
+        except UnavailableError:
+            if member not in carriers:
+                raise
+
+    return patch.object(Owners, "_place_part", place_part)

@@ -29,6 +29,9 @@ PLANTED = (
     owner_faults.late_places_are_taken,
     owner_faults.requests_are_not_looked_for_at_the_end,
     owner_faults.a_new_owner_knows_all_writers,
+    owner_faults.what_was_kept_last_is_placed,
+    owner_faults.what_a_member_keeps_is_forgotten,
+    owner_faults.who_was_asked_has_placed,
     faults.pointers_stay_open,
 )
 

@@ -28,11 +28,12 @@ from basalt.commits.groups_elsewhere import (
     have_topic,
 )
 from basalt.commits.linked_decisions import DecisionsForMembers, LinkedDecisions
+from basalt.commits.of_members.commits import CommitsOverLink
+from basalt.commits.of_members.proposals import ProposalsOfMembers
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
 from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
 from basalt.commits.owners import Owners
-from basalt.commits.proposals_of_members import ProposalsOfMembers
 from basalt.commits.recovery import Recovery
 from basalt.errors import InputError, NotHereError, UnavailableError, UnknownOutcomeError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
@@ -61,9 +62,9 @@ class Coordinator:
 
     def __init__(
         self, manager: TransactionManager, owner: Owner, groups: Groups, clock: Clock, *, place_ms: int,
-        linked: LinkedDecisions | None = None,
+        linked: LinkedDecisions | None = None, member: str = "",
     ) -> None:  # fmt: skip
-        """`linked`: another server leads and decides; one-shot transactions of this one's own topics go over that link."""
+        """`linked`: another server leads and decides; transactions of this one's own topics go over that link. The map knows it as `member`."""
         self.manager = manager
         self.totals = manager.totals
         self.journal = manager.journal
@@ -76,9 +77,10 @@ class Coordinator:
         self.groups_here = GroupsHere(groups, self._dead_letters)
         self._elsewhere = GroupsElsewhere(manager, owner, groups.desk.logs) if isinstance(owner, Owners) else None
         self._recovery = Recovery(manager, self._stages, owner)
-        self._carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
+        self.carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
         self._decisions = OneShotDecisions(manager, self._stages, groups)
         self._linked = linked
+        self._over_link = None if linked is None else CommitsOverLink(manager, owner, member, linked.link_of)
         self._one_shots = OneShots(manager, self._stages, owner, groups, clock, self._decisions, linked)
         self._may_borrow: Callable[[str], bool] | None = None
         self._run = manager.run
@@ -114,6 +116,8 @@ class Coordinator:
     ) -> Transaction:
         """A new transaction. `external_writes`: its client writes under its pointer outside Basalt, too."""
         asked = Beginning(kind, timeout_ms, owner, external_writes, request_id, principal)
+        if self._over_link is not None:
+            return await self._over_link.begin(asked)
         return await self._run(lambda group: self._stages.begin(group, asked))
 
     async def commit(
@@ -129,7 +133,9 @@ class Coordinator:
         A commit of what is committed succeeds again; `TransactionConflictError`, `TransactionEndedError` otherwise. A `guard`
         raises, in the stage that decides, when it must not be: then nothing has changed.
         """
-        await self._carrier.carried(transaction_id)  # a retry is answered as the first call is
+        if self._over_link is not None:
+            return await self._over_link.commit(transaction_id, work, request_id, guard)
+        await self.carrier.carried(transaction_id)  # a retry is answered as the first call is
         await self.manager.ensure_known()
         found = self.state.find(transaction_id)
         try:
@@ -174,7 +180,7 @@ class Coordinator:
 
     async def _carried(self, asked: CommitAsked) -> Outcome:
         told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
-        self._carrier.commit(asked, told)
+        self.carrier.commit(asked, told)
         return _answer_or_raise(await told)
 
     async def _one_shot_apart(self, elsewhere: GroupsElsewhere, work: Work, one_shot: OneShotAsked) -> Outcome:
@@ -241,6 +247,17 @@ class Coordinator:
         if self._linked is not None:
             raise NotHereError
 
+    @property
+    def elsewhere(self) -> GroupsElsewhere:
+        """The consumer groups of other owners, as the one that leads them has them."""
+        assert self._elsewhere is not None, "there are other owners"
+        return self._elsewhere
+
+    def check_commits_here(self, work: Work | None) -> None:
+        """Raise `NotHereError` for a commit that the leader, which is another server, is to carry out as a whole."""
+        if self._over_link is not None:
+            self._over_link.check_here(work)
+
     def _check_here(self, work: Work) -> None:
         """Raise `NotHereError` for a one-shot transaction that the leader is to carry out."""
         if self._linked is not None and (work.acknowledge or not self._owner.has_all_topics(work)):
@@ -256,7 +273,7 @@ class Coordinator:
 
     async def carry_through(self) -> None:
         """Return once every commit that has begun is decided, or has failed."""
-        await self._carrier.finish()
+        await self.carrier.finish()
 
     def decide_for_members(self, handlers: Handlers, may_borrow: Callable[[str], bool]) -> None:
         """As the leader: answer members' calls about one-shot transactions, and end the loans of those that may not borrow any more."""
@@ -298,13 +315,16 @@ class Coordinator:
         A `guard` raises, in the stage that decides, when it must not be.
         """
 
+        if self._over_link is not None:
+            return await self._over_link.abort(transaction_id)
+
         def stage(group: Group) -> Transaction | None:
             if guard is not None:
                 guard(self.state.find(transaction_id))
             self._stages.apply(group, self.state.abort(transaction_id, group.now_ms).edits)
             return self.state.find(transaction_id)  # None once it has ended, with nothing to undo
 
-        await self._carrier.carried(transaction_id)
+        await self.carrier.carried(transaction_id)
         unfinished = await self._run(stage)
         if unfinished is not None:
             await self._recovery.roll_back(unfinished)
@@ -319,10 +339,14 @@ class Coordinator:
             self._stages.apply(group, proposal.edits)
             return bool(proposal.edits)
 
-        await self._carrier.carried(transaction_id)
+        await self.carrier.carried(transaction_id)
         return await self._run(stage)
 
     async def checkpoint(self, transaction_id: int) -> Transaction:
+        """A further write pointer."""
+        if self._over_link is not None:
+            return await self._over_link.checkpoint(transaction_id)
+
         def propose(group: Group) -> Proposal:
             return self.state.checkpoint(transaction_id, group.now_ms)
 
@@ -369,6 +393,8 @@ class Coordinator:
 
     async def find(self, transaction_id: int) -> Transaction | Outcome:
         """A transaction in progress, or how it ended, as it durably is."""
+        if self._over_link is not None:
+            return await self._over_link.find(transaction_id)
         return await self._run(lambda group: self.state.find(transaction_id) or self.state.outcome(transaction_id))
 
     # For a face that answers from callbacks: no task, coroutine or future for each call. False, and nothing is done, where
@@ -386,10 +412,10 @@ class Coordinator:
         guard: Guard | None = None,
     ) -> bool:
         """As `commit`, of what the transaction stored, without more."""
-        if not self.manager.is_known or self._carrier.is_carrying(transaction_id):
+        if not self.manager.is_known or self.carrier.is_carrying(transaction_id):
             return False
         intend = Intend(transaction_id, deferred_changes=deferred_changes)
-        self._carrier.commit(CommitAsked(intend, guard=guard), waiter)
+        self.carrier.commit(CommitAsked(intend, guard=guard), waiter)
         return True
 
     def submit_one_shot(
@@ -435,7 +461,7 @@ class Coordinator:
         await self._one_shots.give_back()
         await self.end_loans()
         if not self.manager.atomic:
-            failed = await self._carrier.give_up_uncarried() or failed
+            failed = await self.carrier.give_up_uncarried() or failed
         failed = await self._recovery.drive_all() or failed
         if failed is not None:
             raise failed

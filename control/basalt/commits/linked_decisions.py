@@ -73,7 +73,7 @@ class LinkedDecisions:
 
     def __init__(self, manager: TransactionManager, link_of: Callable[[], Link | None]) -> None:
         self._manager = manager
-        self._link_of = link_of
+        self.link_of = link_of
         self._basis: _Basis | None = None
         self._had_loans = False  # of a basis that is over, perhaps: they are not ended yet
         self._asking: set[asyncio.Task[None]] = set()
@@ -84,7 +84,7 @@ class LinkedDecisions:
     @property
     def basis(self) -> _Basis:
         """The ground of all loans of now: a link. `CoordinatorUnavailableError` without a link."""
-        link = self._link_of()
+        link = self.link_of()
         if link is None or not link.is_open:
             raise CoordinatorUnavailableError(
                 "this server has no link to the one that decides transactions; nothing was done",
@@ -130,7 +130,7 @@ class LinkedDecisions:
 
     async def give_back(self, over: Callable[[], list[LoanInUse]], *, must_run: bool = False) -> None:
         """Give back these loans, where nothing of them is undecided, and have those ended that were left when a link broke."""
-        link = self._link_of()
+        link = self.link_of()
         if link is None or not link.is_open:
             return  # they end with the membership, if no link comes
         basis = self.basis

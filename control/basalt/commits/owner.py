@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import Topic, TopicName, title_of
@@ -107,11 +109,15 @@ class TopicPlan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The work of a commit, since when it is kept, and the shards that do not move meanwhile."""
+    """The work of a commit, since when it is kept, and the shards that do not move meanwhile.
+
+    `transaction_id` is the one that may place it; 0: it has yet to begin.
+    """
 
     plan: TopicPlan
     since_ms: float
     shards: Collection[int]
+    transaction_id: int
 
 
 PLANS_MAX = (
@@ -215,6 +221,13 @@ class Owner:
             return False
         return bool(titles) and all(self._logs.gate.is_held(shard_of(topic_prefix(*title))) for title in titles)
 
+    def part_here(self, transaction: JoinedTransaction) -> JoinedTransaction:
+        """The same with the topics and tables that this server owns, as of now."""
+        gate = self._logs.gate
+        topics = tuple(join for join in transaction.topics if gate.is_held(shard_of(join.topic)))
+        tables = tuple(join for join in transaction.tables if gate.is_held(shard_of(join.table)))
+        return replace(transaction, topics=topics, tables=tables)
+
     async def prepare(self, asked: Prepare) -> Prepared:
         """Check what a commit is about to bring, and keep it until `drop`, or for a minute. A refusal changes nothing."""
         plan, shards = await self._planned(asked)
@@ -222,7 +235,8 @@ class Owner:
             return Prepared()
         self._forget_late()
         self._prepared_before += 1
-        self._prepared[self._prepared_before] = _Kept(plan, self._clock.monotonic_ms(), shards)
+        transaction_id = 0 if asked.transaction is None else asked.transaction.id
+        self._prepared[self._prepared_before] = _Kept(plan, self._clock.monotonic_ms(), shards, transaction_id)
         if self._forgetting is None:  # what nobody drops, for who asked has died, would keep its shards here
             self._forgetting = asyncio.get_running_loop().call_later(PREPARED_MS_MAX / 1_000, self._forget_later)
         joins = () if self._logs.memory.atomic else tuple(self.joins(plan))
@@ -393,7 +407,7 @@ class Owner:
 
         Only a commit that is expected does so, and once. Returns once the rows are durable.
         """
-        plan = self._plan_of(asked.number)
+        plan = self._plan_of(asked.number, asked.transaction.id)
         await self._writer.run(partial(self._place, asked), plan.payload_bytes, must_run=True)
 
     def _place(self, asked: Place, group: Group) -> None:
@@ -406,28 +420,28 @@ class Owner:
             [table.table for table in transaction.tables]
         )  # else another server takes cells under them
         self._pointers.close(transaction.id)  # before anything is read: what was stored until now is all
-        plan = self._plan_of(asked.number)
+        plan = self._plan_of(asked.number, transaction.id)
         self.check(plan, transaction)
         newest = {log: log.newest for log in self._logs.loaded_joined(transaction.topics).values()}
         self.commit(group, plan, transaction)
         self._note_undecided(newest, transaction.write_pointer)
         placed.update(keys)
 
-    def _plan_of(self, number: int) -> TopicPlan:
+    def _plan_of(self, number: int, transaction_id: int) -> TopicPlan:
         if not number:
             return NOTHING
         kept = self._prepared.get(number)
-        if kept is None:
+        if kept is None or kept.transaction_id not in (0, transaction_id):
             raise UnavailableError("what the commit brings was not kept until now", hint="send it again")
         return kept.plan
 
     def check_prepared(self, number: int, transaction: JoinedTransaction) -> None:
         """In a stage that decides and has the rows: as `check`."""
-        self.check(self._plan_of(number), transaction)
+        self.check(self._plan_of(number, transaction.id), transaction)
 
     def commit_prepared(self, group: Group, number: int, transaction: JoinedTransaction) -> None:
         """In a stage that decides and has the rows: what was stored and prepared becomes rows."""
-        self.commit(group, self._plan_of(number), transaction)
+        self.commit(group, self._plan_of(number, transaction.id), transaction)
 
     def place_one_shot(self, group: Group, plan: TopicPlan, write_pointer: int) -> None:
         """In a stage: the same of a one-shot transaction."""

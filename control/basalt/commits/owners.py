@@ -20,6 +20,7 @@ from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind
 from basalt.cluster.links.links import Links
+from basalt.cluster.shard_gate import SEND_AGAIN
 from basalt.commits.owner import PREPARED_MS_MAX, Owner
 from basalt.commits.owner_calls import CLOSE, DROP, JOIN_OF, NOTE_ENDS, PLACE, PREPARE, ROLL_BACK, PrepareCall
 from basalt.errors import ShardMovingError, UnavailableError, UnknownOutcomeError
@@ -47,12 +48,16 @@ log = logging.getLogger("basalt.transactions")
 
 
 class _KeptApart(NamedTuple):
-    """The parts that several owners keep of one commit, and since when."""
+    """The parts that several owners keep of one commit, and since when.
+
+    `carrier` is the member to which the commit came, if to one: it lets go of its part by itself.
+    """
 
     numbers: Mapping[str, int]  # by member
     topics: Mapping[bytes, str]  # of the work: the members that keep its messages, by the topics' prefixes
     has_segments: bool
     since_ms: float
+    carrier: str | None = None
 
 
 class Owners(Owner):
@@ -137,6 +142,13 @@ class Owners(Owner):
     async def _prepare_apart(
         self, asked: Prepare, works: Mapping[str, Work], joined: Mapping[str, JoinedTransaction]
     ) -> Prepared:
+        calls = self._prepare_calls(asked, works, joined)
+        has_segments = asked.work is not None and asked.work.segments is not None
+        return self._keep_apart(await self._all_prepared(calls), has_segments=has_segments)
+
+    def _prepare_calls(
+        self, asked: Prepare, works: Mapping[str, Work], joined: Mapping[str, JoinedTransaction]
+    ) -> dict[str, Coroutine[Any, Any, Prepared]]:
         nothing = Work(segments=None if asked.work is None else asked.work.segments)
         calls: dict[str, Coroutine[Any, Any, Prepared]] = {}
         for member in dict.fromkeys((*works, *joined)):
@@ -148,15 +160,35 @@ class Owners(Owner):
             calls[member] = (
                 super().prepare(part) if here else self.ask(member, PREPARE, PrepareCall.of(part), ASKED_MS_MAX)
             )
+        return calls
+
+    async def prepared_by(
+        self, carrier: str, prepared: Prepared, transaction: JoinedTransaction, segments: Sequence[int] | None
+    ) -> Prepared:
+        """As `prepare` of a commit whose work a member has checked, and keeps: the others that were joined look at what was stored there."""
+        if any(self.member_of(join.topic) != carrier for join in prepared.topics):
+            raise ShardMovingError("a topic of the commit has another owner by now; nothing was done", hint=SEND_AGAIN)
+        parts = {carrier: prepared}
+        asked = Prepare(Work(segments=segments), transaction)
+        joined = self._split(transaction) if transaction.topics or transaction.tables else {}
+        others = {member: joined[member] for member in joined if member != carrier}
+        if others:
+            parts |= await self._all_prepared(self._prepare_calls(asked, {}, others))
+        return self._keep_apart(parts, has_segments=segments is not None, carrier=carrier)
+
+    async def _all_prepared(self, calls: Mapping[str, Coroutine[Any, Any, Prepared]]) -> dict[str, Prepared]:
+        """All that these owners prepare, by member; where one refuses, the others let go of their parts."""
         answers = dict(zip(calls, await asyncio.gather(*calls.values(), return_exceptions=True), strict=True))
         prepared = {member: answer for member, answer in answers.items() if isinstance(answer, Prepared)}
         for answer in answers.values():
             if isinstance(answer, BaseException):
                 self._drop_apart({member: each.number for member, each in prepared.items()})
                 raise answer
-        return self._keep_apart(prepared, has_segments=nothing.segments is not None)
+        return prepared
 
-    def _keep_apart(self, prepared: Mapping[str, Prepared], *, has_segments: bool) -> Prepared:
+    def _keep_apart(
+        self, prepared: Mapping[str, Prepared], *, has_segments: bool, carrier: str | None = None
+    ) -> Prepared:
         numbers = {member: each.number for member, each in prepared.items() if each.number}
         topics = tuple(join for each in prepared.values() for join in each.topics)
         if not numbers:
@@ -166,14 +198,14 @@ class Owners(Owner):
         while self._apart and next(iter(self._apart.values())).since_ms < now_ms - PREPARED_MS_MAX:
             del self._apart[next(iter(self._apart))]
         self._apart_before -= 1
-        self._apart[self._apart_before] = _KeptApart(numbers, members, has_segments, now_ms)
+        self._apart[self._apart_before] = _KeptApart(numbers, members, has_segments, now_ms, carrier)
         return Prepared(self._apart_before, topics, sum(each.payload_bytes for each in prepared.values()))
 
     def drop(self, prepared: Prepared) -> None:
         if prepared.number >= 0:
             super().drop(prepared)
         elif (kept := self._apart.pop(prepared.number, None)) is not None:
-            self._drop_apart(kept.numbers)
+            self._drop_apart({member: number for member, number in kept.numbers.items() if member != kept.carrier})
 
     def _drop_apart(self, numbers: Mapping[str, int]) -> None:
         for member, number in numbers.items():
@@ -188,7 +220,7 @@ class Owners(Owner):
         if asked.number >= 0 and parts.keys() == {self.member}:
             await self._place_part(self.member, asked)
             return
-        numbers = self._numbers(asked.number, parts)
+        numbers = self._numbers(asked.number, asked.transaction.id, parts)
         await asyncio.gather(*[
             self._place_part(member, Place(part, numbers.get(member, 0))) for member, part in parts.items()
         ])  # fmt: skip
@@ -213,14 +245,14 @@ class Owners(Owner):
             await self._logs.gate.changed()
         return parts
 
-    def _numbers(self, number: int, parts: Mapping[str, JoinedTransaction]) -> Mapping[str, int]:
+    def _numbers(self, number: int, transaction_id: int, parts: Mapping[str, JoinedTransaction]) -> Mapping[str, int]:
         """The numbers under which the owners keep what the commit brings, by member. Refused where one of them has lost a topic of it since."""
         if not number:
             return {}
         if number > 0:  # all of it was here
-            topics = self._plan_of(number).topics
+            topics = self._plan_of(number, transaction_id).topics
             kept = _KeptApart({self.member: number}, {each.keys.prefix: self.member for each in topics}, False, 0.0)
-            kept = kept._replace(has_segments=self._plan_of(number).segments is not None)
+            kept = kept._replace(has_segments=self._plan_of(number, transaction_id).segments is not None)
         elif (found := self._apart.get(number)) is None:
             raise UnavailableError("what the commit brings was not kept until now", hint="send it again")
         else:

@@ -186,6 +186,8 @@ class Frame:
             found = self._routes.find(request)
         except BasaltError as error:  # a credential is verified, a quota is charged, and both are counted, once
             return self._respond(request, error)
+        except NotHereError:
+            return self._respond(request) if elsewhere is None else elsewhere()
         except Exception:  # noqa: BLE001  # `_respond` meets the same, and tells it
             return self._respond(request)
         try:

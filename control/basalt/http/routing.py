@@ -219,6 +219,7 @@ class Routes:
         self._must_be_somebody(request)
         needs.judge(request.caller, path)
         if needs.on_transaction is not None:
+            request.check_is_known(path["transaction"])
             request.must_act(needs.on_transaction, path["transaction"], "id")
 
     def _must_be_somebody(self, request: Request) -> None:

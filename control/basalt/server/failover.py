@@ -46,7 +46,7 @@ from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.leader_connection import LeaderLostError
 from basalt.server.passing_on import PassingMetrics
-from basalt.server.routing import is_here, newest, place_of
+from basalt.server.routing import By, is_here, newest, place_of
 from basalt.server.standby.standby_frame import METHODS, StandbyFrame
 from basalt.server.wiring import RunningServices, Shared, pages_of
 from basalt.settings import Settings
@@ -61,7 +61,6 @@ REST_S_MIN = 2.0
 REST_S_MAX = 60.0
 
 WEB_SOCKET_CLOSE = 1013  # try again later
-ONE_SHOTS = "POST", "/v1/transactions"  # a member carries those out whose topics it has
 
 Opening = Callable[[Store, int, Shared | None], Awaitable[RunningServices]]
 ThriftStart = Callable[[RunningServices], Awaitable[ThriftFace]]
@@ -261,9 +260,10 @@ class FailoverServer:
         if not self._shares:  # then it leads, and has all shards
             return serving.app
         own = self.leadership.candidate.instance
-        if is_whole and (head.method, head.path) == ONE_SHOTS and HEADER not in head.headers:
+        place = place_of(head)
+        if is_whole and place.by is By.BODY and HEADER not in head.headers:
             return serving.app
-        return serving.app if is_here(place_of(head), self._owners(), own, leads=serving.leads) else self._standby
+        return serving.app if is_here(place, self._owners(), own, leads=serving.leads) else self._standby
 
     def _begin_again(
         self, head: Head, exchange: PromptExchange, client_id: str | None, body: bytes

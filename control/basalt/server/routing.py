@@ -23,6 +23,7 @@ class By(Enum):
     OWNER = "owner"  # of the topic or table that the path names
     LEADER = "leader"
     ANYBODY = "anybody"  # each server for itself
+    BODY = "body"  # whoever takes it, where it can have the leader decide over its link: only with the body it can tell; else the leader
 
 
 class Place(NamedTuple):
@@ -87,6 +88,12 @@ AT_OTHERS = {
     "console": By.LEADER,
 }
 
+# Calls about transactions that a member carries out by its link, by their method; all others are passed on to the leader.
+_OVER_LINKS = {
+    "POST": re.compile(r"/v1/transactions(?:/(?!sessions/)[^/]+/(?:abort|checkpoint|commit))?"),
+    "GET": re.compile(r"/v1/transactions/(?!sessions$)[^/]+"),
+}
+
 _NAMED = f"({NAME_EXPRESSION})"
 _ABOUT = re.compile(f"/v1/namespaces/{_NAMED}/(topics|tables)/{_NAMED}(?:/(.*))?", re.ASCII)
 _OF_OPERATORS = re.compile(f"/v1/admin/namespaces/{_NAMED}/topics/{_NAMED}(?:/(.*))?", re.ASCII)
@@ -115,6 +122,9 @@ def place_of_call(method: str, path: str) -> Place:
         if found is not None:
             namespace, name, rest = found.groups()
             return Place(_by(table, rest), shard_of(topic_prefix(namespace, name)))
+    over_links = _OVER_LINKS.get(method)
+    if over_links is not None and over_links.fullmatch(path) is not None:
+        return Place(By.BODY, None)
     first, _, rest = path.removeprefix("/").partition("/")
     if rest and first == "v1":
         first = f"v1/{rest.partition('/')[0]}"

@@ -20,6 +20,7 @@ from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.groups_elsewhere import answer_for_groups
 from basalt.commits.linked_decisions import LinkedDecisions
+from basalt.commits.of_members.decided_here import CommitsOfMembers
 from basalt.commits.owner import Owner
 from basalt.commits.owner_calls import answer_for
 from basalt.commits.owners import Owners
@@ -220,6 +221,8 @@ class RunningServices(services.Services):
         else:
             self.transactions.manager.lead(links)
             self.transactions.decide_for_members(links.handlers, may_borrow)
+            if isinstance(self.owner, Owners):
+                CommitsOfMembers(self.transactions, self.owner).answer_over(links.handlers)
 
     async def _stop_writing(self) -> None:
         """Answer what was taken: each lane takes no more, and steps that follow from what it took still go through the other."""
@@ -491,7 +494,10 @@ async def _coordinator(
         linked = LinkedDecisions(manager, lambda: links.to_leader)
         followed.tells(owner.hear)
         cast("OwnedGroups", groups).follow(followed)
-        return Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked)
+        member = follows.membership.candidate.instance
+        return Coordinator(
+            manager, owner, groups, clock, place_ms=settings.cluster.place_ms, linked=linked, member=member
+        )
     transactions = Coordinator(manager, owner, groups, clock, place_ms=settings.cluster.place_ms)
     began_ms = clock.monotonic_ms()
     try:

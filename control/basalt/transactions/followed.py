@@ -195,6 +195,9 @@ class FollowedTransactions(LogState):
         await self._applied_in_time(standing.entries, ASK_MS_MAX)
         self.current_as_of_ms = self._clock.monotonic_ms()
 
+    async def up_to(self, entries: int, wait_ms: float) -> None:
+        await self._applied_in_time(entries, wait_ms)
+
     async def join(self, joining: Joining, admitted: Callable[[Joining, Admitted], None] | None = None) -> Admitted:
         began_ms = self._clock.monotonic_ms()
         joined = await self._call_coordinator(JOIN, joining, JOIN_MS_MAX)

@@ -151,6 +151,9 @@ class LogState:
         """Return once all is known here that the coordinator had made durable when this was asked."""
         raise NotImplementedError
 
+    async def up_to(self, entries: int, wait_ms: float) -> None:
+        """Return once so many entries of the log are in the state. The coordinator has all that it has answered."""
+
     async def snapshot(self) -> ManagerSnapshot:
         """Pointers and lists that belong together and are durable."""
         raise NotImplementedError

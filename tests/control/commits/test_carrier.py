@@ -490,7 +490,7 @@ async def test_a_commit_whose_rows_take_too_long_is_given_up_and_shows_nothing_w
 ):
     tx = await shop.transactions.begin()
     await shop.store_aside(A, "stored", tx=tx)
-    shop.transactions._carrier._place_ms = 1
+    shop.transactions.carrier._place_ms = 1
     threads.hold(lanes(shop).topics)
     with pytest.raises(TransactionEndedError, match="not durable within 1 ms"):
         await shop.commit(tx, invoices=["late"])
@@ -507,7 +507,7 @@ async def test_a_place_that_waits_behind_others_when_its_commit_is_given_up_leav
     shop: Wired, threads: Threads
 ):
     tx = await shop.transactions.begin()
-    shop.transactions._carrier._place_ms = 1
+    shop.transactions.carrier._place_ms = 1
     threads.hold(lanes(shop).topics)
     before = asyncio.ensure_future(shop.publish(A, "before"))
     await threads.held(lanes(shop).topics)
@@ -523,7 +523,7 @@ async def test_a_place_that_waits_behind_others_when_its_commit_is_given_up_leav
 async def uncarried(shop: Wired, store: ByRow, monkeypatch: pytest.MonkeyPatch) -> int:
     """A transaction whose commit has an intent, no rows, and no carrier: it could not be given up, for a shard moved."""
     tx = await shop.transactions.begin()
-    stages = shop.transactions._carrier._stages
+    stages = shop.transactions.carrier._stages
     store.away.add("message")
 
     def moving(*_: object) -> None:

@@ -73,7 +73,7 @@ def test_every_route_has_its_place(route: str):
     first, _, rest = route.removeprefix("/").partition("/")
     first = f"v1/{rest.partition('/')[0]}" if first == "v1" and rest else first
     assert first in AT_OTHERS, f"{route}: say in routing.py who answers it"
-    assert place.by is AT_OTHERS[first]
+    assert place.by is (By.BODY if route == "/v1/transactions/{transaction}" else AT_OTHERS[first])
 
 
 def test_no_part_of_a_table_is_without_a_route():
@@ -108,6 +108,27 @@ def test_no_part_of_a_table_is_without_a_route():
 )
 def test_a_path_says_where_its_call_is_answered(path: str, place: Place):
     assert place_of_call("GET", path) == place
+
+
+def test_only_with_the_body_a_server_tells_whether_it_answers_calls_about_transactions():
+    body, leader = Place(By.BODY, None), Place(By.LEADER, None)
+    for method, path, place in (
+        ("POST", "/v1/transactions", body),
+        ("POST", "/v1/transactions/17/commit", body),
+        ("GET", "/v1/transactions", leader),
+        ("GET", "/v1/transactions/17/commit", leader),
+        ("POST", "/v1/transactions/17/abort", body),
+        ("GET", "/v1/transactions/17", body),
+        ("DELETE", "/v1/transactions/17", leader),
+        ("GET", "/v1/transactions/sessions", leader),
+        ("POST", "/v1/transactions/sessions/commit", leader),
+        ("POST", "/v1/transactions/17/invalidate", leader),
+        ("POST", "/v1/transactions/17/commit/", leader),
+        ("POST", "/v1/transactions/commit", leader),
+    ):
+        assert place_of_call(method, path) == place, path
+    assert is_here(body, None, "first", leads=True)
+    assert not is_here(body, None, "second", leads=False)
 
 
 def test_all_about_a_group_is_asked_of_the_owner_of_its_topic():

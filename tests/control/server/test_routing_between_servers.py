@@ -95,7 +95,7 @@ def test_what_is_about_no_topic_of_another_is_the_leaders():
             ("GET", OTHERS),
             ("GET", "/v1/namespaces"),
             ("GET", f"{OTHERS}/groups"),
-            ("POST", "/v1/transactions"),
+            ("GET", "/v1/transactions"),
             ("GET", "/v1/admin/jobs"),
             ("GET", "/v1/namespaces/shop/tables"),
             ("GET", "/console"),

@@ -76,6 +76,9 @@ class Kind(enum.IntEnum):
     MAKE_TOPIC = 65
     HAVE_TOPIC = 66
     FIGURES = 70
+    COMMIT = 67
+    BEGIN = 68
+    ACT = 69
 
 
 CALLS_FROM = 16

@@ -26,6 +26,7 @@ from basalt.errors import (
     BasaltError,
     InputError,
     InvalidNameError,
+    NotHereError,
     TopicNotFoundError,
     TransactionNotFoundError,
 )
@@ -100,7 +101,8 @@ class Request(RequestHead):
     """
 
     __slots__ = (
-        "account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "received_bytes", "services", "snapshots", "traceparents", "writer",
+        "account", "ask", "asked_id", "caller", "meters", "metrics", "own_id", "received_bytes", "services", "snapshots", "traceparents", "work",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +122,7 @@ class Request(RequestHead):
         self.meters: tuple[Quota, ...] = ()
         self.received_bytes = 0
         self.writer = 0  # the write pointer that it begins or writes under; 0: none
+        self.work: Work | None = None  # its body, where that was read before the handler
         self.traceparents: Sequence[bytes] = ()  # of its answer's messages
 
     async def body(self) -> bytes:
@@ -200,6 +203,15 @@ class Request(RequestHead):
         await manager.ensure_known()
         if manager.follows and manager.state.belonging(write_pointer) is None:
             await manager.ask()
+
+    def check_is_known(self, text: str) -> None:
+        """Raise `NotHereError` where it is not known whose transaction this is, and another server coordinates them: that one tells."""
+        manager = self.services.transactions.manager
+        if self.caller.policy is None or not manager.follows:
+            return
+        with suppress(TransactionNotFoundError):
+            if not manager.is_known or manager.state.belonging(self.services.ids.parse(text, "id")) is None:
+                raise NotHereError
 
     def must_act(self, verb: str, text: str, field: str) -> None:
         """Refuse with `ForbiddenError` who may not act on the transaction of this id, whether there is one or not.

@@ -127,8 +127,9 @@ async def begin(request: Request) -> Response:
     if isinstance(value, dict) and "work" in value:
         wanted: bodies.OneShotRequest = convert_json(value, bodies.OneShotRequest)
         return await _one_shot(request, json_bodies.read_work(wanted.work), wanted.owner)
-    request.services.transactions.check_leads()
     asked: bodies.BeginRequest = convert_json(value, bodies.BeginRequest)
+    if asked.session is not None or request.limits(OPEN_TRANSACTIONS):  # only the leader knows all of what there is
+        request.services.transactions.check_leads()
     wished = Beginning(
         Kind[asked.kind.upper()], asked.timeout_ms, asked.owner, asked.external_writes, request.once_id,
         request.principal,
@@ -245,6 +246,31 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
     return _open(request, found, False) if isinstance(found, Transaction) else _outcome(request, found)
 
 
+def submit_commit(request: Request, body: bytes, _: WaiterOf) -> bool:
+    """Nothing is submitted: where another server leads, a commit that is not for this one is found out before anything is charged."""
+    transactions = request.services.transactions
+    if not transactions.manager.follows:
+        return False
+    try:
+        request.work = _read_work(request.plain_type, body)
+        transactions.check_commits_here(request.work)
+        request.write_pointer_of(request.path["transaction"], "id")
+    except errors.BasaltError as error:
+        raise errors.NotHereError from error
+    return False
+
+
+def _read_work(media_type: bytes | None, body: bytes) -> Work | None:
+    """The work in a commit's body, None where it has none. `NotHereError` for one that only the handler can read."""
+    if not body:
+        return None
+    if media_type == AVRO:
+        return avro.decode_work(body)
+    if media_type == JSON:
+        return json_bodies.decode_work(body)
+    raise errors.NotHereError
+
+
 @route(
     "POST",
     TRANSACTION_PATH + "/commit",
@@ -258,6 +284,7 @@ async def show(request: Request) -> bodies.TransactionInfo | bodies.TransactionO
         errors.MarkerRefusedError,
         errors.RequestReusedError,
     ),
+    submit=submit_commit,
     meters=(PUBLISH_BYTES,),
 )
 async def commit(request: Request) -> bodies.TransactionOutcome:
@@ -265,7 +292,7 @@ async def commit(request: Request) -> bodies.TransactionOutcome:
     transaction_id = request.transaction_id
     media_type = request.content_type((AVRO, JSON))
     body = await request.body()
-    work = None if not body else avro.decode_work(body) if media_type == AVRO else json_bodies.decode_work(body)
+    work = request.work or _read_work(media_type, body)
     if work is not None:
         request.must_do(work)
     transactions = request.services.transactions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from basalt.api.bodies.groups import GroupOptions
-from basalt.commits.proposals_of_members import PLACED_MS_MAX, ProposalsOfMembers
+from basalt.commits.of_members.proposals import PLACED_MS_MAX, ProposalsOfMembers
 from basalt.errors import UnavailableError
 from basalt.transactions.proposal_calls import Placed, Propose, Proposed, Unit
 from basalt.transactions.rules import edits

@@ -1,0 +1,1 @@
+"""The coordinator, to members: what they propose for groups, and commits that they have prepared."""
