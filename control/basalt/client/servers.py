@@ -6,6 +6,7 @@ it did nothing. `attempts` judges what else goes wrong, as with one server; what
 A client goes to the server itself that owns a topic, and says so (`Basalt-Direct`), for passing a call on costs a second hop. Who that is it learns where it is
 refused (`not_owner`) or its call was passed on (`Basalt-Owner`); all else goes to the leader. Where it cannot, because it may not send what it sends to that
 address or does not reach it, it leaves the header out for a while, and the servers that it was given pass its calls on.
+What any server answers alike, ranges of topics, goes to all that it knows in turn (`range_servers`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 
 from basalt.client.attempts import Send, problem_of
 from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotSent, Reply
+from basalt.client.range_servers import OWNER_HEADER, RangeServers
 from basalt.errors import InputError, NotLeaderError, NotOwnerError
 from basalt.redaction import address_without_password
 
@@ -32,7 +34,6 @@ MOVES_MAX = (
 OWNERS_MAX = 10_000  # topics whose owner is kept, where it is another server than the one for all else; some 2 MB
 
 DIRECT_HEADER = "Basalt-Direct"
-OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
 # After which a client that could not go to the leader itself tries again: ways and leaders change.
 DIRECT_AGAIN_MS = 60_000
 
@@ -153,6 +154,7 @@ class Servers(Generic[TransportT]):
             str, ServerUrl
         ] = {}  # by topic or table, those learned of last at the end; none that is `current`
         self._learning = threading.Lock()
+        self.ranges: RangeServers[ServerUrl] = RangeServers(self.named, monotonic_ms)
 
     @property
     def goes_direct(self) -> bool:
@@ -179,6 +181,7 @@ class Servers(Generic[TransportT]):
             return
         if not self._trusts(owner):
             return
+        self.ranges.meet(owner)
         with self._learning:
             self._owners.pop(subject, None)
             if owner != self.current:
@@ -188,6 +191,7 @@ class Servers(Generic[TransportT]):
 
     def forget(self, server: ServerUrl) -> None:
         """The server cannot be reached, or does not answer: what it owned goes to another one."""
+        self.ranges.forget(server)
         with self._learning:
             if server in self._owners.values():
                 self._owners = {subject: owner for subject, owner in self._owners.items() if owner != server}
@@ -220,10 +224,12 @@ class Servers(Generic[TransportT]):
         """Have other requests begin there, too; what a topic's owner refused tells only who leads."""
         if not _is_of_another(reply):
             self.current = instead
+            self.ranges.meet(instead)
             return
         leader = _url_of(reply, "leader")
         if leader is not None and self._trusts(leader):
             self.current = leader
+            self.ranges.meet(leader)
 
     def standing(self, reply: Reply) -> Reply:
         """The reply that stands where there is no other server to send to: also, that there is one which may not get what is sent."""
@@ -295,15 +301,19 @@ class Redirects:
         self.request = request
         if self._is_direct:
             headers = {**request.headers, DIRECT_HEADER: "1"}
-            self.request = Send(request.method, request.target, headers, request.body, request.timeout_ms)
-        self.server = servers.server_for(request.target) if self._is_direct else servers.current
+            self.request = Send(
+                request.method, request.target, headers, request.body, request.timeout_ms, request.spread
+            )
+        self._spread = request.spread
+        chosen = None if self._spread is None else servers.ranges.choose(self._spread)
+        self.server = chosen or (servers.server_for(request.target) if self._is_direct else servers.current)
         self._unreached = False  # whether a server cannot be reached from here that only another one has named
 
     def sign(self, header: str) -> bool:
         """Have the request carry this Authorization. False where no time is left to send it."""
         left_ms, request = self._left_ms(), self.request
         headers = {**request.headers, "Authorization": header}
-        self.request = Send(request.method, request.target, headers, request.body, left_ms)
+        self.request = Send(request.method, request.target, headers, request.body, left_ms, request.spread)
         return left_ms > 0
 
     def follow(self, reply: Reply) -> Reply | None:
@@ -318,6 +328,10 @@ class Redirects:
         instead = servers.instead(self.server, reply)
         if instead is not None:
             servers.go_on(reply, instead)
+        if self._spread is not None:
+            servers.ranges.judge(self.server, reply)
+            if isinstance(reply, NotSent):
+                instead = servers.ranges.choose(self._spread) or instead
         if isinstance(reply, Answer):
             servers.learn(self.request.target, reply)
         if not isinstance(reply, NotSent) and not _is_elsewhere(reply):
