@@ -19,7 +19,10 @@ ServerT = TypeVar("ServerT", bound=tuple[Any, ...])  # a server's address: they 
 
 # Below it a server that asks the owner for a permit costs that one more than the bytes would: those ranges stay with the owner.
 SPREAD_BYTES_MIN = 1 << 20
-REST_MS = 20_000  # of a server that failed: one that restarts is back by then, and one that was full has read what it was reading
+REST_MS = 20_000  # of a server that gave no answer: one that restarts is back by then
+REST_ANSWERED_MS = (
+    5_000  # of one that answered: a topic has moved by then, and who was full has read what it was reading
+)
 MET_MAX = 200  # servers beside those that the caller named; no installation has as many
 
 OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
@@ -88,7 +91,7 @@ class RangeServers(Generic[ServerT]):
         with self._changing:
             self._resting = {
                 **{each: until_ms for each, until_ms in self._resting.items() if each in self._known},
-                server: self._monotonic_ms() + REST_MS,
+                server: self._monotonic_ms() + (REST_ANSWERED_MS if isinstance(reply, Answer) else REST_MS),
             }
 
     def _know(self, met: tuple[ServerT, ...]) -> None:

@@ -102,8 +102,7 @@ class TopicRows(NamedTuple):
             count = max(1, min(PARTS_MAX, size_bytes // PART_BYTES + 1))
         found = self.topic.splits(wanted.after, wanted.through, count)
         return [
-            RangePart(split.after, split.through, split.messages, split.bytes, turn)
-            for turn, split in enumerate(found)
+            RangePart(split.after, split.through, split.messages, split.bytes, turn) for turn, split in enumerate(found)
         ]
 
     def _size_bytes(self, wanted: TopicRange) -> int:

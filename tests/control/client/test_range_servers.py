@@ -8,7 +8,14 @@ import pytest
 
 from basalt.client.attempts import Send
 from basalt.client.plans import Answer, AnswerLost, NotSent, Reply
-from basalt.client.range_servers import MET_MAX, REST_MS, SPREAD_BYTES_MIN, RangeServers, place_of_range
+from basalt.client.range_servers import (
+    MET_MAX,
+    REST_ANSWERED_MS,
+    REST_MS,
+    SPREAD_BYTES_MIN,
+    RangeServers,
+    place_of_range,
+)
 from basalt.client.servers import DIRECT_HEADER, Redirects, Servers, ServerUrl, parse_url
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
 from tests.ports import reserved_port
@@ -66,7 +73,7 @@ def test_a_server_that_could_not_read_rests_and_only_its_share_goes_to_all_other
     after = [ranges.choose(place) for place in range(36)]
     assert [now for now, then in zip(after, before, strict=True) if then != B] == [each for each in before if each != B]
     assert Counter(after) == {A: 18, C: 18}
-    clock.now_ms += REST_MS
+    clock.now_ms += REST_ANSWERED_MS if isinstance(reply, Answer) else REST_MS
     assert [ranges.choose(place) for place in range(36)] == before
 
 
@@ -173,7 +180,9 @@ def test_a_client_of_one_server_asks_what_it_asked_before(side, three):
     for turn in range(3):
         side.do(range_of(topic, turn))
     assert [len(server.seen) for server in three] == [3, 0, 0]
-    assert {each.target for each in three[0].seen} == {f"{RANGE.partition('?')[0]}?through={bytes(20).hex()}&isolation=committed"}
+    assert {each.target for each in three[0].seen} == {
+        f"{RANGE.partition('?')[0]}?through={bytes(20).hex()}&isolation=committed"
+    }
 
 
 @pytest.mark.parametrize("wrong", [CUT, problem(503, "stopping"), problem(503, "shard_moving"), problem(503, "busy")])
