@@ -6,7 +6,9 @@ it did nothing. `attempts` judges what else goes wrong, as with one server; what
 A client goes to the server itself that owns a topic, and says so (`Basalt-Direct`), for passing a call on costs a second hop. Who that is it learns where it is
 refused (`not_owner`) or its call was passed on (`Basalt-Owner`); all else goes to the leader. Where it cannot, because it may not send what it sends to that
 address or does not reach it, it leaves the header out for a while, and the servers that it was given pass its calls on.
-What any server answers alike, ranges of topics, goes to all that it knows in turn (`range_servers`).
+
+A range ends where all is decided, so each server reads it alike, and a client that knows several servers sends its ranges to all of them, evenly and without asking anybody. One that could
+not read rests for a while. Why so: docs/decisions/0082-a-client-spreads-its-ranges.md.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from basalt.client.attempts import Send, problem_of
 from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotSent, Reply
-from basalt.client.range_servers import OWNER_HEADER, RangeServers
 from basalt.errors import InputError, NotLeaderError, NotOwnerError
 from basalt.redaction import address_without_password
 
@@ -34,8 +36,17 @@ MOVES_MAX = (
 OWNERS_MAX = 10_000  # topics whose owner is kept, where it is another server than the one for all else; some 2 MB
 
 DIRECT_HEADER = "Basalt-Direct"
+OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
 # After which a client that could not go to the leader itself tries again: ways and leaders change.
 DIRECT_AGAIN_MS = 60_000
+
+# Below it a server that asks the owner for a permit costs that one more than the bytes would: those ranges stay with the owner.
+SPREAD_BYTES_MIN = 1 << 20
+REST_MS = 20_000  # of a server that gave no answer: one that restarts is back by then
+REST_ANSWERED_MS = (
+    5_000  # of one that answered: a topic has moved by then, and who was full has read what it was reading
+)
+MET_MAX = 200  # servers beside those that the caller named; no installation has as many
 
 EMBEDDED_SCHEME = "embedded:"
 _KINDS = ("topics", "tables")  # what has an owner
@@ -129,6 +140,81 @@ def subject_of(target: str) -> str | None:
     return "/".join(parts[3:6]) if len(parts) > 5 and parts[4] in _KINDS else None
 
 
+def place_of_range(path: str, after: bytes | None, turn: int | None, size_bytes: int | None) -> int | None:
+    """The number by which a server is chosen for a range; None: the topic's owner is to read it, for its answer is small.
+
+    `size_bytes`: how large the answer is at most; None: nobody knows.
+    `turn`: its number among ranges that are read side by side, of which neighbours go to different servers; None: chance decides, the same one at each reading.
+    """
+    if size_bytes is not None and size_bytes < SPREAD_BYTES_MIN:
+        return None
+    if turn is None:
+        return _number(path.encode() + b"/" + (after or b""))
+    return _number(path.encode()) + turn
+
+
+def _number(text: bytes) -> int:
+    return int.from_bytes(blake2b(text, digest_size=4).digest())
+
+
+class RangeServers:
+    """The servers that a client knows, for its ranges; shared by its threads."""
+
+    def __init__(self, named: Sequence[ServerUrl], monotonic_ms: Callable[[], float]) -> None:
+        self._named = tuple(named)
+        self._monotonic_ms = monotonic_ms
+        self._met: tuple[ServerUrl, ...] = ()  # the last ones at the end
+        self._known = tuple(sorted(self._named))  # in an order that is the same in each process
+        self._resting: dict[ServerUrl, float] = {}  # until when
+        self._changing = threading.Lock()
+
+    def meet(self, server: ServerUrl) -> None:
+        """Another server has named this one: it reads ranges, too."""
+        if server not in self._known:
+            with self._changing:
+                self._know((*(each for each in self._met if each != server), server)[-MET_MAX:])
+
+    def forget(self, server: ServerUrl) -> None:
+        """The server cannot be reached, or does not answer. Those that the caller named stay."""
+        if server in self._met:
+            with self._changing:
+                self._know(tuple(each for each in self._met if each != server))
+
+    def choose(self, place: int) -> ServerUrl | None:
+        """The server for a range of this place; None: there is no choice."""
+        known = self._known
+        if len(known) < 2:
+            return None
+        first = known[place % len(known)]
+        if not self._resting or not self._rests(first):
+            return first
+        others = [each for each in known if not self._rests(each)]
+        # Only what was that server's moves, to all of the others alike.
+        return others[place // len(known) % len(others)] if others else None
+
+    def judge(self, server: ServerUrl, reply: Reply) -> None:
+        """Have the server rest that could not read a range itself."""
+        if (
+            isinstance(reply, Answer)
+            and reply.status < 500
+            and not (reply.status == 200 and OWNER_HEADER in reply.headers)
+        ):
+            return
+        with self._changing:
+            self._resting = {
+                **{each: until_ms for each, until_ms in self._resting.items() if each in self._known},
+                server: self._monotonic_ms() + (REST_ANSWERED_MS if isinstance(reply, Answer) else REST_MS),
+            }
+
+    def _know(self, met: tuple[ServerUrl, ...]) -> None:
+        self._met = met
+        self._known = tuple(sorted({*self._named, *met}))
+
+    def _rests(self, server: ServerUrl) -> bool:
+        until_ms = self._resting.get(server)
+        return until_ms is not None and self._monotonic_ms() < until_ms
+
+
 class Servers(Generic[TransportT]):
     """The servers that the caller named, the one that answered last, owners of topics, and a transport to each; shared by a client's requests.
 
@@ -154,7 +240,7 @@ class Servers(Generic[TransportT]):
             str, ServerUrl
         ] = {}  # by topic or table, those learned of last at the end; none that is `current`
         self._learning = threading.Lock()
-        self.ranges: RangeServers[ServerUrl] = RangeServers(self.named, monotonic_ms)
+        self.ranges = RangeServers(self.named, monotonic_ms)
 
     @property
     def goes_direct(self) -> bool:

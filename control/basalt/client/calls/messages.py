@@ -50,7 +50,7 @@ from basalt.client.plans import (
     query_of,
 )
 from basalt.client.producers import FIRST_REPEAT_MS_MAX, STORED_BEFORE_HEADER
-from basalt.client.range_servers import place_of_range
+from basalt.client.servers import place_of_range
 from basalt.errors import BasaltError, InputError, ProducerUnknownError, SequenceGapError
 
 ARROW = "application/vnd.apache.arrow.stream"

@@ -17,7 +17,7 @@ from basalt.client import Batch, Output
 from basalt.client.attempts import Send
 from basalt.client.consumer import processing
 from basalt.client.plans import Answer, Reply
-from basalt.client.range_servers import SPREAD_BYTES_MIN
+from basalt.client.servers import SPREAD_BYTES_MIN
 from tests.control.server.sharing_servers import Sharers, SharingServer, sharers
 from tests.control.server.test_failover_tables import give as give_stock
 
@@ -247,7 +247,7 @@ def test_a_server_that_dies_in_the_midst_of_a_range_costs_no_message_and_brings_
 
 def _turn_of_zero(topic: Any) -> int:
     """The place among all servers of a range of this topic whose turn is the first one."""
-    from basalt.client.range_servers import place_of_range
+    from basalt.client.servers import place_of_range
 
     place = place_of_range(topic._scope.path("range"), None, 0, None)
     assert place is not None

@@ -8,15 +8,19 @@ import pytest
 
 from basalt.client.attempts import Send
 from basalt.client.plans import Answer, AnswerLost, NotSent, Reply
-from basalt.client.range_servers import (
+from basalt.client.servers import (
+    DIRECT_HEADER,
     MET_MAX,
     REST_ANSWERED_MS,
     REST_MS,
     SPREAD_BYTES_MIN,
     RangeServers,
+    Redirects,
+    Servers,
+    ServerUrl,
+    parse_url,
     place_of_range,
 )
-from basalt.client.servers import DIRECT_HEADER, Redirects, Servers, ServerUrl, parse_url
 from tests.control.client.scripted import CUT, ScriptedServer, answer, problem
 from tests.ports import reserved_port
 
@@ -34,7 +38,7 @@ class Clock:
         return self.now_ms
 
 
-def counts(ranges: RangeServers[ServerUrl], places: int = 30) -> Counter[ServerUrl | None]:
+def counts(ranges: RangeServers, places: int = 30) -> Counter[ServerUrl | None]:
     return Counter(ranges.choose(place) for place in range(places))
 
 
