@@ -161,10 +161,10 @@ class RangeServers:
     """The servers that a client knows, for its ranges; shared by its threads."""
 
     def __init__(self, named: Sequence[ServerUrl], monotonic_ms: Callable[[], float]) -> None:
-        self._named = tuple(named)
+        self._named = tuple(sorted(named))  # in an order that is the same in each process
         self._monotonic_ms = monotonic_ms
         self._met: tuple[ServerUrl, ...] = ()  # the last ones at the end
-        self._known = tuple(sorted(self._named))  # in an order that is the same in each process
+        self._known = self._named
         self._resting: dict[ServerUrl, float] = {}  # until when
         self._changing = threading.Lock()
 
@@ -180,9 +180,9 @@ class RangeServers:
             with self._changing:
                 self._know(tuple(each for each in self._met if each != server))
 
-    def choose(self, place: int) -> ServerUrl | None:
-        """The server for a range of this place; None: there is no choice."""
-        known = self._known
+    def choose(self, place: int, *, is_direct: bool = True) -> ServerUrl | None:
+        """The server for a range of this place; None: there is no choice. `is_direct`: while the client goes to those, too, that only servers have named."""
+        known = self._known if is_direct else self._named
         if len(known) < 2:
             return None
         first = known[place % len(known)]
@@ -391,7 +391,7 @@ class Redirects:
                 request.method, request.target, headers, request.body, request.timeout_ms, request.spread
             )
         self._spread = request.spread
-        chosen = None if self._spread is None else servers.ranges.choose(self._spread)
+        chosen = None if self._spread is None else servers.ranges.choose(self._spread, is_direct=self._is_direct)
         self.server = chosen or (servers.server_for(request.target) if self._is_direct else servers.current)
         self._unreached = False  # whether a server cannot be reached from here that only another one has named
 
@@ -417,7 +417,7 @@ class Redirects:
         if self._spread is not None:
             servers.ranges.judge(self.server, reply)
             if isinstance(reply, NotSent):
-                instead = servers.ranges.choose(self._spread) or instead
+                instead = servers.ranges.choose(self._spread, is_direct=self._is_direct) or instead
         if isinstance(reply, Answer):
             servers.learn(self.request.target, reply)
         if not isinstance(reply, NotSent) and not _is_elsewhere(reply):

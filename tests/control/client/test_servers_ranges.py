@@ -158,6 +158,16 @@ def test_an_owner_that_may_not_get_what_is_sent_reads_no_ranges():
     assert servers.ranges.choose(0) is None
 
 
+def test_while_calls_are_passed_on_ranges_go_to_servers_of_the_url_alone():
+    """Addresses that servers name are not reached from everywhere."""
+    servers = Servers((A, B), lambda _url: None, Clock())
+    servers.learn(POLL, Answer(503, {"basalt-owner": C.text}, b""))
+    servers.have_passed_on()
+    redirects = [Redirects(servers, Send("GET", RANGE, {}, b"", 1_000.0, spread)) for spread in range(6)]
+    assert Counter(each.server for each in redirects) == {A: 3, B: 3}
+    assert not any(DIRECT_HEADER in each.request.headers for each in redirects)
+
+
 def range_of(topic, turn: int):
     return topic.range(None, bytes(20), turn=turn)
 
