@@ -17,6 +17,7 @@ import basalt
 from basalt.api.bodies.ranges import Split
 from bench.figures import Figure
 from bench.load import drive
+from bench.processes import Process
 from bench.setting_up import BATCH, MESSAGE_BYTES, NAMESPACE, publish_request
 from bench.sharing import MEMBERS, Sharers, hbase_with_coprocessor
 
@@ -24,6 +25,7 @@ ROUNDS = 5
 READERS = 4  # threads, as tasks of Spark read side by side
 TOPIC_BYTES = 64 << 20
 TOPIC_BYTES_QUICK = 16 << 20
+PASSES = 8  # over the topic in a turn: processor time is told in hundredths of a second
 RANGE_BYTES = (
     4 << 20,
     1 << 20,
@@ -35,7 +37,7 @@ OWNER_MAX = {2: 0.7, 3: 0.55}  # of what the owner does when it reads all: its s
 
 
 class Cost(NamedTuple):
-    """Seconds of processor of all servers, and of the topic's owner, for one reading of the whole topic."""
+    """Seconds of processor of all servers, and of the topic's owner, for one turn."""
 
     all_s: float
     owner_s: float
@@ -55,25 +57,32 @@ def spreading(folder: Path, quick: bool) -> Iterator[Figure]:
         asked = [owner, sharers.servers[2], sharers.servers[0]]
         with ThreadPoolExecutor(READERS) as threads:
             for range_bytes in RANGE_BYTES:
+                splits = _splits(owner, topic, range_bytes)  # which the owner finds once, whoever reads
                 costs: dict[int, list[Cost]] = {count: [] for count in range(1, MEMBERS + 1)}
                 for turn in range((2 if quick else ROUNDS) + 1):
                     for count, found in costs.items():
                         urls = ",".join(f"http://127.0.0.1:{server.port}" for server in asked[:count])
                         before = sharers.cpu_s(), owner.cpu_s()
-                        messages = _read(threads, urls, topic, range_bytes)
+                        _read(threads, urls, topic, splits)
                         if turn:
                             found.append(Cost(sharers.cpu_s() - before[0], owner.cpu_s() - before[1]))
-                yield from _figures(range_bytes, messages, costs)
+                yield from _figures(range_bytes, PASSES * sum(split.messages for split in splits), costs)
 
 
-def _read(threads: ThreadPoolExecutor, urls: str, topic: str, range_bytes: int) -> int:
-    """Read all of the topic, in ranges side by side: how many messages there were."""
-    with basalt.connect(urls, namespace=NAMESPACE) as client:
+def _splits(owner: Process, topic: str, range_bytes: int) -> list[Split]:
+    """Cut all of the topic into ranges of about this size."""
+    with basalt.connect(f"http://127.0.0.1:{owner.port}", namespace=NAMESPACE) as client:
         source = client.topic(topic)
         end = source.stable_end().id
         assert end is not None
         size_bytes = sum(split.bytes for split in source.splits(None, end, 1))
-        splits = source.splits(None, end, max(1, size_bytes // range_bytes))
+        return source.splits(None, end, max(1, size_bytes // range_bytes))
+
+
+def _read(threads: ThreadPoolExecutor, urls: str, topic: str, splits: list[Split]) -> None:
+    """Read all of the topic so many times, in ranges side by side."""
+    with basalt.connect(urls, namespace=NAMESPACE) as client:
+        source = client.topic(topic)
 
         def read(turn: int, split: Split) -> None:
             after: bytes | None = split.after
@@ -84,8 +93,8 @@ def _read(threads: ThreadPoolExecutor, urls: str, topic: str, range_bytes: int) 
                     return
                 after = page.next_id
 
-        list(threads.map(read, range(len(splits)), splits))
-        return sum(split.messages for split in splits)
+        for _ in range(PASSES):
+            list(threads.map(read, range(len(splits)), splits))
 
 
 def _figures(range_bytes: int, messages: int, costs: dict[int, list[Cost]]) -> Iterator[Figure]:
