@@ -40,7 +40,7 @@ OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
 # After which a client that could not go to the leader itself tries again: ways and leaders change.
 DIRECT_AGAIN_MS = 60_000
 
-# Below it a server that asks the owner for a permit costs that one more than the bytes would: those ranges stay with the owner.
+# Below it the permit, and the call that asks for it, cost all servers together more than the reading does: those ranges stay with the owner.
 SPREAD_BYTES_MIN = 1 << 20
 REST_MS = 20_000  # of a server that gave no answer: one that restarts is back by then
 REST_ANSWERED_MS = (
