@@ -52,10 +52,11 @@ PER_CPU_MIN, TWO_OWNERS_MAX, GAP_MS_MAX, OTHERS_MAX, STUCK_MIN = 0.9, 1.5, 500.0
 class Sharers:
     """Some servers on tables of their own; the first one leads."""
 
-    def __init__(self, stack: ExitStack, folder: Path, installation: Installation) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, installation: Installation, *settings: str) -> None:
         self._stack = stack
         self._folder = folder
         self._installation = installation
+        self._settings = settings
         self._made = 0
         self.servers: list[Process] = []
 
@@ -65,7 +66,7 @@ class Sharers:
         data = self._folder / f"{self._installation.prefix}-{self._made}"
         self._made += 1
         server = self._stack.enter_context(
-            processes.basalt(data, *options, "cluster.share=true", "cluster.balance=off")
+            processes.basalt(data, *options, "cluster.share=true", "cluster.balance=off", *self._settings)
         )
         self.servers.append(server)
         until(lambda: self.run_of(server) is not None)

@@ -43,7 +43,7 @@ class Pages:
     def topic(self, name, *, namespace):
         return SimpleNamespace(range=self.range)
 
-    def range(self, after, through, *, columns, bytes_max, isolation, generation):
+    def range(self, after, through, *, columns, bytes_max, isolation, generation, turn, size_bytes):
         self.asked.append((after, columns, bytes_max, isolation))
         if generation != self.generation:
             raise GenerationError("topic default:orders is of another generation")

@@ -113,6 +113,7 @@ class Send:
     headers: dict[str, str]
     body: bytes = field(repr=False)
     timeout_ms: float
+    spread: int | None = None  # the number by which one of several servers is chosen that answer alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,7 @@ def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPoli
     if call.if_match is not None:
         headers["If-Match"] = call.if_match
     target = f"{call.path}?{urlencode(query)}" if query else call.path
-    return Send(call.method, target, headers, call.body, left_ms)
+    return Send(call.method, target, headers, call.body, left_ms, call.spread)
 
 
 @dataclass(frozen=True, slots=True)

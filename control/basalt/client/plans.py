@@ -87,6 +87,7 @@ class Call(Generic[T]):
     After `repeat_ms_max` it is not sent again when an answer was lost: what knows the second of two may be forgotten by then.
     One that is `patient` has no deadline: who follows a topic waits for its server, too. It must have no effect, or one that is
     REPEATABLE however late it is repeated.
+    A call with a `spread` is answered alike by any server: one is chosen by this number (`servers.RangeServers`).
     """
 
     what: str
@@ -106,6 +107,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat_ms_max: int | None = None
     timeout_ms_max: int | None = None
+    spread: int | None = None
 
 
 class CoroutineRefusedError(TypeError):

@@ -6,6 +6,9 @@ it did nothing. `attempts` judges what else goes wrong, as with one server; what
 A client goes to the server itself that owns a topic, and says so (`Basalt-Direct`), for passing a call on costs a second hop. Who that is it learns where it is
 refused (`not_owner`) or its call was passed on (`Basalt-Owner`); all else goes to the leader. Where it cannot, because it may not send what it sends to that
 address or does not reach it, it leaves the header out for a while, and the servers that it was given pass its calls on.
+
+A range ends where all is decided, so each server reads it alike, and a client that knows several servers sends its ranges to all of them, evenly and without asking anybody. One that could
+not read rests for a while. Why so: docs/decisions/0082-a-client-spreads-its-ranges.md.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +39,14 @@ DIRECT_HEADER = "Basalt-Direct"
 OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
 # After which a client that could not go to the leader itself tries again: ways and leaders change.
 DIRECT_AGAIN_MS = 60_000
+
+# Below it the permit, and the call that asks for it, cost all servers together more than the reading does: those ranges stay with the owner.
+SPREAD_BYTES_MIN = 1 << 20
+REST_MS = 20_000  # of a server that gave no answer: one that restarts is back by then
+REST_ANSWERED_MS = (
+    5_000  # of one that answered: a topic has moved by then, and who was full has read what it was reading
+)
+MET_MAX = 200  # servers beside those that the caller named; no installation has as many
 
 EMBEDDED_SCHEME = "embedded:"
 _KINDS = ("topics", "tables")  # what has an owner
@@ -128,6 +140,81 @@ def subject_of(target: str) -> str | None:
     return "/".join(parts[3:6]) if len(parts) > 5 and parts[4] in _KINDS else None
 
 
+def place_of_range(path: str, after: bytes | None, turn: int | None, size_bytes: int | None) -> int | None:
+    """The number by which a server is chosen for a range; None: the topic's owner is to read it, for its answer is small.
+
+    `size_bytes`: how large the answer is at most; None: nobody knows.
+    `turn`: its number among ranges that are read side by side, of which neighbours go to different servers; None: chance decides, the same one at each reading.
+    """
+    if size_bytes is not None and size_bytes < SPREAD_BYTES_MIN:
+        return None
+    if turn is None:
+        return _number(path.encode() + b"/" + (after or b""))
+    return _number(path.encode()) + turn
+
+
+def _number(text: bytes) -> int:
+    return int.from_bytes(blake2b(text, digest_size=4).digest())
+
+
+class RangeServers:
+    """The servers that a client knows, for its ranges; shared by its threads."""
+
+    def __init__(self, named: Sequence[ServerUrl], monotonic_ms: Callable[[], float]) -> None:
+        self._named = tuple(sorted(named))  # in an order that is the same in each process
+        self._monotonic_ms = monotonic_ms
+        self._met: tuple[ServerUrl, ...] = ()  # the last ones at the end
+        self._known = self._named
+        self._resting: dict[ServerUrl, float] = {}  # until when
+        self._changing = threading.Lock()
+
+    def meet(self, server: ServerUrl) -> None:
+        """Another server has named this one: it reads ranges, too."""
+        if server not in self._known:
+            with self._changing:
+                self._know((*(each for each in self._met if each != server), server)[-MET_MAX:])
+
+    def forget(self, server: ServerUrl) -> None:
+        """The server cannot be reached, or does not answer. Those that the caller named stay."""
+        if server in self._met:
+            with self._changing:
+                self._know(tuple(each for each in self._met if each != server))
+
+    def choose(self, place: int, *, is_direct: bool = True) -> ServerUrl | None:
+        """The server for a range of this place; None: there is no choice. `is_direct`: while the client goes to those, too, that only servers have named."""
+        known = self._known if is_direct else self._named
+        if len(known) < 2:
+            return None
+        first = known[place % len(known)]
+        if not self._resting or not self._rests(first):
+            return first
+        others = [each for each in known if not self._rests(each)]
+        # Only what was that server's moves, to all of the others alike.
+        return others[place // len(known) % len(others)] if others else None
+
+    def judge(self, server: ServerUrl, reply: Reply) -> None:
+        """Have the server rest that could not read a range itself."""
+        if (
+            isinstance(reply, Answer)
+            and reply.status < 500
+            and not (reply.status == 200 and OWNER_HEADER in reply.headers)
+        ):
+            return
+        with self._changing:
+            self._resting = {
+                **{each: until_ms for each, until_ms in self._resting.items() if each in self._known},
+                server: self._monotonic_ms() + (REST_ANSWERED_MS if isinstance(reply, Answer) else REST_MS),
+            }
+
+    def _know(self, met: tuple[ServerUrl, ...]) -> None:
+        self._met = met
+        self._known = tuple(sorted({*self._named, *met}))
+
+    def _rests(self, server: ServerUrl) -> bool:
+        until_ms = self._resting.get(server)
+        return until_ms is not None and self._monotonic_ms() < until_ms
+
+
 class Servers(Generic[TransportT]):
     """The servers that the caller named, the one that answered last, owners of topics, and a transport to each; shared by a client's requests.
 
@@ -153,6 +240,7 @@ class Servers(Generic[TransportT]):
             str, ServerUrl
         ] = {}  # by topic or table, those learned of last at the end; none that is `current`
         self._learning = threading.Lock()
+        self.ranges = RangeServers(self.named, monotonic_ms)
 
     @property
     def goes_direct(self) -> bool:
@@ -179,6 +267,7 @@ class Servers(Generic[TransportT]):
             return
         if not self._trusts(owner):
             return
+        self.ranges.meet(owner)
         with self._learning:
             self._owners.pop(subject, None)
             if owner != self.current:
@@ -188,6 +277,7 @@ class Servers(Generic[TransportT]):
 
     def forget(self, server: ServerUrl) -> None:
         """The server cannot be reached, or does not answer: what it owned goes to another one."""
+        self.ranges.forget(server)
         with self._learning:
             if server in self._owners.values():
                 self._owners = {subject: owner for subject, owner in self._owners.items() if owner != server}
@@ -220,10 +310,12 @@ class Servers(Generic[TransportT]):
         """Have other requests begin there, too; what a topic's owner refused tells only who leads."""
         if not _is_of_another(reply):
             self.current = instead
+            self.ranges.meet(instead)
             return
         leader = _url_of(reply, "leader")
         if leader is not None and self._trusts(leader):
             self.current = leader
+            self.ranges.meet(leader)
 
     def standing(self, reply: Reply) -> Reply:
         """The reply that stands where there is no other server to send to: also, that there is one which may not get what is sent."""
@@ -295,15 +387,19 @@ class Redirects:
         self.request = request
         if self._is_direct:
             headers = {**request.headers, DIRECT_HEADER: "1"}
-            self.request = Send(request.method, request.target, headers, request.body, request.timeout_ms)
-        self.server = servers.server_for(request.target) if self._is_direct else servers.current
+            self.request = Send(
+                request.method, request.target, headers, request.body, request.timeout_ms, request.spread
+            )
+        self._spread = request.spread
+        chosen = None if self._spread is None else servers.ranges.choose(self._spread, is_direct=self._is_direct)
+        self.server = chosen or (servers.server_for(request.target) if self._is_direct else servers.current)
         self._unreached = False  # whether a server cannot be reached from here that only another one has named
 
     def sign(self, header: str) -> bool:
         """Have the request carry this Authorization. False where no time is left to send it."""
         left_ms, request = self._left_ms(), self.request
         headers = {**request.headers, "Authorization": header}
-        self.request = Send(request.method, request.target, headers, request.body, left_ms)
+        self.request = Send(request.method, request.target, headers, request.body, left_ms, request.spread)
         return left_ms > 0
 
     def follow(self, reply: Reply) -> Reply | None:
@@ -318,6 +414,10 @@ class Redirects:
         instead = servers.instead(self.server, reply)
         if instead is not None:
             servers.go_on(reply, instead)
+        if self._spread is not None:
+            servers.ranges.judge(self.server, reply)
+            if isinstance(reply, NotSent):
+                instead = servers.ranges.choose(self._spread, is_direct=self._is_direct) or instead
         if isinstance(reply, Answer):
             servers.learn(self.request.target, reply)
         if not isinstance(reply, NotSent) and not _is_elsewhere(reply):

@@ -36,11 +36,13 @@ class TopicRange(NamedTuple):
 
 
 class RangePart(NamedTuple):
-    """A stretch of a range that one task reads."""
+    """A stretch of a range that one task reads. `turn`: its number in the range, by which several servers read in turn."""
 
     after: bytes | None
     through: bytes
     messages: int
+    size_bytes: int
+    turn: int
 
 
 class TopicRows(NamedTuple):
@@ -99,7 +101,9 @@ class TopicRows(NamedTuple):
         if count is None:
             count = max(1, min(PARTS_MAX, size_bytes // PART_BYTES + 1))
         found = self.topic.splits(wanted.after, wanted.through, count)
-        return [RangePart(split.after, split.through, split.messages) for split in found]
+        return [
+            RangePart(split.after, split.through, split.messages, split.bytes, turn) for turn, split in enumerate(found)
+        ]
 
     def _size_bytes(self, wanted: TopicRange) -> int:
         """The bytes of the payloads in a range. The server remembers them, and splits the range quickly afterwards."""
@@ -120,7 +124,9 @@ class TopicRows(NamedTuple):
 
         after: bytes | None = part.after
         while True:
-            page = self.topic.range(after, part.through, columns=columns, generation=generation)
+            page = self.topic.range(
+                after, part.through, columns=columns, generation=generation, turn=part.turn, size_bytes=part.size_bytes
+            )
             with pa.ipc.open_stream(page.body) as stream:
                 yield from (batch for batch in stream if batch.num_rows)
             if page.next_id is None:

@@ -54,13 +54,18 @@ class ControlRow(NamedTuple):
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """The messages with after < id <= through of one generation of a topic, each with this watermark."""
+    """The messages with after < id <= through of one generation of a topic, each with this watermark.
+
+    `turn`: its number in its topic: of several servers neighbours are read by different ones. `size_bytes`: about how large it is; None: nobody knows.
+    """
 
     topic: QualifiedTopic
     after: bytes | None
     through: bytes
     generation: int
     watermark_ms: int | None = None
+    turn: int = 0
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ def _pages(options: ReadOptions, partition: RangePartition) -> Iterator[ArrowPag
             bytes_max=options.fetch_bytes,
             isolation=options.isolation,
             generation=partition.generation,
+            turn=partition.turn,
+            size_bytes=partition.size_bytes,
         )
 
     page = ask(partition.after)
@@ -179,7 +186,7 @@ def partitions_of(options: ReadOptions, whole: RangePartition, size_bytes: int |
         return []
     wanted = ceil(options.partitions_min / len(options.topics))
     if wanted == 1 and size_bytes is not None and size_bytes <= PARTITION_BYTES:
-        return [whole]  # most micro-batches: save the call that asks for splits
+        return [replace(whole, size_bytes=size_bytes)]  # most micro-batches: save the call that asks for splits
     topic = topic_of(options.server, whole.topic)
     if size_bytes is None:
         size_bytes = sum(
@@ -187,6 +194,9 @@ def partitions_of(options: ReadOptions, whole: RangePartition, size_bytes: int |
         )
     wanted = min(PARTITIONS_MAX, max(wanted, ceil(size_bytes / PARTITION_BYTES)))
     if wanted <= 1:
-        return [whole]
+        return [replace(whole, size_bytes=size_bytes)]
     splits = topic.splits(whole.after, whole.through, wanted, isolation=options.isolation)
-    return [replace(whole, after=split.after, through=split.through) for split in splits]
+    return [
+        replace(whole, after=split.after, through=split.through, turn=turn, size_bytes=split.bytes)
+        for turn, split in enumerate(splits)
+    ]

@@ -50,6 +50,7 @@ from basalt.client.plans import (
     query_of,
 )
 from basalt.client.producers import FIRST_REPEAT_MS_MAX, STORED_BEFORE_HEADER
+from basalt.client.servers import place_of_range
 from basalt.errors import BasaltError, InputError, ProducerUnknownError, SequenceGapError
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -277,18 +278,24 @@ def read_range(
     bytes_max: int | None = None,
     isolation: Isolation = "committed",
     generation: int | None = None,
+    turn: int | None = None,
+    size_bytes: int | None = None,
 ) -> Steps[ArrowPage]:
     """The messages after one id (None: from the oldest on) and through another, which `stable_end` or `advance` answered.
 
     The same range is the same rows at every reading, but for messages that expire. `columns`: these alone (None: all).
     An answer ends at about `bytes_max` bytes of payloads. `GenerationError` when the topic is of another generation.
+    Of several servers any one may answer. Give ranges that are read side by side a `turn` each, 0, 1, 2 …: then all servers get as many;
+    and `size_bytes`, about how many bytes the range has, where you know it: a small one is read by the topic's owner.
     """
     named = None if columns is None else ",".join(columns)
     query = query_of(
         through=through, isolation=isolation, after=after, columns=named, bytesMax=bytes_max, generation=generation
     )
     what, path = f"read a range of {scope}", scope.path("range")
-    return ask(Call(what, "GET", path, _arrow_page, Effect.NONE, query, accept=ARROW))
+    sizes = [size for size in (bytes_max, size_bytes) if size is not None]
+    spread = place_of_range(path, after, turn, min(sizes, default=None))
+    return ask(Call(what, "GET", path, _arrow_page, Effect.NONE, query, accept=ARROW, spread=spread))
 
 
 def publish_call(
