@@ -109,7 +109,7 @@ def _write(pair: Sharers, owner: Process, table: str, calls: int) -> None:
     with pair.client(pair.servers[0]) as client:
         transaction = client.transactions.begin()
         puts = [
-            {"transaction": str(transaction), "generation": 1, "puts": [{"row": _coded(f"row {number}"), "column": _coded("c"), "value": _coded("v")}]}
+            {"transaction": transaction.id, "generation": 1, "puts": [{"row": _coded(f"row {number}"), "column": _coded("c"), "value": _coded("v")}]}
             for number in range(calls)
         ]  # fmt: skip
         where = f"/v1/namespaces/{NAMESPACE}/tables/{table}/write"

@@ -58,6 +58,7 @@ from basalt.http.collectors import (
     MemberMetrics,
     process_collectors,
 )
+from basalt.http.passing_by_link import PassedByLink
 from basalt.http.services import member_part
 from basalt.operations.shard_calls import ShardCalls
 from basalt.runtime.loop_lag import LoopLag
@@ -118,7 +119,7 @@ class StandbyFrame:
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
-        self.passing = PassingOn(leadership, membership, clock, settings)
+        self.passing = PassingOn(leadership, membership, clock, settings, links)
         self._registry.register(PassingMetrics(self.passing))
         self.reading = ReadingHere(open_store, clock, settings)
         self._registry.register(ReadingMetrics(self.reading))
@@ -428,6 +429,7 @@ class FailoverServer:
         self._shards = ShardCalls(clock, self.links, self.membership)
         self._owner_calls = OwnerCalls(self.links.handlers)
         self._group_calls = GroupCalls(self.links.handlers)
+        self._passed_by_link = PassedByLink(self.links.handlers, self.begin_whole)
         self._forget_calls = self.links.handlers.from_now_on()
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))

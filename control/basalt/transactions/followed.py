@@ -499,7 +499,7 @@ def _heard(asking: asyncio.Task[None]) -> None:
 
 
 def _applying(state: TransactionProposals, ended: list[EndedInGroups]) -> Callable[[Edit], None]:
-    """What applies an edit, and notes before which transactions acknowledge no more by it."""
+    """A function that applies an edit, and notes before which transactions acknowledge no more by it."""
 
     def apply(edit: Edit) -> None:
         ended.extend(ended_in_groups(state, edit))

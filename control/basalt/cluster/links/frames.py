@@ -75,6 +75,7 @@ class Kind(enum.IntEnum):
     CARRY = 64
     MAKE_TOPIC = 65
     HAVE_TOPIC = 66
+    PASS = 80
 
 
 CALLS_FROM = 16

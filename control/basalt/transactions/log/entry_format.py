@@ -331,7 +331,7 @@ def record(
 def _record_reader(
     kind: type, names: Sequence[str], types: Sequence[FieldType], fixed: struct.Struct, problem_of: Callable[[Any], str | None] | None
 ) -> Callable[[FieldReader], Any]:  # fmt: skip
-    """What reads such a value. The numbers at its beginning are read together; one by one where they cannot be, which tells of each what is wrong."""
+    """A reader of such values. The numbers at its beginning are read together; one by one where they cannot be, which tells of each what is wrong."""
     numbers = len(fixed.format) - 1  # a letter each, behind that of the order of bytes
     turned = [(index, field.value_of) for index, field in enumerate(types[:numbers]) if field.value_of is not None]
     all_reads, rest_reads = [field.read for field in types], [field.read for field in types[numbers:]]
@@ -363,7 +363,7 @@ def _record_reader(
 
 
 def _by_position(kind: type, names: Sequence[str]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
-    """What puts values of fields of these names in the order in which the class takes them, which is faster than by name; None: it has other fields too."""
+    """A function that puts values of fields of these names in the order in which the class takes them, which is faster than by name; None: it has other fields too."""
     taken: tuple[str, ...] = getattr(kind, "__struct_fields__", ()) or getattr(kind, "_fields", ())
     if sorted(taken) != sorted(names):
         return None
