@@ -98,6 +98,10 @@ class LinkExchange:
         """The body, which is here."""
         return self._body, False
 
+    def give_again(self, body: bytes) -> None:
+        """Have `receive` give this body."""
+        self._body = body
+
     async def until_gone(self) -> None:
         """Wait until nobody waits for the answer any more, or it is given."""
         await asyncio.wait((self.answer,))

@@ -202,9 +202,8 @@ class PassingOn:
                 self._end("answered", began_ms)
                 note(request)
                 return
-            task = asyncio.ensure_future(
-                self._go_on_after_link(request, way, exchange, body, error, began_ms, note, again)
-            )
+            going_on = self._go_on_after_link(request, way, exchange, body, error, began_ms, note, again)
+            task = asyncio.ensure_future(going_on)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -248,11 +247,12 @@ class PassingOn:
     ) -> None:  # fmt: skip
         request, is_ours = call.request, True
         try:
-            await self._told(call.run(connection), began_ms)
-        except MovedError:
-            assert again is not None
-            is_ours = False  # whoever answers notes it
-            await again()
+            try:
+                await self._told(call.run(connection), began_ms)
+            except MovedError:
+                assert again is not None
+                is_ours = False  # whoever answers notes it
+                await again()
         except BasaltError as error:
             await send_response(request, problem_response(error, request.id))
         except ClientGoneError:
