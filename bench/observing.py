@@ -23,7 +23,7 @@ from bench.setting_up import create_topics, one_shot_request, publish_request
 
 ROUNDS = 7
 CLIENTS = 8
-SPANS_MAX, SAMPLED_MAX, QUOTAS_MAX = 3.0, 1.1, 1.1
+SPANS_MAX, SAMPLED_MAX, QUOTAS_MAX = 3.5, 1.15, 1.15
 MANY = 1 << 30  # a quota that nobody reaches, and that is counted all the same
 
 Ways = dict[str, Callable[[], object]]
