@@ -1,7 +1,7 @@
 """What several servers would cost each other, calculated: `python -m bench.on_paper` prints the table of docs/operations/capacity.md.
 
 Each cost of one call was measured, by the measurement that stands beside it; how many calls there are follows from the rules. Nothing here
-was measured with so many servers: today one server owns all topics.
+was measured with so many servers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,27 @@ ONE_SHOTS_PER_MEMBER_S = 600  # what is asked: 60,000 of a hundred members
 ONE_SHOTS_PER_FRAME = 3
 DEAD_PARTS = 10  # one of so many members dies at once
 
-# `python -m bench passed-on`: both servers' processor time, of the direct call's.
-PASSED_ON = {"a publish of one message": 2.1, "a GET": 2.5, "a publish of 500": 1.3, "a poll of 2,000": 2.4}
+# Following the log: `python -m bench.following`. A group of the coordinator's is one entry; it has one group under way, so there are as many a second as
+# writes, each of which takes as long as `bench.lanes` has it. An entry that holds so many costs each member the share of its one-shots, and its own.
+LOG_WRITE_MS = 2.0
+FOLLOWED_ONE_SHOT_US = 3.6  # of 16 in an entry
+FOLLOWED_ENTRY_US = 5.0  # more for one that is alone in its entry
+FOLLOWED_TRANSACTION_US = 44.2  # begin, join and commit with rows
+TRANSACTION_US = 28.6  # the same for the coordinator
+TRANSACTIONS_PER_MEMBER_S = 60  # one of ten
+# What a server does for one that a client asks for, HTTP and rows included: of one message, 8 clients, embedded. On HBase it does more, so
+# following is less of it.
+OWN_ONE_SHOT_US = 155.0
+OWN_TRANSACTION_US = 376.0  # begin, and commit with the message
+WORTH_HALF = 0.5  # of a server that one more adds: with more servers it adds less
+
+# `python -m bench at-members`, 8 callers, on HBase: both servers' processor time, of the direct call's.
+PASSED_ON = {"a publish of one message": 2.0, "a GET": 2.8, "a publish of 500": 1.5, "a poll of 2,000": 2.1}
+
+
+# The part of what one costs who does it that it costs each other server.
+ONE_SHOT_SHARE = FOLLOWED_ONE_SHOT_US / OWN_ONE_SHOT_US
+TRANSACTION_SHARE = FOLLOWED_TRANSACTION_US / OWN_TRANSACTION_US
 
 
 class Line(NamedTuple):
@@ -63,6 +82,26 @@ def lines() -> list[Line]:
         _line(f"the coordinator's core is busy, {ONE_SHOTS_PER_FRAME} of them in a frame", "{:.0%}", coordinator_busy),
         _line("the same, one in a frame", "{:.0%}", lambda members: coordinator_busy(members, 1)),
         _line("frames to and from the coordinator a second", "{:,.0f}", _frames),
+        _line("entries of the log that each other server is pushed a second", "{:,.0f}", entries),
+        _line("the coordinator's core is busy pushing them", "{:.0%}", pushing_busy),
+        _line("each other server's core is busy following these one-shots", "{:.0%}", following_busy),
+        _line("the same of all servers, in cores", "{:.1f}", lambda members: (members - 1) * following_busy(members)),
+        _line(
+            f"with {TRANSACTIONS_PER_MEMBER_S} longer transactions for each server: more of each one's core",
+            "{:.0%}",
+            lambda members: _transactions(members) * FOLLOWED_TRANSACTION_US / 1e6,
+        ),
+        _line("more of the coordinator's", "{:.0%}", lambda members: _transactions(members) * TRANSACTION_US / 1e6),
+        _line(
+            "one-shots alone: so many do as much as without following",
+            "{:.1f}",
+            partial(worth_following, cost=ONE_SHOT_SHARE),
+        ),
+        _line(
+            "longer transactions alone: so many do as much as without following",
+            "{:.1f}",
+            partial(worth_following, cost=TRANSACTION_SHARE),
+        ),
         _line("shards of each server", "{:,.0f}", lambda members: SHARDS / members),
     ]
     for regions in REGIONS:
@@ -122,6 +161,38 @@ def coordinator_busy(members: int, one_shots_per_frame: int = ONE_SHOTS_PER_FRAM
     return (_one_shots(members) * ONE_SHOT_US + frames * FRAME_US) / 1e6
 
 
+def _transactions(members: int) -> int:
+    return members * TRANSACTIONS_PER_MEMBER_S
+
+
+def entries(members: int) -> float:
+    """The entries of the log a second: one for each write of it while there are one-shots enough, and no more than there are one-shots."""
+    return min(1_000 / LOG_WRITE_MS, _one_shots(members))
+
+
+def pushing_busy(members: int) -> float:
+    """The part of one core that the coordinator needs to push the log to all others: a frame for each entry and server."""
+    return (members - 1) * entries(members) * FRAME_US / 1e6
+
+
+def following_busy(members: int) -> float:
+    """The part of one core that each other server needs to take and apply what it is pushed."""
+    return (entries(members) * (FRAME_US + FOLLOWED_ENTRY_US) + _one_shots(members) * FOLLOWED_ONE_SHOT_US) / 1e6
+
+
+def worth_following(members: int, cost: float) -> float:
+    """The servers that would do the same work if none followed what others do, where following one takes this part of doing it."""
+    return members / (1 + (members - 1) * cost)
+
+
+def pays_up_to(cost: float) -> int:
+    """The most servers of which the last one still added half of what a server alone does."""
+    members = 1
+    while worth_following(members + 1, cost) - worth_following(members, cost) >= WORTH_HALF:
+        members += 1
+    return members
+
+
 def fences(members: int, regions: int) -> int:
     """The fences of a take of what a tenth of the members had: one to each region from each member that gets any of it."""
     dead = max(1, members // DEAD_PARTS)
@@ -157,5 +228,14 @@ def table() -> str:
     return "\n".join((head, rule, *(f"| {line.title} | {' | '.join(line.values)} |" for line in lines())))
 
 
+def pays() -> str:
+    """Up to how many servers more of them pay, in a sentence."""
+    return (
+        f"The last server adds half a server's work or more up to {pays_up_to(ONE_SHOT_SHARE)} servers that do nothing but one-shots, and up to"
+        f" {pays_up_to(TRANSACTION_SHARE)} that do nothing but longer transactions."
+    )
+
+
 if __name__ == "__main__":
     print(table())
+    print(pays())

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import gc
 import itertools
+import socket
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ import msgspec
 import uvloop
 
 from basalt.cluster.lease import LEASE, Candidate, LeaseRecord
+from basalt.errors import UnavailableError
 from basalt.server.failover import FailoverServer
 from basalt.server.listening import listen_address
 from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, keep_large_buffers, listen
@@ -28,13 +30,15 @@ from basalt.settings import Settings
 from basalt.settings.tree import LogSettings
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import SystemTable
+from basalt_engine.system import FACTS, InstallationFacts, SystemTable
 from basalt_engine.table import Store
 
 LEASE_MS = 6_000
 HANDLES_OF_ROWS = 2  # that a server opens first, on its lease and on its membership
 RENEWAL_S = 1.5
 SECRET = "5ec2e7" * 10  # of a server that is measured, on loopback
+FACTS_OF_BOTH = InstallationFacts(2, 0, "bench")
+TRIES = 100
 SETTINGS = Settings(log=LogSettings(level="warning"))
 
 
@@ -52,9 +56,10 @@ def main() -> None:
 
 async def _serve(leads: bool, place: str, port_file: Path) -> None:
     clock, leases = SystemClock(), MemoryStore(atomic=False)
-    listener = listen(listen_address(SETTINGS), 0)
+    listener, link_listener = _neighbours()
     port = listener.getsockname()[1]
-    candidate = Candidate("bench", f"http://127.0.0.1:{port}", f"run-{port}", LEASE_MS, SECRET)
+    candidate = Candidate("bench", f"http://127.0.0.1:{port}", f"run-{port}", LEASE_MS, SECRET, _link_of(port))
+    FACTS.write(SystemTable(leases.another().table(SystemTable.name)), FACTS_OF_BOTH)
     opened = itertools.count()
 
     def open_one() -> Store:
@@ -69,8 +74,10 @@ async def _serve(leads: bool, place: str, port_file: Path) -> None:
         while leases.table(SystemTable.name).get(b"lease:leader") is None:
             await asyncio.sleep(0.01)
     server.leadership.start()
+    server.membership.start()
+    await server.links.start(link_listener)
     running = asyncio.create_task(server.run())
-    while leads and server._serving is None:
+    while (server._serving is None) if leads else (server.links.to_leader is None):
         await asyncio.sleep(0.01)
     http = _http_server(server, server.stop_waiting, lambda: _tell(port_file, port), None)
     await http.serve(sockets=[listener])
@@ -79,10 +86,27 @@ async def _serve(leads: bool, place: str, port_file: Path) -> None:
     await server.close()
 
 
+def _neighbours() -> tuple[socket.socket, socket.socket]:
+    """Sockets for calls and for links, which listen at a port and the next one."""
+    for _ in range(TRIES):
+        first = listen(listen_address(SETTINGS), 0)
+        try:
+            return first, listen(listen_address(SETTINGS), first.getsockname()[1] + 1)
+        except UnavailableError:
+            first.close()
+    raise RuntimeError("no two ports beside each other are free")
+
+
+def _link_of(port: int) -> str:
+    return f"127.0.0.1:{port + 1}"
+
+
 def _renew(store: MemoryStore, port: str) -> None:
     """Renew the lease of the leader at this port, as that would."""
     system, stored = SystemTable(store.table(SystemTable.name)), None
-    record = LeaseRecord("bench", f"http://127.0.0.1:{port}", 1, 0, f"run-{port}", LEASE_MS, SECRET)
+    record = LeaseRecord(
+        "bench", f"http://127.0.0.1:{port}", 1, 0, f"run-{port}", LEASE_MS, SECRET, link=_link_of(int(port))
+    )
     for number in itertools.count(1):
         body = LEASE.encode(msgspec.structs.replace(record, expire_ms=number))
         assert system.replace(LEASE.kind, LEASE.name, stored, body)

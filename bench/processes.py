@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +55,15 @@ def cpu_s_of(pid: int) -> float:
 
 
 @contextmanager
-def basalt(data: Path, *settings: str, ticks: Path | None = None) -> Iterator[Process]:
+def basalt(
+    data: Path, *settings: str, ticks: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Process]:
     """`basalt serve` on a data directory, with synced writes; with a ticker in its event loop that notes in the file `ticks`."""
     program = ["-m", "basalt.cli.main"] if ticks is None else ["-m", "bench.ticking_server", str(ticks)]
     arguments = [*program, "serve", "--data", str(data), "--port", "0", "--set", "log.level=warning"]
     for setting in settings:
         arguments += ["--set", setting]
-    with _started(arguments) as process:
+    with _started(arguments, environment) as process:
         yield process
 
 
@@ -80,11 +82,13 @@ def passing(role: str, place: str) -> Iterator[Process]:
 
 
 @contextmanager
-def _started(arguments: list[str]) -> Iterator[Process]:
+def _started(arguments: list[str], environment: Mapping[str, str] | None = None) -> Iterator[Process]:
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder) / "port"
         began = time.monotonic()
-        child = subprocess.Popen([sys.executable, *arguments, "--port-file", str(port_file)], env=ENVIRONMENT)
+        child = subprocess.Popen(
+            [sys.executable, *arguments, "--port-file", str(port_file)], env={**ENVIRONMENT, **(environment or {})}
+        )
         try:
             while not port_file.exists():
                 if child.poll() is not None or time.monotonic() - began > READY_S:

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +23,8 @@ import basalt
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs.avro import encode_work
 from basalt.errors import BasaltError, ConflictError, RetryError
+from basalt_engine.keys import topic_prefix
+from basalt_engine.stores.shards import shard_of
 from bench import processes
 from bench.figures import Figure
 from bench.load import Connection, drive, request
@@ -60,13 +62,17 @@ class Sharers:
         self._made = 0
         self.servers: list[Process] = []
 
-    def add(self, thrift2: str | None = None) -> Process:
+    def add(
+        self, thrift2: str | None = None, *, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> Process:
         """Start one more, and wait until the leader has it as a member."""
         options = [word for word in self._installation.options(thrift2) if word != "--set"]
         data = self._folder / f"{self._installation.prefix}-{self._made}"
         self._made += 1
         server = self._stack.enter_context(
-            processes.basalt(data, *options, "cluster.share=true", "cluster.balance=off", *self._settings)
+            processes.basalt(
+                data, *options, "cluster.share=true", "cluster.balance=off", *self._settings, *settings, environment=environment
+            )
         )
         self.servers.append(server)
         until(lambda: self.run_of(server) is not None)
@@ -95,13 +101,17 @@ class Sharers:
 
     def move(self, topic: str, to: Process) -> float:
         """Move its shard there: for how many milliseconds calls to it waited."""
+        return self.move_shard(shard_of(topic_prefix(NAMESPACE, topic)), to)
+
+    def move_shard(self, shard: int, to: Process) -> float:
+        """The same for a shard."""
         run = self.run_of(to)
         assert run is not None
         stop_s = time.monotonic() + READY_S
         with self.client(self.servers[0]) as client:
             while True:
                 try:
-                    return client.admin.move_shards(run, topic=topic).took_ms
+                    return client.admin.move_shards(run, shards=[shard]).took_ms
                 except (ConflictError, RetryError):
                     if time.monotonic() > stop_s:
                         raise

@@ -5,13 +5,29 @@ from __future__ import annotations
 import pytest
 
 from bench import on_paper
-from bench.on_paper import coordinator_busy, fence_core_s, fences, passed_share, rows_cores, table, worth
+from bench.on_paper import (
+    coordinator_busy,
+    entries,
+    fence_core_s,
+    fences,
+    following_busy,
+    passed_share,
+    pays,
+    pays_up_to,
+    pushing_busy,
+    rows_cores,
+    table,
+    worth,
+    worth_following,
+)
 from tests.docs.conftest import ROOT
 
 
 def test_the_page_has_the_table_as_it_is_calculated():
     page = (ROOT / "docs" / "operations" / "capacity.md").read_text()
-    assert table() in page, "write what `python -m bench.on_paper` prints into docs/operations/capacity.md"
+    assert f"{table()}\n\n{pays()}" in page, (
+        "write what `python -m bench.on_paper` prints into docs/operations/capacity.md"
+    )
 
 
 def test_each_line_has_a_value_for_each_number_of_servers():
@@ -39,3 +55,21 @@ def test_rows_of_members_grow_with_their_square():
 def test_what_costs_as_much_passed_on_as_directly_loses_nothing():
     assert worth(10, 1.0) == pytest.approx(10)
     assert worth(10, 2.0) == pytest.approx(10 / (1 + passed_share(10)))
+
+
+def test_each_server_follows_what_all_of_them_do():
+    assert following_busy(100) > 5 * following_busy(10)
+    assert entries(100) == entries(10)  # a write of the log holds more of them then
+    assert pushing_busy(100) == pytest.approx(11 * pushing_busy(10))
+
+
+def test_servers_that_follow_nothing_lose_nothing():
+    assert worth_following(100, 0.0) == 100
+    assert worth_following(1, 0.5) == 1
+
+
+@pytest.mark.parametrize("cost", [0.02, 0.1])
+def test_servers_pay_until_one_more_adds_less_than_half(cost: float):
+    members = pays_up_to(cost)
+    assert worth_following(members, cost) - worth_following(members - 1, cost) >= 0.5
+    assert worth_following(members + 1, cost) - worth_following(members, cost) < 0.5

@@ -41,6 +41,7 @@ from basalt.http.collectors import (
     LinkMetrics,
     LoopMetrics,
 )
+from basalt.http.passing_by_link import PassedByLink
 from basalt.operations.shard_calls import ShardCalls
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
@@ -120,6 +121,7 @@ class FailoverServer:
             self._begin_again,
         )  # fmt: skip
         self._shards = ShardCalls(clock, self.links, self.membership)
+        self._passed_by_link = PassedByLink(self.links.handlers, self.begin_whole)
         self._forget_calls = self.links.handlers.from_now_on()
         self._standby.measure(LoopMetrics(self.loop_lag))
         self.measure(LinkMetrics(self.links))

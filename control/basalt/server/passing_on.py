@@ -23,12 +23,14 @@ from prometheus_client.registry import Collector
 from basalt.access.authentication import NEGOTIATE, SECURE_COOKIE, login_of
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
+from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership, Owner
 from basalt.errors import (
     BasaltError,
     InvalidSettingError,
     NotLeaderError,
     RequestTimeoutError,
+    RetryError,
     ShardMovingError,
     UnavailableError,
     UnknownOutcomeError,
@@ -38,6 +40,7 @@ from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
 from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
 from basalt.http.asgi.responses import problem_response, send_response
 from basalt.http.collectors import counters, gauge
+from basalt.http.passing_by_link import PASS, PASS_MS_MAX, Given, Pass, goes_by_link, link_to
 from basalt.http.routes.ranges import PERMIT, PERMIT_ASKED
 from basalt.server.leader_connection import CONNECT_SECONDS_MAX, LeaderConnection, LeaderConnections, LeaderLostError
 from basalt.settings import Settings
@@ -62,15 +65,8 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 # Of an answer: these, and what this server says itself in each of its own.
 _NOT_GIVEN_BACK = frozenset(
-    (
-        b"connection",
-        b"date",
-        b"keep-alive",
-        b"strict-transport-security",
-        b"transfer-encoding",
-        b"x-content-type-options",
-    )
-)
+    (b"connection", b"date", b"keep-alive", b"strict-transport-security", b"transfer-encoding", b"x-content-type-options")
+)  # fmt: skip
 _NOT_KEPT = (b"cache-control", b"no-store")
 _WITHOUT_BODY = (204, 304)
 Note = Callable[[RequestHead], None]
@@ -88,7 +84,10 @@ class MovedError(Exception):
 class PassingOn:
     """Passes on, for one server, the calls that are not its own."""
 
-    def __init__(self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings) -> None:
+    def __init__(
+        self, leadership: Leadership, membership: Membership, clock: Clock, settings: Settings, links: Links
+    ) -> None:
+        self._links = links
         self._leadership = leadership
         self._membership = membership
         self._clock = clock
@@ -154,6 +153,8 @@ class PassingOn:
         lines = _lines_of(request, leader)
         if lines is None or (self._takes_certificates and exchange.certificate is not None):
             return False
+        if self._submit_by_link(request, leader, lines, exchange, body, note, again):
+            return True
         connection = leader.kept()
         if connection is None:
             return False
@@ -182,8 +183,66 @@ class PassingOn:
         call.send(connection, answered)
         return True
 
+    def _submit_by_link(
+        self, request: RequestHead, way: LeaderConnections, lines: bytes, exchange: PromptExchange, body: bytes, note: Note,
+        again: Again | None,
+    ) -> bool:  # fmt: skip
+        """Pass it on over the link to that server. False: it is for HTTP, as all that TLS would keep secret from who listens between the two."""
+        if way.is_secure or way.prefix or not goes_by_link(request.head, body):
+            return False
+        link, began_ms = link_to(self._links, way.server), self._clock.monotonic_ms()
+        if link is None:
+            return False
+
+        def answered(done: asyncio.Future[Given]) -> None:
+            error = done.exception()
+            given = done.result() if error is None else None
+            if given is not None and not (again is not None and _has_moved(given.status, given.body)):
+                self._give(given, request, way, exchange)
+                self._end("answered", began_ms)
+                note(request)
+                return
+            going_on = self._go_on_after_link(request, way, exchange, body, error, began_ms, note, again)
+            task = asyncio.ensure_future(going_on)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        sequence = exchange.sequence or request.headers.get(b"basalt-sequence")
+        try:
+            link.send(PASS, Pass(lines, request.id, sequence, body), PASS_MS_MAX, answered)
+        except RetryError:  # nothing was sent
+            return False
+        self._begin()
+        return True
+
+    def _give(self, given: Given, request: RequestHead, way: LeaderConnections, exchange: PromptExchange) -> None:
+        request.status = given.status
+        try:
+            exchange.send_now(request, given.status, [*given.headers, way.owner], [given.body])
+        except Exception:  # an answer that cannot be written, such as one with the end of a line in a header
+            log.exception("request %s failed", request.id, extra={"fields": {"requestId": request.id}})
+            exchange.break_off()
+
+    async def _go_on_after_link(
+        self, request: RequestHead, way: LeaderConnections, exchange: PromptExchange, body: bytes, error: BaseException | None,
+        began_ms: float, note: Note, again: Again | None,
+    ) -> None:  # fmt: skip
+        """Do what is left where the link has brought no answer for the caller: the call goes on by HTTP if nothing was done."""
+        if error is None:
+            assert again is not None
+            self._end("not_done", began_ms)
+            await again()
+        elif isinstance(error, UnknownOutcomeError):
+            self._end("unknown", began_ms)
+            log.warning("the %s has not answered %s: %s", way.part, request.id, error)
+            await send_response(request, problem_response(_unknown(way.part), request.id))
+            note(request)
+        else:  # it answers no such calls, now or ever
+            call = _PassedCall(request, way, body, False, follows=again is not None)
+            await self._go_on(call, None, exchange, began_ms, note, again)
+
     async def _go_on(
-        self, call: _PassedCall, connection: LeaderConnection, exchange: PromptExchange, began_ms: float, note: Note,
+        self, call: _PassedCall, connection: LeaderConnection | None, exchange: PromptExchange, began_ms: float, note: Note,
         again: Again | None,
     ) -> None:  # fmt: skip
         request, is_ours = call.request, True
@@ -477,10 +536,7 @@ class _PassedCall:
             return not_passed(self._leader.server, f"the {part} went away before it had all of the call")
         if self.request.head.method in SAFE_METHODS:
             return UnavailableError(f"the {part} went away before it answered; nothing was changed")
-        return UnknownOutcomeError(
-            f"the {part} went away before it answered, so whether the call took effect is unknown",
-            hint="Look whether it did; or send it again under the same Basalt-Request-Id or producer number, where the call takes one.",
-        )
+        return _unknown(part)
 
     def send(self, connection: LeaderConnection, tell: Callable[[], None] | None = None) -> None:
         """Send the call, or begin to. `tell` is called when it is answered, or will not be."""
@@ -553,7 +609,7 @@ class _PassedCall:
                 part = self._leader.part
                 raise UnavailableError(f"the {part} went away before it answered; nothing was changed") from lost
             return
-        if self._follows and connection.status == HTTPStatus.SERVICE_UNAVAILABLE and _MOVING in connection.seen():
+        if self._follows and _has_moved(connection.status, connection.seen()):
             raise MovedError
         headers, is_listed = self._headers(connection)
         parts = connection.whole() if is_listed and connection.is_whole else connection.parts()
@@ -602,6 +658,18 @@ async def _first_part(request: RequestHead) -> tuple[bytes, bool]:
         raise RequestTimeoutError(
             f"nothing of the body came within {BODY_SECONDS_MAX} s", hint="Nothing was done; send the request again."
         ) from None
+
+
+def _unknown(part: str) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"the {part} went away before it answered, so whether the call took effect is unknown",
+        hint="Look whether it did; or send it again under the same Basalt-Request-Id or producer number, where the call takes one.",
+    )
+
+
+def _has_moved(status: int, body: bytes) -> bool:
+    """Tell the answer of a server that does not serve the topic by now."""
+    return status == HTTPStatus.SERVICE_UNAVAILABLE and _MOVING in body
 
 
 def _part(server: LeaseRecord | Owner) -> str:

@@ -149,7 +149,7 @@ def test_a_file_of_authorities_that_is_none_is_refused_at_the_start(tmp_path: Pa
 
     async def story() -> None:
         with pytest.raises(InvalidSettingError) as caught:
-            PassingOn(None, None, SystemClock(), Settings(cluster=ClusterSettings(ca=str(path))))  # type: ignore[arg-type]
+            PassingOn(None, None, SystemClock(), Settings(cluster=ClusterSettings(ca=str(path))), None)  # type: ignore[arg-type]
         assert caught.value.field == "cluster.ca"
 
     uvloop.run(story())

@@ -75,10 +75,11 @@ class Kind(enum.IntEnum):
     CARRY = 64
     MAKE_TOPIC = 65
     HAVE_TOPIC = 66
-    FIGURES = 70
     COMMIT = 67
     BEGIN = 68
     ACT = 69
+    FIGURES = 70
+    PASS = 80
 
 
 CALLS_FROM = 16

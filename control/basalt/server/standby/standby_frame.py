@@ -85,7 +85,7 @@ class StandbyFrame:
         self._registry.register(LeaderMetrics(leadership))
         self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
-        self.passing = PassingOn(leadership, membership, clock, settings)
+        self.passing = PassingOn(leadership, membership, clock, settings, links)
         self._registry.register(PassingMetrics(self.passing))
         self.reading = ReadingHere(open_store, clock, settings)
         self._registry.register(ReadingMetrics(self.reading))

@@ -14,7 +14,7 @@ import enum
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise, takewhile
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -64,7 +64,7 @@ def decode_entry(data: bytes, what: str) -> tuple[int, tuple[Edit, ...]]:
 
 def _decode_edit(reader: FieldReader) -> Edit:
     start = reader.offset
-    number, length = reader.byte(), reader.count()
+    number, length = reader.unpack(_EDIT)
     body = _FORMATS.get(number)
     if body is None:
         raise reader.failure(f"edit number {number}, which never was", start)
@@ -134,6 +134,10 @@ class FieldReader:
         self.offset = end
         return data
 
+    def ahead(self, fixed: struct.Struct) -> list[Any] | None:
+        """The numbers that come next, which stay to be read; None where fewer bytes are left."""
+        return None if self.offset + fixed.size > self.stop else [*fixed.unpack_from(self._data, self.offset)]
+
     def unpack(self, fixed: struct.Struct) -> tuple[int, ...]:
         end = self.offset + fixed.size
         if end > self.stop:
@@ -163,8 +167,7 @@ class FieldReader:
         return value
 
     def count(self) -> int:
-        value: int = _INT.unpack(self.take(4))[0]
-        return value
+        return self.unpack(_INT)[0]
 
     def short(self) -> int:
         value: int = _SHORT.unpack(self.take(2))[0]
@@ -175,7 +178,9 @@ class FieldReader:
 
     def text(self) -> str:
         start = self.offset
-        length: int = _SHORT.unpack(self.take(2))[0]
+        (length,) = self.unpack(_SHORT)
+        if not length:
+            return ""
         try:
             return self.take(length).decode()
         except UnicodeDecodeError as error:
@@ -267,11 +272,15 @@ class FieldReader:
 
 
 class FieldType(NamedTuple):
-    """One type of fields, both ways. `letter` is that of `struct`, where a number is all of it."""
+    """One type of fields, both ways. `letter` is that of `struct`, where a number is all of it.
+
+    `value_of` is the value for such a number, `LookupError` or `ValueError` for one that none has; None: the number itself.
+    """
 
     encode: Callable[[Any], bytes]
     read: Callable[[FieldReader], Any]
     letter: str = ""
+    value_of: Callable[[int], Any] | None = None
 
 
 def numbered(kind: type[enum.IntEnum], name: str) -> FieldType:
@@ -284,7 +293,13 @@ def numbered(kind: type[enum.IntEnum], name: str) -> FieldType:
             raise reader.failure(f"{name} {number}, which never was", reader.offset - 1)
         return member
 
-    return FieldType(_BYTE.pack, read, "B")
+    return FieldType(_BYTE.pack, read, "B", members.__getitem__)
+
+
+def _not_negative(number: int) -> int:
+    if number < 0:
+        raise ValueError(number)
+    return number
 
 
 def record(
@@ -292,13 +307,13 @@ def record(
 ) -> FieldType:
     """A value of this class: its fields one after the other. `problem_of` tells why a value that was read cannot be."""
     names, types = [*fields], [*fields.values()]
-    reads = [field.read for field in types]
     values_of = attrgetter(*names)  # of a single name it answers the value itself
     alone = types[0].encode if len(names) == 1 else None
     numbers = len(
         [*takewhile(lambda field: field.letter, types)]
     )  # the fields before the first of another size are one
-    pack = struct.Struct(">" + "".join(field.letter for field in types[:numbers])).pack
+    fixed = struct.Struct(">" + "".join(field.letter for field in types[:numbers]))
+    pack = fixed.pack
     encodes = [field.encode for field in types[numbers:]]
 
     def encode(value: Any) -> bytes:
@@ -310,14 +325,51 @@ def record(
         rest = [encode(field) for encode, field in zip(encodes, values[numbers:], strict=True)]
         return pack(*values[:numbers]) + b"".join(rest)
 
+    return FieldType(encode, _record_reader(kind, names, types, fixed, problem_of))
+
+
+def _record_reader(
+    kind: type, names: Sequence[str], types: Sequence[FieldType], fixed: struct.Struct, problem_of: Callable[[Any], str | None] | None
+) -> Callable[[FieldReader], Any]:  # fmt: skip
+    """A reader of such values. The numbers at its beginning are read together; one by one where they cannot be, which tells of each what is wrong."""
+    numbers = len(fixed.format) - 1  # a letter each, behind that of the order of bytes
+    turned = [(index, field.value_of) for index, field in enumerate(types[:numbers]) if field.value_of is not None]
+    all_reads, rest_reads = [field.read for field in types], [field.read for field in types[numbers:]]
+    in_order = _by_position(kind, names)
+
+    def read_all(reader: FieldReader) -> list[Any]:
+        values = reader.ahead(fixed)
+        if values is not None:
+            try:
+                for index, value_of in turned:
+                    values[index] = value_of(values[index])
+            except (LookupError, ValueError):
+                values = None
+        if values is None:
+            return [read(reader) for read in all_reads]
+        reader.offset += fixed.size
+        values += [read(reader) for read in rest_reads]
+        return values
+
     def read(reader: FieldReader) -> Any:
         start = reader.offset
-        value = kind(**dict(zip(names, [read(reader) for read in reads], strict=True)))
+        values = read_all(reader)
+        value = kind(*in_order(values)) if in_order is not None else kind(**dict(zip(names, values, strict=True)))
         if problem_of is not None and (problem := problem_of(value)) is not None:
             raise reader.failure(problem, start)
         return value
 
-    return FieldType(encode, read)
+    return read
+
+
+def _by_position(kind: type, names: Sequence[str]) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+    """A function that puts values of fields of these names in the order in which the class takes them, which is faster than by name; None: it has other fields too."""
+    taken: tuple[str, ...] = getattr(kind, "__struct_fields__", ()) or getattr(kind, "_fields", ())
+    if sorted(taken) != sorted(names):
+        return None
+    if [*taken] == [*names]:
+        return lambda values: values
+    return itemgetter(*[names.index(name) for name in taken])
 
 
 def many(item: FieldType) -> FieldType:
@@ -375,10 +427,10 @@ def _read_version(reader: FieldReader) -> int | None:
 
 
 LONG = FieldType(_LONG.pack, FieldReader.long, "q")
-POINTER = FieldType(_LONG.pack, FieldReader.pointer, "q")
+POINTER = FieldType(_LONG.pack, FieldReader.pointer, "q", _not_negative)
 SHORT = FieldType(_SHORT.pack, FieldReader.short, "H")
 COUNT = FieldType(_INT.pack, FieldReader.count, "I")
-FLAG = FieldType(_BYTE.pack, FieldReader.flag, "B")
+FLAG = FieldType(_BYTE.pack, FieldReader.flag, "B", (False, True).__getitem__)
 KIND = numbered(Kind, "kind")
 TEXT = FieldType(_text_field, FieldReader.text)
 OPTIONAL_TEXT = FieldType(_text_field, FieldReader.optional_text)
