@@ -71,7 +71,13 @@ class Sharers:
         self._made += 1
         server = self._stack.enter_context(
             processes.basalt(
-                data, *options, "cluster.share=true", "cluster.balance=off", *self._settings, *settings, environment=environment
+                data,
+                *options,
+                "cluster.share=true",
+                "cluster.balance=off",
+                *self._settings,
+                *settings,
+                environment=environment,
             )
         )
         self.servers.append(server)
