@@ -13,10 +13,11 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.catalog.topics import Topic, TopicName
+from basalt.commits.borrowing import Borrowing
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import CommitAsked, CommitStage
 from basalt.commits.one_shot_decisions import OneShotDecisions, OwnDecisions
-from basalt.commits.one_shots import Borrowing, _PlacedTogether
+from basalt.commits.one_shots import _PlacedTogether
 from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import ProducerUnknownError, SequenceGapError
@@ -360,7 +361,7 @@ def committed_comes_before_rows() -> Iterator[None]:
             answer = await carrier._lanes.log.run(
                 partial(carrier._stages.decide, Decide(transaction.id, placed=True), started_ms, None), must_run=True
             )
-            await carrier._lanes.topics.run(place, must_run=True)
+            await carrier._lanes.topics.each[0].run(place, must_run=True)
         except Exception as error:  # it is raised where the commit was called
             answer = error
         tell(told, answer)
@@ -419,7 +420,7 @@ def one_shots_are_decided_with_their_rows() -> AbstractContextManager[object]:
 
     def closing(placed: _PlacedTogether, _: Group) -> None:
         if placed.one_shots:
-            placed._carrier.decide(placed.one_shots)
+            placed._carrier.decide(placed.one_shots, placed._loans)
 
     return patch.multiple(_PlacedTogether, closing=closing, durable=lambda _: None, failed=lambda _: None)
 

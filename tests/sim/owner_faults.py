@@ -11,7 +11,7 @@ from basalt.commits.commit_stage import CommitStage
 from basalt.commits.owner import Owner
 from basalt.commits.owners import Owners
 from basalt.errors import UnavailableError
-from basalt.transactions.protocol import Place, RollBack
+from basalt.transactions.protocol import JoinedTransaction, Place, RollBack
 from tests import several_owners
 
 
@@ -64,9 +64,9 @@ def late_places_are_taken() -> AbstractContextManager[object]:
     """A place counts though nobody expects it any more."""
     original = Owner._place
 
-    def place(owner: Owner, asked: Place, group: Any) -> None:
-        owner._expected[asked.transaction.id] = set()
-        original(owner, asked, group)
+    def place(owner: Owner, transaction: JoinedTransaction, number: int, group: Any) -> None:
+        owner._expected[transaction.id] = set()
+        original(owner, transaction, number, group)
 
     return patch.object(Owner, "_place", place)
 

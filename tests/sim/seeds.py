@@ -19,8 +19,8 @@ from unittest.mock import patch
 from basalt.messaging.log.topic_log import LogLimits, TopicLog
 from basalt.retention import cells
 from basalt.runtime import group_commit
-from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import LOG_LATE_MS_MAX
 from basalt.server import wiring
 from basalt.settings import Settings
 from basalt.thrift import deferred_change_sets

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -26,7 +26,8 @@ from basalt.errors import (
     TransactionEndedError,
     UnavailableError,
 )
-from basalt.runtime.group_commit import Group, WriteLanes
+from basalt.runtime.group_commit import Group
+from basalt.runtime.write_lanes import WriteLanes
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Taken
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSnapshot
@@ -252,12 +253,11 @@ class FollowedTransactions(LogState):
 
     def _pushed(self, instance: str, pushed: Entries) -> Taken:
         self._durable = max(self._durable, pushed.first + len(pushed.entries))
-        entries = [_Pushed(pushed.first + index, entry) for index, entry in enumerate(pushed.entries)]
         if self._state is None or self._is_reading_all or self._ahead or pushed.first > self._applied:
-            self._keep(entries)
+            self._keep([_Pushed(place, entry) for place, entry in enumerate(pushed.entries, pushed.first)])
         else:
             try:
-                self._apply(entries, self._clock.now_ms())
+                self._apply(enumerate(pushed.entries, pushed.first), self._clock.now_ms())
             except CorruptionError as error:
                 log.warning("an entry of the log that came over a link is read again from the store: %s", error)
         if self._applied < self._durable:
@@ -272,8 +272,8 @@ class FollowedTransactions(LogState):
             self._ahead.clear()
             self._ahead_bytes = 0
 
-    def _apply(self, entries: Sequence[_Pushed], now_ms: int | None) -> bool:
-        """Apply those that come next, and tell of them; True when all are applied. `now_ms`: they are new, and are not read from the store. `CorruptionError` for one that does not fit what came before."""
+    def _apply(self, entries: Iterable[tuple[int, bytes]], now_ms: int | None) -> bool:
+        """Apply of these entries, which come with their places, those that come next, and tell of them; True when all are applied. `now_ms`: they are new, and are not read from the store. `CorruptionError` for one that does not fit what came before."""
         told: list[Told] = []
         try:
             for place, entry in entries:
@@ -301,16 +301,12 @@ class FollowedTransactions(LogState):
                 f"entry {self._applied} of the log goes on after edit {first_edit}, and {state.edits_applied} are known"
             )
         ended: list[EndedInGroups] = []
-
-        def apply(edit: Edit) -> None:
-            ended.extend(ended_in_groups(state, edit))
-            state.apply(edit)
-
+        apply = _applying(state, ended) if len(state.groups) else state.apply
         is_concerned = self.proposing.is_concerned(self._applied, made)
         try:
             if is_concerned:
                 self.proposing.put_aside(state)
-            told = told_by(state, made, apply if len(state.groups) else state.apply)
+            told = told_by(state, made, apply)
             if is_concerned:
                 self.proposing.go_on(state, self._applied)
         except (
@@ -324,7 +320,8 @@ class FollowedTransactions(LogState):
             self.journal.replayed(first_edit, made)
         else:
             self.journal.pushed(first_edit, made, now_ms)
-        self._tell_groups(ended)
+        if ended:
+            self._tell_groups(ended)
         return told
 
     def _tell_groups(self, ended: Sequence[EndedInGroups]) -> None:
@@ -407,7 +404,7 @@ class FollowedTransactions(LogState):
                 return self._applied > first
             for start in range(0, len(found), APPLIED_TOGETHER_MAX):
                 part = found[start : start + APPLIED_TOGETHER_MAX]
-                self._apply([_Pushed(first + start + index, entry) for index, entry in enumerate(part)], None)
+                self._apply(enumerate(part, first + start), None)
                 await asyncio.sleep(0)
         return True
 
@@ -500,6 +497,16 @@ def _heard(asking: asyncio.Task[None]) -> None:
     """Leave the error, if there is one, to those who wait."""
     if not asking.cancelled():
         asking.exception()
+
+
+def _applying(state: TransactionProposals, ended: list[EndedInGroups]) -> Callable[[Edit], None]:
+    """What applies an edit, and notes before which transactions acknowledge no more by it."""
+
+    def apply(edit: Edit) -> None:
+        ended.extend(ended_in_groups(state, edit))
+        state.apply(edit)
+
+    return apply
 
 
 def _nobody_hears(_: Sequence[Told]) -> None:

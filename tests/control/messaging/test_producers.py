@@ -162,7 +162,7 @@ async def test_merged_rows_keep_their_numbers_for_the_next_start() -> None:
         shop.clock.advance(1)
     await shop.publish(A, "x" * 20_000)  # ends the run
     for _ in range(2):
-        await shop.services.writer.run(lambda group: None)
+        await shop.services.writer.each[0].run(lambda group: None)
     assert shop.topics.memory.merged_rows_total == 40
     (row,) = (row for row in shop.store.table("message").scan(b"", None) if PRODUCERS in row.columns)
     assert (
@@ -697,7 +697,7 @@ async def test_a_producer_that_was_deleted_does_not_come_back_with_rows_that_are
     await many_small_rows(shop, "q")
     await shop.publish(A, "x" * 20_000)  # ends the run
     for _ in range(2):
-        await shop.services.writer.run(lambda group: None)
+        await shop.services.writer.each[0].run(lambda group: None)
     again = await shop.restarted()
     assert await lasts(again) == {"q": 9}
     assert await send(again, "anew", at=0)
