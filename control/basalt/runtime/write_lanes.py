@@ -23,9 +23,9 @@ from basalt_engine.keys import base_bucket
 from basalt_engine.stores.shards import SHARDS
 from basalt_engine.table import Store
 
-# So many regions that do not answer are needed before no topic is written. Each lane has a thread, a connection, and a group of up to
-# GROUP_BYTES_MAX under way; and of the calls that meet only those of one lane share a write.
-TOPIC_LANES = 8
+# Each lane has a thread, a connection to the store, and a group of up to GROUP_BYTES_MAX under way; and of the calls that meet only those
+# of one lane share a write. `messaging.topic_lanes` says how many there are.
+TOPIC_LANES_MAX = 8
 LOG_LATE_MS_MAX = 4_000  # how long a call about transactions waits for the log: clients hear of it within five seconds
 # A lane whose write takes longer may have its part of the queue only: what waits behind a region that does not answer must leave
 # room for the others. A write takes some 5 ms, and one of 8 MiB some 100.
@@ -68,9 +68,9 @@ class TopicLanes:
 
     @classmethod
     def of(
-        cls, store: Store, clock: Clock, buckets: int, *, queue_bytes_max: int = QUEUE_BYTES_MAX, lanes_max: int = TOPIC_LANES
+        cls, store: Store, clock: Clock, buckets: int, *, queue_bytes_max: int = QUEUE_BYTES_MAX, number: int = 1
     ) -> TopicLanes:  # fmt: skip
-        number = 1 if store.atomic else min(lanes_max, buckets)
+        number = 1 if store.atomic else min(number, TOPIC_LANES_MAX, buckets)
         return cls([TopicLane(store, clock, queue_bytes_max=queue_bytes_max) for _ in range(number)], buckets)
 
     def number_of(self, prefix: bytes) -> int:
@@ -182,8 +182,10 @@ class WriteLanes(NamedTuple):
     log: GroupCommit
 
     @classmethod
-    def of(cls, store: Store, clock: Clock, buckets: int, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> WriteLanes:
-        topics = TopicLanes.of(store, clock, buckets, queue_bytes_max=queue_bytes_max)
+    def of(
+        cls, store: Store, clock: Clock, buckets: int, *, queue_bytes_max: int = QUEUE_BYTES_MAX, topic_lanes: int = 1
+    ) -> WriteLanes:  # fmt: skip
+        topics = TopicLanes.of(store, clock, buckets, queue_bytes_max=queue_bytes_max, number=topic_lanes)
         if store.atomic:
             return cls(topics, topics.each[0])
         return cls(topics, GroupCommit(store, clock, queue_bytes_max=queue_bytes_max, late_ms=LOG_LATE_MS_MAX))

@@ -332,7 +332,13 @@ async def _wire(
     is_member = shared is not None and not epoch
     leads, follows = (None, shared) if is_member else (shared, None)
     system, facts = await _facts(settings, store, clock, is_member=is_member)
-    lanes = WriteLanes.of(store, clock, facts.buckets, queue_bytes_max=settings.messaging.queue_bytes_max)
+    lanes = WriteLanes.of(
+        store,
+        clock,
+        facts.buckets,
+        queue_bytes_max=settings.messaging.queue_bytes_max,
+        topic_lanes=settings.messaging.topic_lanes,
+    )
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
     transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
