@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from basalt.api.bodies.messages import Work, WorkPublish
+from basalt.catalog.topics import topic_name
 from basalt.errors import TopicNotFoundError
 from basalt.settings import MessagingSettings, Settings
 from basalt.transactions.rules.loans import USED_MS
@@ -94,6 +96,25 @@ async def test_those_behind_one_that_hangs_are_decided_in_the_order_of_their_poi
         assert await shop.read(title, committed=True) == ["first", "both", "1", "2", "3"]
 
 
+async def test_one_that_is_there_waits_for_the_parts_of_those_before_it(shop: Wired, threads: Threads):
+    c = next(
+        title
+        for title in (topic_name("shop", f"c{number}") for number in range(100))
+        if lane(shop, title) not in (lane(shop, A), lane(shop, B))
+    )
+    await shop.topics.create(c, {})
+    threads.hold(lane(shop, c))
+    work = Work([*shop_work(orders=["held"]).publish, WorkPublish(*c, [b"held"])])
+    held = asyncio.ensure_future(shop.transactions.one_shot(work))
+    await threads.held(lane(shop, c))
+    there = asyncio.ensure_future(shop.transactions.one_shot(shop_work(orders=["there"], invoices=["there"])))
+    assert not await settled(there)
+    assert not held.done(), "it was decided before its rows were there"
+    threads.let_go(lane(shop, c))
+    assert (await held).id < (await there).id
+    assert await shop.read(A, committed=True) == ["first", "both", "held", "there"]
+
+
 @pytest.mark.parametrize("fails", [A, B])
 async def test_when_one_part_fails_nothing_of_it_shows_and_those_behind_go_on(
     shop: Wired, store: ByRow, threads: Threads, fails: tuple[str, str]
@@ -148,6 +169,22 @@ async def test_a_part_that_comes_after_the_log_was_read_anew_is_not_written(
     await shop.transactions.one_shot(shop_work(orders=["next"], invoices=["next"]))
     assert await shop.read(A, committed=True) == ["first", "both", "next"]
     assert await shop.read(B) == ["first", "both", "before", "next"]
+
+
+async def test_a_part_whose_loan_has_ended_meanwhile_is_not_written(
+    shop: Wired, store: ByRow, threads: Threads, monkeypatch: pytest.MonkeyPatch
+):
+    threads.hold(lane(shop, B))
+    before = asyncio.ensure_future(shop.publish(B, "before"))
+    await threads.held(lane(shop, B))
+    spread = asyncio.ensure_future(shop.transactions.one_shot(shop_work(orders=["o"], invoices=["i"])))
+    assert not await settled(spread)
+    monkeypatch.setattr(shop.transactions._one_shots.coordinator, "basis_in", lambda _: object(), raising=False)
+    threads.let_go(lane(shop, B))
+    await before
+    with pytest.raises(BasaltError):
+        await spread
+    assert store.written.count(("message",)) == 2, "a row came under a pointer that nobody may hold any more"
 
 
 async def test_loans_of_all_lanes_are_given_back_when_nobody_uses_them(shop: Wired):

@@ -174,15 +174,27 @@ async def test_who_passes_has_what_a_stage_handed_to_another_lane():
     lanes = lanes_of(store)
     first, other = PREFIXES[0], of_other_lanes(lanes, PREFIXES[0])[0]
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    store.hang(bucket_of(other))
 
     def handing(group: Group) -> None:
         add(first, b"first", group)
         lanes.lane_of(other).submit(partial(add, other, b"handed"), told, must_run=True)
 
+    store.hang(bucket_of(first))
+    before = asyncio.ensure_future(lanes.lane_of(first).run(partial(add, first, b"before")))
+    await until(lambda: lanes.lane_of(first)._write_began_ms is not None)
     handed = asyncio.ensure_future(lanes.lane_of(first).run(handing))
-    await asyncio.sleep(0)
-    await lanes.passed()
-    assert told.done() and handed.done()
+    passing = asyncio.ensure_future(lanes.passed())
+    await until(lambda: lanes.lane_of(first).waiting == 2 and lanes.lane_of(other).is_idle)
+    store.let_go(bucket_of(first))
+    await asyncio.gather(before, handed)
+    await until(lambda: lanes.lane_of(other)._write_began_ms is not None)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not passing.done()
+    store.let_go(bucket_of(other))
+    await passing
+    assert told.done()
 
 
 async def test_a_stop_waits_for_what_a_stage_hands_to_a_lane_that_had_nothing_to_do():
