@@ -74,9 +74,8 @@ def first_failure_of_several_lanes(seeds: Iterable[int]) -> str | None:
     """The same of stores that are not atomic, and topics in lanes of their own: each kind of one-shot, move, marker and group."""
     of = TopicLanes.of
 
-    def several(store: Store, clock: Clock, buckets: int, *, queue_bytes_max: int, number: int) -> TopicLanes:
-        assert number == 1, "it has several by default: this is of no use any more"
-        return of(store, clock, buckets, queue_bytes_max=queue_bytes_max, number=TOPIC_LANES_MAX)
+    def several(store: Store, clock: Clock, buckets: int, **settings: int) -> TopicLanes:
+        return of(store, clock, buckets, **{**settings, "number": TOPIC_LANES_MAX})
 
     worlds = (World, OneShotWorld, MovingWorld, MarkedWorld, OwnersWorld, GroupsWorld)
     with patch.object(TopicLanes, "of", several):
