@@ -197,7 +197,7 @@ def topic_lanes(_folder: Path, quick: bool) -> Iterator[Figure]:
                 "CPU us",
                 "CPU us, 1 lane",
                 one,
-                2.0,
+                2.5,
                 at_most=True,
             )
 

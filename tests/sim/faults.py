@@ -13,11 +13,10 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.catalog.topics import Topic, TopicName
-from basalt.commits.borrowing import Borrowing
 from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import CommitAsked, CommitStage
 from basalt.commits.one_shot_decisions import OneShotDecisions, OwnDecisions
-from basalt.commits.one_shots import _PlacedTogether
+from basalt.commits.one_shots import Borrowing, _PlacedTogether
 from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import ProducerUnknownError, SequenceGapError

@@ -445,7 +445,7 @@ class Owner:
         placed.update(keys)
 
     def _plan_of(self, number: int, lane: GroupCommit | None = None) -> TopicPlan:
-        """What was kept for a commit; for one of the write lanes, the part that it has."""
+        """The plan that was kept for a commit; for one of the write lanes, its part."""
         if not number:
             return NOTHING
         kept = self._prepared.get(number)

@@ -365,7 +365,7 @@ class GroupCommit:
 
     @property
     def write_ms_so_far(self) -> float:
-        """How long the write that is under way has taken until now; 0 without one."""
+        """The time that the write that is under way has taken until now; 0 without one."""
         began_ms = self._write_began_ms
         return 0.0 if began_ms is None else self._clock.monotonic_ms() - began_ms
 

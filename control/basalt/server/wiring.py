@@ -336,13 +336,7 @@ async def _wire(
     is_member = shared is not None and not epoch
     leads, follows = (None, shared) if is_member else (shared, None)
     system, facts = await _facts(settings, store, clock, is_member=is_member)
-    lanes = WriteLanes.of(
-        store,
-        clock,
-        facts.buckets,
-        queue_bytes_max=settings.messaging.queue_bytes_max,
-        topic_lanes=settings.messaging.topic_lanes,
-    )
+    lanes = _lanes(settings.messaging, store, clock, facts)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
     transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
@@ -385,6 +379,11 @@ async def _wire(
         first_unstable=first_unstable, views=views, started_ms=clock.now_ms(), instance=facts.instance, audit=audit,
         directory=directory, refusals=refusals, authentication=authentication, quotas=directory.quotas, is_member=is_member, owner=owner,
     )  # fmt: skip
+
+
+def _lanes(settings: MessagingSettings, store: Store, clock: Clock, facts: InstallationFacts) -> WriteLanes:
+    limit, number = settings.queue_bytes_max, settings.topic_lanes
+    return WriteLanes.of(store, clock, facts.buckets, queue_bytes_max=limit, topic_lanes=number)
 
 
 async def _facts(
