@@ -19,7 +19,6 @@ from typing import Any
 
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.catalog.topics import TopicName, topic_name
-from basalt.runtime.write_lanes import TOPIC_LANES_MAX
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import MessagingSettings, Settings
 from basalt_engine.clock import SystemClock
@@ -43,6 +42,7 @@ TITLES = [topic_name("bench", f"topic-{number}") for number in range(4)]
 LOG = "transaction_log"
 MANY_TITLES = [topic_name("bench", f"many-{number}") for number in range(64)]
 CALLERS = (1, 16, 64)
+LANES = 8
 CALLS_OF_EACH = 60
 
 
@@ -96,7 +96,8 @@ class SlowStore:
 
 async def _opened(topic_lanes: int = 1, titles: Sequence[TopicName] = TITLES) -> tuple[RunningServices, SlowStore]:
     store: Any = SlowStore(MemoryStore(atomic=False))
-    settings = Settings(messaging=MessagingSettings(topic_lanes=topic_lanes))
+    # A tree of before, which `bench.versus` may be given, has one and no setting.
+    settings = Settings() if topic_lanes == 1 else Settings(messaging=MessagingSettings(topic_lanes=topic_lanes))
     services = await open_services(settings, None, store=store, clock=SystemClock())
     for title in titles:
         await services.topics.create(title, {})
@@ -206,7 +207,7 @@ async def _one_hangs(round_s: float, pairs: int) -> tuple[float, float]:
     """The rates of the middle pair: of callers of the other lanes, while those of one lane hang, and while they do not."""
     rates: list[tuple[float, float]] = []
     for _ in range(pairs):
-        services, store = await _opened(TOPIC_LANES_MAX, MANY_TITLES)
+        services, store = await _opened(LANES, MANY_TITLES)
         lanes = services.writer
         stuck = topic_prefix(*MANY_TITLES[0])
         others = [title for title in MANY_TITLES if lanes.lane_of(topic_prefix(*title)) is not lanes.lane_of(stuck)]
@@ -237,7 +238,7 @@ async def _rate(services: RunningServices, titles: Sequence[TopicName], seconds:
 
 async def _costs(callers: int, pairs: int) -> tuple[float, float]:
     """The CPU time of a publish in the middle pair: with eight lanes, and with one."""
-    both = [(await _opened(number, MANY_TITLES))[0] for number in (TOPIC_LANES_MAX, 1)]
+    both = [(await _opened(number, MANY_TITLES))[0] for number in (LANES, 1)]
     costs: list[list[float]] = []
     for _ in range(pairs):
         costs.append([])
