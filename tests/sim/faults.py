@@ -429,7 +429,8 @@ def nobody_waits_for_rows_under_way() -> Iterator[None]:
     """A roll back, and whoever reads the log, do not wait for the rows that are being written."""
 
     async def hasty(writer: GroupCommit, *, must_run: bool = False) -> None:
-        if sys._getframe(1).f_code not in (Owner.roll_back.__code__, Recovery._read_log.__code__):
+        callers = [sys._getframe(depth).f_code for depth in (1, 2, 3)]  # the lanes hand it on
+        if Owner.roll_back.__code__ not in callers and Recovery._read_log.__code__ not in callers:
             await passed(writer, must_run=must_run)
 
     passed = GroupCommit.passed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -253,11 +253,12 @@ class FollowedTransactions(LogState):
 
     def _pushed(self, instance: str, pushed: Entries) -> Taken:
         self._durable = max(self._durable, pushed.first + len(pushed.entries))
+        entries = [_Pushed(pushed.first + index, entry) for index, entry in enumerate(pushed.entries)]
         if self._state is None or self._is_reading_all or self._ahead or pushed.first > self._applied:
-            self._keep([_Pushed(place, entry) for place, entry in enumerate(pushed.entries, pushed.first)])
+            self._keep(entries)
         else:
             try:
-                self._apply(enumerate(pushed.entries, pushed.first), self._clock.now_ms())
+                self._apply(entries, self._clock.now_ms())
             except CorruptionError as error:
                 log.warning("an entry of the log that came over a link is read again from the store: %s", error)
         if self._applied < self._durable:
@@ -272,8 +273,8 @@ class FollowedTransactions(LogState):
             self._ahead.clear()
             self._ahead_bytes = 0
 
-    def _apply(self, entries: Iterable[tuple[int, bytes]], now_ms: int | None) -> bool:
-        """Apply of these entries, which come with their places, those that come next, and tell of them; True when all are applied. `now_ms`: they are new, and are not read from the store. `CorruptionError` for one that does not fit what came before."""
+    def _apply(self, entries: Sequence[_Pushed], now_ms: int | None) -> bool:
+        """Apply those that come next, and tell of them; True when all are applied. `now_ms`: they are new, and are not read from the store. `CorruptionError` for one that does not fit what came before."""
         told: list[Told] = []
         try:
             for place, entry in entries:
@@ -301,12 +302,16 @@ class FollowedTransactions(LogState):
                 f"entry {self._applied} of the log goes on after edit {first_edit}, and {state.edits_applied} are known"
             )
         ended: list[EndedInGroups] = []
-        apply = _applying(state, ended) if len(state.groups) else state.apply
+
+        def apply(edit: Edit) -> None:
+            ended.extend(ended_in_groups(state, edit))
+            state.apply(edit)
+
         is_concerned = self.proposing.is_concerned(self._applied, made)
         try:
             if is_concerned:
                 self.proposing.put_aside(state)
-            told = told_by(state, made, apply)
+            told = told_by(state, made, apply if len(state.groups) else state.apply)
             if is_concerned:
                 self.proposing.go_on(state, self._applied)
         except (
@@ -320,8 +325,7 @@ class FollowedTransactions(LogState):
             self.journal.replayed(first_edit, made)
         else:
             self.journal.pushed(first_edit, made, now_ms)
-        if ended:
-            self._tell_groups(ended)
+        self._tell_groups(ended)
         return told
 
     def _tell_groups(self, ended: Sequence[EndedInGroups]) -> None:
@@ -404,7 +408,7 @@ class FollowedTransactions(LogState):
                 return self._applied > first
             for start in range(0, len(found), APPLIED_TOGETHER_MAX):
                 part = found[start : start + APPLIED_TOGETHER_MAX]
-                self._apply(enumerate(part, first + start), None)
+                self._apply([_Pushed(first + start + index, entry) for index, entry in enumerate(part)], None)
                 await asyncio.sleep(0)
         return True
 
@@ -497,16 +501,6 @@ def _heard(asking: asyncio.Task[None]) -> None:
     """Leave the error, if there is one, to those who wait."""
     if not asking.cancelled():
         asking.exception()
-
-
-def _applying(state: TransactionProposals, ended: list[EndedInGroups]) -> Callable[[Edit], None]:
-    """What applies an edit, and notes before which transactions acknowledge no more by it."""
-
-    def apply(edit: Edit) -> None:
-        ended.extend(ended_in_groups(state, edit))
-        state.apply(edit)
-
-    return apply
 
 
 def _nobody_hears(_: Sequence[Told]) -> None:
