@@ -80,6 +80,7 @@ MEASUREMENTS: dict[str, Callable[[Path, bool], Iterator[Figure]]] = {
     "raw-hbase": beside_raw.beside_raw,
     "member-calls": member_calls.member_calls,
     "lanes": lanes.lanes,
+    "topic-lanes": lanes.topic_lanes,
     "numbered": numbering.numbered,
     "transforming": consuming.transforming,
     "acknowledging": consuming.acknowledging,

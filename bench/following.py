@@ -21,7 +21,8 @@ import uvloop
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.links.links import Links
-from basalt.runtime.group_commit import WriteLanes
+from basalt.runtime.write_lanes import WriteLanes
+from basalt.server.wiring import BUCKETS_EMBEDDED
 from basalt.transactions.follow_calls import ENTRIES, Entries, Taken
 from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log.transaction_log import ENTRY, TransactionLog
@@ -94,7 +95,7 @@ async def measure(make: Callable[[Coordinator, int], None], count: int, together
         make(coordinator, together)
     made_s = time.process_time() - began_s
     clock = SystemClock()
-    lanes = WriteLanes.of(coordinator.store, clock)
+    lanes = WriteLanes.of(coordinator.store, clock, BUCKETS_EMBEDDED)
     log = TransactionLog(coordinator.store.table("transaction_log"), LIMITS)
     member = FollowedTransactions(coordinator.store, clock, lanes, log, cast("Links", None))
     member._adopt(TransactionProposals(LIMITS))

@@ -37,7 +37,7 @@ from basalt.messaging.read.first_unstable import FirstUnstable, KnownTransaction
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, SliceLimits
 from basalt.messaging.read.views import Views
-from basalt.runtime.group_commit import GroupCommit
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.server import wiring
 from basalt.server.wiring import BUCKETS_EMBEDDED, open_services
 from basalt.settings import Settings
@@ -73,7 +73,7 @@ class Server:
     messages: Messages
     owner: Owner
     pointers: OpenPointers
-    lane: GroupCommit
+    lanes: TopicLanes
     store: MemoryStore
 
     async def read(self, title: TopicName) -> list[str]:
@@ -90,7 +90,7 @@ class Member(Server):
     def __init__(self, name: str, store: MemoryStore, clock: Clock, manager: TransactionManager) -> None:
         self.name, self.store = name, store
         self.gate = ShardGate(clock)
-        self.lane = writer = GroupCommit(store, clock)
+        self.lanes = writer = TopicLanes.of(store, clock, BUCKETS_EMBEDDED)
         self.topics = TopicLogs(store, clock, Topics(store, clock, BUCKETS_EMBEDDED), tail_bytes_max=0, gate=self.gate)
         self.pointers = OpenPointers(manager)
         reader, roll_backs = LogReader(store, clock, self.topics), RollBacks(store, self.topics, writer)
@@ -120,7 +120,7 @@ class Leader(Server):
         self.wired, self.owner, self.store = wired, owner, store
         self.topics, self.messages = wired.topics, wired.messaging
         self.gate, self.pointers = wired.topics.gate, owner._pointers
-        self.lane = wired.services.writer
+        self.lanes = wired.services.writer
 
 
 class ToldOwners(Owners):
@@ -336,9 +336,9 @@ class Fleet:
         try:
             logs = before.topics.suspend({shard})
             await before.gate.left({shard})
-            await before.lane.passed()
+            await before.lanes.passed()
             await before.topics.confirm_or_delete({shard})
-            await before.lane.run(lambda _: self._forget(before, shard, logs))
+            await before.lanes.alone(before.lanes.each, lambda: self._forget(before, shard, logs))
         except BasaltError:
             before.gate.reigns[shard] = held
             before.gate.call_off(())

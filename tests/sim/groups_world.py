@@ -179,7 +179,7 @@ class GroupsWorld:
                 await gate.left({shard})
                 await services.writer.passed()
                 await services.topics.confirm_or_delete({shard})
-                await services.writer.run(lambda _: services.shard_holding._forget({shard}))
+                await services.writer.alone(services.writer.each, lambda: services.shard_holding._forget({shard}))
             except BasaltError:
                 gate.call_off([shard])
                 return

@@ -13,7 +13,8 @@ from basalt.commits.commit_stage import CommitStage
 from basalt.commits.owner import Owner, TopicPlan
 from basalt.commits.owners import Owners
 from basalt.errors import UnavailableError
-from basalt.transactions.protocol import Place, Prepared, RollBack
+from basalt.runtime.group_commit import GroupCommit
+from basalt.transactions.protocol import JoinedTransaction, Place, Prepared, RollBack
 from tests import several_owners
 
 
@@ -66,9 +67,9 @@ def late_places_are_taken() -> AbstractContextManager[object]:
     """A place counts though nobody expects it any more."""
     original = Owner._place
 
-    def place(owner: Owner, asked: Place, group: Any) -> None:
-        owner._expected[asked.transaction.id] = set()
-        original(owner, asked, group)
+    def place(owner: Owner, transaction: JoinedTransaction, number: int, group: Any) -> None:
+        owner._expected[transaction.id] = set()
+        original(owner, transaction, number, group)
 
     return patch.object(Owner, "_place", place)
 
@@ -96,9 +97,11 @@ def what_was_kept_last_is_placed() -> AbstractContextManager[object]:
     """A commit places whatever its owner kept last, and not what was kept for it."""
     original = Owner._plan_of
 
-    def plan_of(owner: Owner, number: int, transaction_id: int) -> TopicPlan:
+    def plan_of(owner: Owner, number: int, transaction_id: int, lane: GroupCommit | None = None) -> TopicPlan:
         kept = owner._prepared[next(reversed(owner._prepared))] if number and owner._prepared else None
-        return original(owner, number, transaction_id) if kept is None else kept.plan
+        if kept is None:
+            return original(owner, number, transaction_id, lane)
+        return kept.plan if lane is None else kept.plan.of_lane(owner._writer, lane)
 
     return patch.object(Owner, "_plan_of", plan_of)
 

@@ -19,8 +19,8 @@ from unittest.mock import patch
 from basalt.messaging.log.topic_log import LogLimits, TopicLog
 from basalt.retention import cells
 from basalt.runtime import group_commit
-from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import LOG_LATE_MS_MAX, TOPIC_LANES_MAX, TopicLanes
 from basalt.server import wiring
 from basalt.settings import Settings
 from basalt.thrift import deferred_change_sets
@@ -30,8 +30,9 @@ from basalt.transactions.rules import (
     outcomes,
 )
 from basalt.transactions.rules.transaction import TransactionLimits
+from basalt_engine.clock import Clock
 from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.table import TableWrite
+from basalt_engine.table import Store, TableWrite
 from tests import small_limits
 from tests.sim.consumer_world import ConsumerWorld
 from tests.sim.groups_world import GroupsWorld
@@ -67,6 +68,19 @@ def first_failure_of_several_servers(seeds: Iterable[int]) -> str | None:
 def first_failure_of_one_shots(seeds: Iterable[int]) -> str | None:
     """The same of one-shot transactions on a store that is not atomic."""
     return _first_failure(seeds, OneShotWorld)
+
+
+def first_failure_of_several_lanes(seeds: Iterable[int]) -> str | None:
+    """The same of stores that are not atomic, and topics in lanes of their own: each kind of one-shot, move, marker and group."""
+    of = TopicLanes.of
+
+    def several(store: Store, clock: Clock, buckets: int, **settings: int) -> TopicLanes:
+        return of(store, clock, buckets, **{**settings, "number": TOPIC_LANES_MAX})
+
+    worlds = (World, OneShotWorld, MovingWorld, MarkedWorld, OwnersWorld, GroupsWorld)
+    with patch.object(TopicLanes, "of", several):
+        failures = (_first_failure([seed], worlds[seed % len(worlds)]) for seed in seeds)
+        return next((failure for failure in failures if failure is not None), None)
 
 
 def first_failure_of_late_deletes(seeds: Iterable[int]) -> str | None:

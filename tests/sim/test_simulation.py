@@ -42,6 +42,7 @@ from tests.sim.seeds import (
     first_failure_of_one_shots,
     first_failure_of_producers,
     first_failure_of_producers_of_several_servers,
+    first_failure_of_several_lanes,
     first_failure_of_several_servers,
     first_failure_with,
     first_failure_with_little_memory,
@@ -149,6 +150,10 @@ def test_no_seed_breaks_a_promise_of_one_shot_transactions_that_the_log_hears_of
     pool: ProcessPoolExecutor,
 ) -> None:
     run(pool, first_failure_of_one_shots, [KEPT_OF_ONE_SHOTS, *slices(SEEDS // 4, SLICE)])
+
+
+def test_no_seed_breaks_a_promise_while_topics_are_in_several_lanes(pool: ProcessPoolExecutor) -> None:
+    run(pool, first_failure_of_several_lanes, slices(SEEDS // 4, SLICE))
 
 
 def test_no_seed_breaks_a_promise_of_rows_in_doubt_whose_deletes_come_late(pool: ProcessPoolExecutor) -> None:

@@ -22,7 +22,8 @@ from basalt.cluster.links.link import Handlers, Link
 from basalt.commits.commit_stage import Asking
 from basalt.commits.one_shot_decisions import Answer, Lent, OneShotDecisions, Settled, UnderWay, given_up
 from basalt.errors import BasaltError, BusyError, CoordinatorUnavailableError, UnavailableError, UnknownOutcomeError
-from basalt.runtime.group_commit import LOG_LATE_MS_MAX, Group, Waiter, tell
+from basalt.runtime.group_commit import Group, Waiter, tell
+from basalt.runtime.write_lanes import LOG_LATE_MS_MAX
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.protocol import (
     DecideOneShots,

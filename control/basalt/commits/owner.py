@@ -32,10 +32,11 @@ from basalt.errors import (
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
-from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_log import TopicLog, prefix_of
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers, check_shape
 from basalt.runtime.group_commit import STAGE_LOADS_MAX, Group, GroupCommit, NotLoadedError
+from basalt.runtime.write_lanes import TopicLanes, in_each_lane, passed
 from basalt.tables import garbage_cells
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.protocol import (
@@ -100,6 +101,21 @@ class TopicPlan(NamedTuple):
         """True when it says no more than that all that was stored is published."""
         return not self.publications and not self.markers and self.segments is None
 
+    def by_lane(self, lanes: TopicLanes) -> dict[GroupCommit, TopicPlan]:
+        """The parts of the plan of a one-shot transaction, by write lane."""
+        if len(lanes.each) == 1:
+            return {lanes.each[0]: self}
+        used = dict.fromkeys(lanes.lane_of(prefix_of(log)) for log in self.logs)
+        return {lane: self.of_lane(lanes, lane) for lane in used} if len(used) > 1 else dict.fromkeys(used, self)
+
+    def of_lane(self, lanes: TopicLanes, lane: GroupCommit) -> TopicPlan:
+        """The part about topics of one write lane. What is acknowledged is no part of it."""
+        if len(lanes.each) == 1:
+            return self
+        publications = [each for each in self.publications if lanes.lane_of(prefix_of(each.log)) is lane]
+        markers = [each for each in self.markers if lanes.lane_of(prefix_of(each[0])) is lane]
+        return TopicPlan(publications, markers, self.segments)
+
     @property
     def payload_bytes(self) -> int:
         total = len(self.markers) * MARKER_BYTES
@@ -149,7 +165,7 @@ class Owner:
     """Commits and rolls back what transactions did to the topics of one server, as it is told."""
 
     def __init__(
-        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, pointers: OpenPointers,
+        self, logs: TopicLogs, roll_backs: RollBacks, writer: TopicLanes, markers: TopicMarkers, pointers: OpenPointers,
         clock: Clock, *, store_drops: bool,
     ) -> None:  # fmt: skip
         """`store_drops`: the store drops rows of failed writers itself, so the ends of their logs must be noted before.
@@ -407,12 +423,26 @@ class Owner:
 
         Only a commit that is expected does so, and once. Returns once the rows are durable.
         """
-        plan = self._plan_of(asked.number, asked.transaction.id)
-        await self._writer.run(partial(self._place, asked), plan.payload_bytes, must_run=True)
+        # Each lane of the topics and tables has a part: writes under way wait in it, too. What one of them refuses is given up as a whole.
+        whole = asked.transaction
+        await in_each_lane({
+            lane: (partial(self._place, part, asked.number), self._plan_of(asked.number, whole.id, lane).payload_bytes)
+            for lane, part in self._by_lane(whole).items()
+        })  # fmt: skip
 
-    def _place(self, asked: Place, group: Group) -> None:
+    def _by_lane(self, transaction: JoinedTransaction) -> dict[GroupCommit, JoinedTransaction]:
+        """The parts of what the transaction has joined, by write lane; one that has joined nothing is in the first."""
+        topics = self._writer.split(transaction.topics, lambda join: join.topic)
+        tables = self._writer.split(transaction.tables, lambda join: join.table)
+        if len(topics | tables) <= 1:
+            return dict.fromkeys((*topics, *tables) or self._writer.each[:1], transaction)
+        return {
+            lane: replace(transaction, topics=tuple(topics.get(lane, ())), tables=tuple(tables.get(lane, ())))
+            for lane in topics | tables
+        }
+
+    def _place(self, transaction: JoinedTransaction, number: int, group: Group) -> None:
         """In a stage: the same as `commit`, of which the outcome follows. Where the rows lie is noted until then."""
-        transaction = asked.transaction
         placed, keys = self._expected.get(transaction.id), _keys_of(transaction)
         if placed is None or not placed.isdisjoint(keys):
             raise _not_expected(transaction.id)
@@ -420,20 +450,21 @@ class Owner:
             [table.table for table in transaction.tables]
         )  # else another server takes cells under them
         self._pointers.close(transaction.id)  # before anything is read: what was stored until now is all
-        plan = self._plan_of(asked.number, transaction.id)
+        plan = self._plan_of(number, transaction.id, *self._by_lane(transaction))
         self.check(plan, transaction)
         newest = {log: log.newest for log in self._logs.loaded_joined(transaction.topics).values()}
         self.commit(group, plan, transaction)
         self._note_undecided(newest, transaction.write_pointer)
         placed.update(keys)
 
-    def _plan_of(self, number: int, transaction_id: int) -> TopicPlan:
+    def _plan_of(self, number: int, transaction_id: int, lane: GroupCommit | None = None) -> TopicPlan:
+        """The plan that was kept for a commit of this transaction; for one of the write lanes, its part."""
         if not number:
             return NOTHING
         kept = self._prepared.get(number)
         if kept is None or kept.transaction_id not in (0, transaction_id):
             raise UnavailableError("what the commit brings was not kept until now", hint="send it again")
-        return kept.plan
+        return kept.plan if lane is None else kept.plan.of_lane(self._writer, lane)
 
     def check_prepared(self, number: int, transaction: JoinedTransaction) -> None:
         """In a stage that decides and has the rows: as `check`."""
@@ -514,7 +545,7 @@ class Owner:
         transaction = asked.transaction
         self.close(Close(transaction.id))
         if transaction.topics and not self._logs.memory.atomic:
-            await self._writer.passed()  # rows that were added before it was closed are there
+            await passed(self._by_lane(transaction))  # rows that were added before it was closed are there
         for join in transaction.topics:
             log = await self._logs.joined(join)
             if log is None:
@@ -525,7 +556,8 @@ class Owner:
             for start in range(0, len(transaction.pointers), REMOVED_TOGETHER_MAX):
                 pointers = transaction.pointers[start : start + REMOVED_TOGETHER_MAX]
                 await self._staged.ready(log, pointers)
-                await self._writer.run(partial(self._remove_unpublished, log, pointers))
+                lane = self._writer.lane_of(prefix_of(log))
+                await lane.run(partial(self._remove_unpublished, log, pointers))
 
     def _remove_unpublished(self, log: TopicLog, pointers: Sequence[int], group: Group) -> None:
         if log.ended:
@@ -562,7 +594,13 @@ class Owner:
         release = await self.hold(transactions)
         try:
             # Behind writes that were taken before, so that the notes are about these, too.
-            await self._writer.run(partial(self._note_ends, transactions))
+            parts: dict[GroupCommit, list[JoinedTransaction]] = {}
+            for transaction in transactions:
+                for lane, part in self._by_lane(transaction).items():
+                    parts.setdefault(lane, []).append(part)
+            await in_each_lane(
+                {lane: (partial(self._note_ends, part), 0) for lane, part in parts.items()}, must_run=False
+            )
         finally:
             release()
 

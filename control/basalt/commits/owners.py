@@ -27,7 +27,8 @@ from basalt.errors import ShardMovingError, UnavailableError, UnknownOutcomeErro
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
-from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError
+from basalt.runtime.group_commit import Group, NotLoadedError
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.transactions.open_pointers import OpenPointers
 from basalt.transactions.protocol import Close, JoinedTransaction, Place, Prepare, Prepared, RollBack
 from basalt.transactions.rules.transaction import Join, TableJoin
@@ -64,7 +65,7 @@ class Owners(Owner):
     """The owner of this server's topics, which has the others do their part. Of one map for all shards nothing is split."""
 
     def __init__(
-        self, logs: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers, pointers: OpenPointers,
+        self, logs: TopicLogs, roll_backs: RollBacks, writer: TopicLanes, markers: TopicMarkers, pointers: OpenPointers,
         clock: Clock, *, store_drops: bool, links: Links, member: str, place_ms: int,
     ) -> None:  # fmt: skip
         """`member` is the name by which the map knows this server; `place_ms` is the longest that the rows of a commit may take."""

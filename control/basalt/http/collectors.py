@@ -38,8 +38,9 @@ from basalt.messaging.read.views import Views
 from basalt.operations.scheduler import Scheduler
 from basalt.operations.shard_moves import ShardMoves
 from basalt.pruning.prune import Pruner
-from basalt.runtime.group_commit import SIZES
+from basalt.runtime.group_commit import SIZES, GroupCommit
 from basalt.runtime.loop_lag import LoopLag
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.transactions.log_state import LogState
 from basalt_engine.clock import Clock
 from basalt_engine.stores.hbase.regions import jar_state, version_text
@@ -357,7 +358,9 @@ class WriterMetrics(Collector):
         """Every series there is."""
         manager, tails = self._manager, self._tails
         writer = manager.lanes.topics
-        lanes = {"all": manager.lanes.topics} if manager.atomic else manager.lanes._asdict()
+        lanes: dict[str, TopicLanes | GroupCommit] = {"topics": writer, "log": manager.lanes.log}
+        if manager.atomic:
+            lanes = {"all": writer}
         text = "Time in writes of the store, one for each group"
         writes = SummaryMetricFamily("basalt_store_write_seconds", text, labels=("lane",))
         text = "Bytes of calls that wait to be written"
@@ -367,6 +370,8 @@ class WriterMetrics(Collector):
             queues.add_metric((name,), lane.queue_bytes)
         yield writes
         yield queues
+        text = "Lanes of topics whose write takes longer than a second: their topics are held up"
+        yield gauge("basalt_write_lanes_held_up", text, writer.held_up)
         text = "1 while the log of transactions can be read and written, as far as the server knows; else 0"
         yield gauge("basalt_coordinator_available", text, int(manager.is_known and not manager.lanes.log.is_late))
         sizes = HistogramMetricFamily("basalt_group_commit_calls", "Calls that share one write")

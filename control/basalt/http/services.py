@@ -65,9 +65,9 @@ from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
-from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.settings import Settings
 from basalt.tables.tables import Tables
 from basalt.transactions.rules.transaction import TransactionIds
@@ -95,7 +95,7 @@ class Services:
     settings: Settings
     clock: Clock
     store: Store
-    writer: GroupCommit
+    writer: TopicLanes
     topics: TopicLogs
     messaging: Messages
     markers: TopicMarkers

@@ -35,8 +35,9 @@ from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import LogReader, Slice, before, end_of
-from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase
+from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position_fields
 from basalt_engine.records import RecordKind, decode
@@ -121,7 +122,7 @@ class TopicMarkers:
     """The markers of one store. Where transactions are managed elsewhere none has a writer."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writer: GroupCommit, ends: StableEnds
+        self, store: Store, clock: Clock, logs: TopicLogs, reader: LogReader, writer: TopicLanes, ends: StableEnds
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
@@ -145,7 +146,7 @@ class TopicMarkers:
             self.check([(present, marker)])
             return self.emit(group, present, marker, None)
 
-        await self._writer.run(stage)
+        await self._writer.lane_of(log.topic.keys.prefix).run(stage)
 
     async def ready(self, log: TopicLog) -> None:
         """Read what is known of the topic, before a stage checks and emits."""
@@ -222,7 +223,7 @@ class TopicMarkers:
         for log in due if everything else due[:SAVE_TOPICS_MAX]:
             with suppress(TopicNotFoundError):
                 await self._caught_up(log)
-                saved += await self._writer.run(partial(self._save, log))
+                saved += await self._writer.lane_of(log.topic.keys.prefix).run(partial(self._save, log))
         return saved
 
     async def keep(self, log: TopicLog) -> None:
@@ -233,7 +234,7 @@ class TopicMarkers:
             self._require({log: None})
             return self._save(log, group)
 
-        await self._writer.run(stage)
+        await self._writer.lane_of(log.topic.keys.prefix).run(stage)
 
     def stop_waiting(self) -> None:
         """Answer those who wait, from now on, with what there is."""

@@ -25,6 +25,7 @@ from basalt.messaging.read.answer_reader import AnswerReader, AnswerReading, Enc
 from basalt.messaging.read.log_reader import Fetch, LogReader, ReadBudget, Reading, SliceLimits, Start, start_from
 from basalt.messaging.read.views import Views
 from basalt.runtime.group_commit import Group, GroupCommit, Waiter
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.transactions.manager import Transactions
 from basalt.transactions.open_pointers import OpenPointers
 from basalt_engine.clock import Clock
@@ -39,7 +40,7 @@ class Messages:
     """Publishes to all topics of one store, and fetches from them."""
 
     def __init__(
-        self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: GroupCommit, writers: Transactions,
+        self, clock: Clock, logs: TopicLogs, reader: LogReader, roll_backs: RollBacks, writer: TopicLanes, writers: Transactions,
         views: Views, pointers: OpenPointers, markers: TopicMarkers, producers: Producers, *, limits: SliceLimits,
         lifetime_ms_max: int,
     ) -> None:  # fmt: skip
@@ -72,13 +73,13 @@ class Messages:
         log = self._logs.find(title) or await self._logs.open(title)
         self._check(messages, write_pointer)
         if write_pointer is None:
-            placed = await self._writer.run(
+            placed = await self._lane(log).run(
                 lambda group: self._open_log(log).append(group, messages, extras), sum(map(len, messages))
             )
         else:
             if not messages:
                 await self._logs.staged.ready(log, [write_pointer])
-            placed = await self._writer.run(
+            placed = await self._lane(log).run(
                 lambda group: self._publish_under(group, log, messages, extras, write_pointer), sum(map(len, messages))
             )
         return PublishResponse(write_pointer, *placed)
@@ -94,7 +95,7 @@ class Messages:
         self._check(messages, None)
         if self._logs.memory.atomic:
             stage = partial(self._publish_numbered, log, messages, extras, asked)
-            return await self._writer.run(stage, sum(map(len, messages)))
+            return await self._lane(log).run(stage, sum(map(len, messages)))
         last: Placed | None = None
         # A row at a time, each durable before the next: of several that are written at once, any could be lost.
         for part in cuts(messages, extras):
@@ -102,7 +103,7 @@ class Messages:
             first = asked.first + part.start
             each = asked._replace(first=first, after=first - 1 if part.start else asked.after)
             stage = partial(self._publish_numbered, log, messages[part.start : part.stop], theirs, each)
-            last = await self._write_part(stage, part) or last
+            last = await self._write_part(log, stage, part) or last
         return last
 
     def submit_publish(
@@ -121,12 +122,15 @@ class Messages:
             if not self._logs.memory.atomic and len(messages) > 1 and len(cuts(messages, extras)) > 1:
                 return False
             stage = partial(self._publish_numbered, log, messages, extras, asked)
-            self._writer.submit(stage, waiter, sum(map(len, messages)))
+            self._lane(log).submit(stage, waiter, sum(map(len, messages)))
             return True
-        self._writer.submit(
+        self._lane(log).submit(
             lambda group: self._open_log(log).append(group, messages, extras), waiter, sum(map(len, messages))
         )
         return True
+
+    def _lane(self, log: TopicLog) -> GroupCommit:
+        return self._writer.lane_of(log.topic.keys.prefix)
 
     async def publish_records(
         self, title: TopicName, records: Sequence[RecordIn], write_pointer: int | None = None
@@ -149,17 +153,17 @@ class Messages:
         await self._logs.staged.ready(log, [write_pointer])
         if before is None or self._logs.memory.atomic:
             stage = partial(self._store, log, messages, extras, write_pointer, before, len(messages))
-            return await self._writer.run(stage, sum(map(len, messages)))
+            return await self._lane(log).run(stage, sum(map(len, messages)))
         stored = False
         for part in cuts(messages, extras):  # a row at a time, as `publish_numbered` does
             stage = partial(self._store, log, messages, extras, write_pointer, before, part.stop)
-            stored |= await self._write_part(stage, part)
+            stored |= await self._write_part(log, stage, part)
         return stored
 
-    async def _write_part(self, stage: Callable[[Group], T], part: Cut) -> T:
+    async def _write_part(self, log: TopicLog, stage: Callable[[Group], T], part: Cut) -> T:
         """Run the stage of one row of several. Behind the first a refusal is none of the call: rows of it are there."""
         try:
-            return await self._writer.run(stage, part.payload_bytes)
+            return await self._lane(log).run(stage, part.payload_bytes)
         except BasaltError as error:
             if not part.start or isinstance(error, UnknownOutcomeError):
                 raise
@@ -178,7 +182,7 @@ class Messages:
         log = await self._logs.open(title)
         assert published.write_pointer is not None
         check_age(published.write_pointer, self._clock.now_ms(), self._lifetime_ms_max)
-        await self._writer.run(partial(self._pointers.check_open, write_pointer=published.write_pointer))
+        await self._lane(log).run(partial(self._pointers.check_open, write_pointer=published.write_pointer))
         start = position(published.start_ms, published.start_sequence)
         # A row lies at its last sequence, so the range's own rows end within it.
         stop = position(published.end_ms, published.end_sequence) + b"\0"

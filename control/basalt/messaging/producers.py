@@ -29,10 +29,11 @@ from basalt.errors import (
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed
 from basalt.messaging.log.stored_log import PRODUCERS, SavedProducers
-from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_log import TopicLog, prefix_of
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.runtime.group_commit import Group, GroupCommit, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
@@ -227,7 +228,7 @@ class Producers:
         store: Store,
         clock: Clock,
         logs: TopicLogs,
-        writer: GroupCommit,
+        writer: TopicLanes,
         limits: ProducerLimits = PRODUCER_LIMITS,
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
@@ -311,17 +312,17 @@ class Producers:
     async def open(self, title: TopicName, name: str, run: str) -> ProducerState:
         """Let a run be the one that sends as this producer; an earlier run is fenced from now on. The same run again: no change."""
         log = await self._logs.open(title)
-        return await self._writer.run(partial(self._open, log, name.encode("ascii"), run), _entry_bytes(log))
+        return await self._lane(log).run(partial(self._open, log, name.encode("ascii"), run), _entry_bytes(log))
 
     async def of_topic(self, title: TopicName) -> list[ProducerState]:
         """The topic's producers, by name; only what is durable."""
         log = await self._logs.open(title)
-        return sorted(await self._writer.run(lambda _: self._shown(self._logs.present(log))))
+        return sorted(await self._lane(log).run(lambda _: self._shown(self._logs.present(log))))
 
     async def find(self, title: TopicName, name: str) -> ProducerState:
         """One of them; `ProducerNotFoundError`."""
         log, key = await self._logs.open(title), name.encode("ascii")
-        found = await self._writer.run(lambda _: self._shown(self._logs.present(log), key))
+        found = await self._lane(log).run(lambda _: self._shown(self._logs.present(log), key))
         if not found:
             raise _absent(title, name)
         return found[0]
@@ -329,7 +330,10 @@ class Producers:
     async def delete(self, title: TopicName, name: str) -> None:
         """Forget a producer: whoever goes on sending as it is refused. `ProducerNotFoundError`."""
         log = await self._logs.open(title)
-        await self._writer.run(partial(self._delete, log, name), _entry_bytes(log))
+        await self._lane(log).run(partial(self._delete, log, name), _entry_bytes(log))
+
+    def _lane(self, log: TopicLog) -> GroupCommit:
+        return self._writer.lane_of(log.topic.keys.prefix)
 
     def _open(self, log: TopicLog, name: bytes, run: str, group: Group) -> ProducerState:
         log = self._logs.present(log)
@@ -463,7 +467,8 @@ class Producers:
             some.append(log)
             size_bytes += _entry_bytes(log)
             if number == len(due) or len(some) == SAVE_GROUP_TOPICS or size_bytes >= SAVE_GROUP_BYTES:
-                saved += await self._writer.run(partial(self._save, some), size_bytes)
+                for lane, part in self._writer.split(some, prefix_of).items():
+                    saved += await lane.run(partial(self._save, part), sum(map(_entry_bytes, part)))
                 some, size_bytes = [], 0
                 await asyncio.sleep(0)
         return saved
@@ -497,7 +502,7 @@ class Producers:
 
     async def keep(self, log: TopicLog) -> None:
         """Before rows are put out of reach: what they say of producers is durable without them."""
-        await self._writer.run(partial(self._save_known, log), _entry_bytes(log))
+        await self._lane(log).run(partial(self._save_known, log), _entry_bytes(log))
 
     def _save_known(self, log: TopicLog, group: Group) -> None:
         if not log.ended:

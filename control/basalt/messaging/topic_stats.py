@@ -19,12 +19,13 @@ from basalt.catalog.topics import Topic, TopicName
 from basalt.messaging.index import FINER, SAVED, Buckets, Count, PartialBucket, RowCount, TopicIndex
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.stored_log import PAGE_BYTES, counted, pages
-from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.log.topic_log import TopicLog, prefix_of
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.log_reader import LogReader, SliceLimits, before, row_slices, start_from
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import POSITION_BYTES, MessageRow
@@ -91,7 +92,7 @@ class TopicStatistics:
     """The figures of all topics of one store."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReader, writer: GroupCommit, holds: FirstUnstable
+        self, store: Store, clock: Clock, logs: TopicLogs, reads: LogReader, writer: TopicLanes, holds: FirstUnstable
     ) -> None:
         self._system = SystemTable(store.table(SystemTable.name))
         self._payload_rows = store.table("payload")
@@ -192,7 +193,8 @@ class TopicStatistics:
             for log in some:
                 if not log.ended:
                     await self.ready(log)
-            saved += await self._writer.run(partial(self._save, some))
+            for lane, part in self._writer.split(some, prefix_of).items():
+                saved += await lane.run(partial(self._save, part))
             await asyncio.sleep(0)
         return saved
 

@@ -22,7 +22,8 @@ from basalt.messaging.ranges import Ranges
 from basalt.messaging.read.first_unstable import FirstUnstable, FirstUnstableRow
 from basalt.messaging.read.last_stable import StableEnds
 from basalt.messaging.read.log_reader import before, end_of
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, position_fields
 from basalt_engine.messages import POSITION_BYTES
@@ -48,7 +49,7 @@ class Truncation:
     """Truncates the topics of one store. `named` gives the name of the transaction that has a write pointer."""
 
     def __init__(
-        self, store: Store, clock: Clock, logs: TopicLogs, writer: GroupCommit, markers: TopicMarkers, producers: Producers,
+        self, store: Store, clock: Clock, logs: TopicLogs, writer: TopicLanes, markers: TopicMarkers, producers: Producers,
         ends: StableEnds, first_unstable: FirstUnstable, ranges: Ranges, named: Callable[[int], str],
     ) -> None:  # fmt: skip
         self._store_drops = store.applies_retention
@@ -100,7 +101,7 @@ class Truncation:
         if self._store_drops:
             # Its rows may go as soon as the topic says so. They would have told of producers, and the last where the log ends.
             await self._producers.keep(log)
-            await self._writer.run(lambda group: self._note_end(group, log))
+            await self._writer.lane_of(log.topic.keys.prefix).run(lambda group: self._note_end(group, log))
         await self._logs.truncate(log.topic.title, before_ms, log.topic.generation)
 
     def _note_end(self, group: Group, log: TopicLog) -> None:

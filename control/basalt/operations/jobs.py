@@ -22,8 +22,8 @@ from basalt.operations.series.days import SeriesDays
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
 from basalt.retention.job import RetentionJob
-from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.settings import JobSettings, Settings
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log.transaction_log import TransactionLog
@@ -180,7 +180,7 @@ def _forgotten(number: int) -> str:
 
 def build_jobs(
     settings: Settings, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics,
-    markers: TopicMarkers, producers: Producers, writer: GroupCommit, transactions: Coordinator, transaction_log: TransactionLog,
+    markers: TopicMarkers, producers: Producers, writer: TopicLanes, transactions: Coordinator, transaction_log: TransactionLog,
     known_transactions: KnownTransactions, pruner: Pruner, activity: CellActivity,
     truncation: Truncation, groups: Groups, audit: Audit, days: SeriesDays, *, is_member: bool = False,
 ) -> list[Job]:  # fmt: skip

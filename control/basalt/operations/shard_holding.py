@@ -27,6 +27,7 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.producers import Producers
 from basalt.messaging.topic_stats import TopicStatistics
+from basalt.runtime.write_lanes import passed
 from basalt.tables.garbage_cells import CellActivity
 from basalt.transactions.log_state import LogState
 from basalt.transactions.open_pointers import OpenPointers
@@ -181,13 +182,14 @@ class ShardHolding:
             await self.gate.left(shards)
             logs = self._logs.suspend(shards)
             self._tables.forget(shards)
-            for lane in lanes.each:  # what came before is durable then; what comes later looks for its log, and waits
-                await lane.passed()
+            # What came before is durable then; what comes later looks for its log, and waits.
+            await passed(lanes.topics.of_shards(shards))
+            await lanes.log.passed()
         with measured(self._clock, self.phases["save"]):
             await self._logs.confirm_or_delete(shards)
             await asyncio.gather(*(service.save(everything=True, among=logs) for service in self._saving))
         with measured(self._clock, self.phases["forget"]):
-            await lanes.topics.run(lambda _: self._forget_released(shards, release))
+            await lanes.topics.alone(lanes.topics.of_shards(shards), lambda: self._forget_released(shards, release))
 
     def _forget_released(self, shards: frozenset[int], release: object) -> None:
         """In a stage: nothing is known of the shards from now on. Refused while rows are in doubt, which only this server knows of."""
@@ -248,9 +250,12 @@ class ShardHolding:
         pause_s = TRY_AGAIN_S_MIN
         while True:
             try:
-                for lane in self._manager.lanes.each:
-                    await lane.passed()
-                return await self._manager.lanes.topics.run(lambda _: self._forget_without_doubts(shards))
+                lanes = self._manager.lanes
+                await passed(lanes.topics.of_shards(shards))
+                await lanes.log.passed()
+                return await lanes.topics.alone(
+                    lanes.topics.of_shards(shards), lambda: self._forget_without_doubts(shards)
+                )
             except BasaltError as error:
                 log.warning("cannot forget %s, and does not take them before: %s", named(shards), error)
             await asyncio.sleep(pause_s)

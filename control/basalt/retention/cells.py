@@ -22,8 +22,9 @@ from basalt.commits.coordinator import Coordinator
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.retention.expired import SWEPT, Swept
-from basalt.runtime.group_commit import Group, GroupCommit, Phase
+from basalt.runtime.group_commit import Group, Phase
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.tables import garbage_cells
 from basalt.tables.garbage_cells import CellActivity, GarbageCells
 from basalt.transactions.log_state import ManagerSnapshot
@@ -83,7 +84,7 @@ class CellVersions:
     """Looks through the tables, a bounded number of versions in each run."""
 
     def __init__(
-        self, store: Store, buckets: int, transactions: Coordinator, writer: GroupCommit, activity: CellActivity,
+        self, store: Store, buckets: int, transactions: Coordinator, writer: TopicLanes, activity: CellActivity,
         noted: NotedWriters, gate: ShardGate,
     ) -> None:  # fmt: skip
         self._store = store
@@ -135,7 +136,7 @@ class CellVersions:
         if not old and (living <= 1 or await self._swept_to(prefix) >= living):
             return
         # After it, every write to a past generation is done, and no stage adds another one.
-        await self._writer.passed()
+        await self._writer.lane_of(prefix).passed()
         start, stop = TableKeys(prefix, 0, self._buckets).start, TableKeys(prefix, living, self._buckets).start
         is_empty = await self._call(lambda: next(self._cells.scan(start, stop, rows_max=1), None) is None)
         await self._write(prefix, lambda group: _stage_generations(group, prefix, living, is_empty, start, stop))
@@ -156,7 +157,7 @@ class CellVersions:
             self._gate.require([prefix])
             stage(group)
 
-        await self._writer.run(once_held, size_bytes)
+        await self._writer.lane_of(prefix).run(once_held, size_bytes)
 
     async def _remove_notes(self, prefix: bytes, notes: Sequence[GarbageCells]) -> None:
         for first in range(0, len(notes), GROUP_NOTES):

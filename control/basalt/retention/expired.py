@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -26,8 +27,9 @@ from basalt.messaging.log import stored_log
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.producers import Producers
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.clock import Clock
 from basalt_engine.keys import PayloadKey, TopicKeys, position, position_fields, topic_prefix
 from basalt_engine.messages import MessageTable
@@ -80,7 +82,7 @@ class ExpiredRows:
         clock: Clock,
         logs: TopicLogs,
         producers: Producers,
-        writer: GroupCommit,
+        writer: TopicLanes,
         lifetime_ms_max: int,
     ) -> None:
         self._store = store
@@ -179,7 +181,8 @@ class ExpiredRows:
                         await locks.enter_async_context(log.locks.rows)
                         await self._producers.ready(log)  # what the rows say of them goes with the rows
                         plans_by_log.append((log, plan))
-            await self._writer.run(lambda group: self._stage(group, plans_by_log, counts))
+            for lane, part in self._writer.split(plans_by_log, lambda each: each[0].topic.keys.prefix).items():
+                await lane.run(partial(self._stage, plans=part, counts=counts))
 
     def _stage(self, group: Group, plans: Sequence[tuple[TopicLog, _Plan]], counts: Counter[str]) -> None:
         """Add the range deletes to the group, and what others must know of them."""
@@ -259,7 +262,7 @@ SWEPT = SystemRecord("swept", "", Swept)  # by the prefix of a topic or table
 class OldGenerations:
     """Finds and removes the rows of past generations."""
 
-    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
+    def __init__(self, store: Store, logs: TopicLogs, writer: TopicLanes) -> None:
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
         self._call = StoreCalls(store)
@@ -301,7 +304,9 @@ class OldGenerations:
         # A store that applies the retention rule itself removes them when it compacts.
         ranges = [] if self._store.applies_retention else await self._call(self._ranges, prefix, living)
         # Nothing is rolled back in a past generation any more: see `RollBacks`.
-        await self._writer.run(lambda group: self._stage(group, prefix, living, ranges, title if deleted else None))
+        await self._writer.lane_of(prefix).run(
+            lambda group: self._stage(group, prefix, living, ranges, title if deleted else None)
+        )
         self._remember(prefix, living)
 
     def _ranges(self, prefix: bytes, living: int) -> list[tuple[str, DeleteRange]]:

@@ -26,8 +26,9 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import KnownTransactions
 from basalt.messaging.topic_stats import TopicStatistics
 from basalt.retention.expired import last_payload_key
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.keys import MessageKey, topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.metadata import MetadataTable
@@ -59,7 +60,7 @@ class GarbageRows:
     """Deals with the notes of all topics."""
 
     def __init__(
-        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: GroupCommit, known_transactions: KnownTransactions,
+        self, store: Store, logs: TopicLogs, statistics: TopicStatistics, writer: TopicLanes, known_transactions: KnownTransactions,
         lifetime_ms_max: int, noted: NotedWriters,
     ) -> None:  # fmt: skip
         self._system = SystemTable(store.table(SystemTable.name))
@@ -96,7 +97,7 @@ class GarbageRows:
         if metadata is None:  # whatever is unknown is kept
             return notes[-1].name + "\0", 0
         if is_old_generation(notes[0].generation, metadata.generation):
-            await self._writer.run(lambda group: self._remove_all(group, notes))
+            await self._writer.lane_of(topic_prefix(*title)).run(lambda group: self._remove_all(group, notes))
             return notes[-1].name + "\0", 0
         try:
             log = await self._logs.open(title)
@@ -108,7 +109,8 @@ class GarbageRows:
         async with log.locks.rows:
             note_rows = await self._find(log.topic, notes)
             size_bytes = sum(row.size_bytes for each in note_rows for row, _ in each.rows)
-            reasons = await self._writer.run(lambda group: self._stage(group, log, note_rows), size_bytes)
+            lane = self._writer.lane_of(log.topic.keys.prefix)
+            reasons = await lane.run(lambda group: self._stage(group, log, note_rows), size_bytes)
         counts.update(reasons)
         last, looked_at = note_rows[-1], sum(each.looked_at for each in note_rows)
         if last.rest is None or reasons["undecided"]:

@@ -21,8 +21,8 @@ from basalt.retention.cells import CellVersions
 from basalt.retention.expired import ExpiredRows, OldGenerations
 from basalt.retention.garbage import GarbageRows
 from basalt.retention.oversized import OversizedTopics
-from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.tables.garbage_cells import CellActivity
 from basalt_engine.clock import Clock
 from basalt_engine.keys import is_table_prefix
@@ -38,7 +38,7 @@ class RetentionJob:
 
     def __init__(
         self, store: Store, clock: Clock, logs: TopicLogs, statistics: TopicStatistics, producers: Producers,
-        writer: GroupCommit, known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator,
+        writer: TopicLanes, known_transactions: KnownTransactions, lifetime_ms_max: int, transactions: Coordinator,
         activity: CellActivity, truncation: Truncation, noted: NotedWriters,
     ) -> None:  # fmt: skip
         self._metadata = MetadataTable(store.table(MetadataTable.name))

@@ -8,10 +8,8 @@ fails, every caller in it is told so: also one whose stage raised, for it may ha
 A stage never reads the store. One that needs what is not in memory raises `NotLoadedError` before it changes anything:
 it is undone, what it needs is read while others go on, and it is run again.
 
-On a store that is atomic over rows and tables there is one group commit, and a group is one batch. Elsewhere there are two,
-the *lanes*: one writes what lies in topics and tables, the other the log of transactions. They write at the same time, and
-what holds up one does not hold up the other. A call that needs both takes its steps one after the other, each durable before
-the next: docs/architecture.md says in which order. Within a lane the phases of a group are written one after the other.
+On a store that is atomic over rows and tables there is one group commit, and a group is one batch. Elsewhere there are several,
+the *lanes*: `runtime.write_lanes`. Within a lane the phases of a group are written one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from basalt.errors import BusyError, CoordinatorUnavailableError, StoppingError, UnknownOutcomeError
 from basalt.runtime.store_calls import StoreCalls
@@ -46,7 +44,6 @@ INLINE_BYTES_MAX = 64 << 10
 # slow again, and everybody would wait for it.
 INLINE_WRITE_MS_MAX = 3.0
 INLINE_WRITES_SEEN = 4
-LOG_LATE_MS_MAX = 4_000  # how long a call about transactions waits for the log: clients hear of it within five seconds
 STAGE_BYTES = 512  # what a stage costs beside its payloads; bounds the number of waiting stages too
 # Loads for one stage before its caller is told to come again. What was read stays in memory until the
 # stage has run, so that each time it gets further: topics, then what transactions stored in them, then their markers.
@@ -268,7 +265,10 @@ class GroupCommit:
         self._number = 0  # of the last caller
         self.loading = 0  # callers for whose stages something is being read
         self._loop: asyncio.AbstractEventLoop
-        self._busy = False
+        self._busy = False  # from the first call that waits until there is none
+        self._write_began_ms: float | None = None  # of the write that is under way on the thread
+        self._pauses = 0
+        self._resting: list[asyncio.Future[None]] = []  # who waits until no group is under way
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -312,11 +312,11 @@ class GroupCommit:
         if self._stopping:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
         self.refuse_if_late()
+        self._check_room(size_bytes)
+
+    def _check_room(self, size_bytes: int) -> None:
         if self.queue_bytes and self.queue_bytes + size_bytes > self._queue_bytes_max:
-            raise BusyError(
-                f"{self.queue_bytes} bytes wait to be written, the limit is {self._queue_bytes_max}",
-                hint="send the same call again after Retry-After",
-            )
+            raise too_much_waits(self.queue_bytes, self._queue_bytes_max)
 
     def refuse_if_late(self) -> None:
         """`CoordinatorUnavailableError` while a write takes too long: for a call of which this lane has a later step."""
@@ -339,10 +339,47 @@ class GroupCommit:
         if not self.is_late:
             await self._idle.wait()
 
+    async def pause(self) -> Callable[[], None]:
+        """Return once no group is under way. None begins until what is returned is called; calls are taken meanwhile."""
+        self._pauses += 1
+        if self._busy:
+            resting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._resting.append(resting)
+            try:
+                await resting
+            except BaseException:
+                self._go_on()
+                raise
+        return self._go_on
+
+    def _go_on(self) -> None:
+        self._pauses -= 1
+        if not self._pauses and self._queue and not self._busy:
+            self._wake()
+
+    def _rest(self) -> None:
+        self._busy = False
+        resting, self._resting = self._resting, []
+        for each in resting:
+            tell(each, None)
+
+    @property
+    def write_ms_so_far(self) -> float:
+        """The time that the write that is under way has taken until now; 0 without one."""
+        began_ms = self._write_began_ms
+        return 0.0 if began_ms is None else self._clock.monotonic_ms() - began_ms
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing that was taken is left to do."""
+        return self._idle.is_set()
+
     def _wake(self) -> None:
         loop = self._running_loop()
-        self._busy = True
         self._idle.clear()
+        if self._pauses:
+            return
+        self._busy = True
         self._next_turn(loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -358,6 +395,9 @@ class GroupCommit:
             loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        if self._pauses:
+            self._rest()
+            return
         group = Group(self._clock.now_ms())
         began_ms = self._clock.monotonic_ms()
         if self._store.remote:
@@ -376,6 +416,7 @@ class GroupCommit:
             # Meanwhile the loop reads the requests that will make up the next group.
             if self._late_ms is not None:
                 self._timer = self._loop.call_later(self._late_ms / 1_000, self._be_late, callers)
+            self._write_began_ms = began_ms
             self._write_on_thread(group, callers)
             return
         self._finish(group, callers, self._try_write(group))
@@ -576,37 +617,27 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self.is_late = None, False
+        self._write_began_ms = None
         group.written(is_durable=error is None)
         for caller in callers:
             if caller.stages is not None and group._written_ms is not None:
                 caller.stages.add_write(caller.queued_ms, *group._written_ms, group._waits)
             if not caller.waiter.done():
                 self._answer_caller(caller, error or caller.refusal)
-        if self._queue:
+        if self._queue and not self._pauses:
             self._next_turn(self._loop)
-        else:
-            self._busy = False
-            if not self.loading:
-                self._idle.set()
+            return
+        self._rest()
+        if not self._queue and not self.loading:
+            self._idle.set()
 
 
-class WriteLanes(NamedTuple):
-    """The writers of one store: of topics and tables, and of the log of transactions. Where the store is atomic both are the same."""
-
-    topics: GroupCommit
-    log: GroupCommit
-
-    @classmethod
-    def of(cls, store: Store, clock: Clock, *, queue_bytes_max: int = QUEUE_BYTES_MAX) -> WriteLanes:
-        topics = GroupCommit(store, clock, queue_bytes_max=queue_bytes_max)
-        if store.atomic:
-            return cls(topics, topics)
-        return cls(topics, GroupCommit(store, clock, queue_bytes_max=queue_bytes_max, late_ms=LOG_LATE_MS_MAX))
-
-    @property
-    def each(self) -> tuple[GroupCommit, ...]:
-        """The lanes, each once."""
-        return (self.topics,) if self.log is self.topics else (self.topics, self.log)
+def too_much_waits(queue_bytes: int, queue_bytes_max: int) -> BusyError:
+    """The refusal of a call for which a queue has no room."""
+    return BusyError(
+        f"{queue_bytes} bytes wait to be written, the limit is {queue_bytes_max}",
+        hint="send the same call again after Retry-After",
+    )
 
 
 def _nothing(_: Group) -> None:

@@ -67,9 +67,9 @@ from basalt.operations.shard_moves import ShardMoves
 from basalt.operations.topic_inspection import TopicInspection
 from basalt.pruning.prune import Pruner
 from basalt.pruning.publisher import SnapshotPublisher
-from basalt.runtime.group_commit import GroupCommit, WriteLanes
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes, WriteLanes
 from basalt.server.authentication import open_access
 from basalt.settings import Settings
 from basalt.settings.tree import HBaseSettings, MessagingSettings, ProducerSettings, SubscriptionSettings
@@ -323,7 +323,7 @@ async def open_services(
 
 
 def _topic_logs(
-    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits, writer: GroupCommit,
+    settings: MessagingSettings, store: Store, clock: Clock, catalog: Topics, memory: LogLimits, writer: TopicLanes,
     gate: ShardGate,
 ) -> TopicLogs:  # fmt: skip
     topics = TopicLogs(
@@ -341,7 +341,7 @@ async def _wire(
     is_member = shared is not None and not epoch
     leads, follows = (None, shared) if is_member else (shared, None)
     system, facts = await _facts(settings, store, clock, is_member=is_member)
-    lanes = WriteLanes.of(store, clock, queue_bytes_max=settings.messaging.queue_bytes_max)
+    lanes = _lanes(settings.messaging, store, clock, facts)
     writer, catalog, log = lanes.topics, Topics(store, clock, facts.buckets), _transaction_log(settings, store)
     topics = _topic_logs(settings.messaging, store, clock, catalog, memory, writer, _gate(clock, epoch, shared))
     transaction_manager = _transactions(store, clock, lanes, log, epoch, shared)
@@ -386,6 +386,11 @@ async def _wire(
     )  # fmt: skip
 
 
+def _lanes(settings: MessagingSettings, store: Store, clock: Clock, facts: InstallationFacts) -> WriteLanes:
+    limit, number = settings.queue_bytes_max, settings.topic_lanes
+    return WriteLanes.of(store, clock, facts.buckets, queue_bytes_max=limit, topic_lanes=number)
+
+
 async def _facts(
     settings: Settings, store: Store, clock: Clock, *, is_member: bool
 ) -> tuple[SystemTable, InstallationFacts]:
@@ -400,7 +405,7 @@ async def _facts(
     return system, facts
 
 
-def _roll_backs(store: Store, topics: TopicLogs, writer: GroupCommit, shared: Shared | None) -> RollBacks:
+def _roll_backs(store: Store, topics: TopicLogs, writer: TopicLanes, shared: Shared | None) -> RollBacks:
     roll_backs = RollBacks(store, topics, writer)
     roll_backs.noted.is_shared = shared is not None
     return roll_backs
@@ -422,7 +427,7 @@ def _gate(clock: Clock, epoch: int, shared: Shared | None) -> ShardGate:
 
 
 def _owner(
-    settings: Settings, store: Store, clock: Clock, topics: TopicLogs, roll_backs: RollBacks, writer: GroupCommit, markers: TopicMarkers,
+    settings: Settings, store: Store, clock: Clock, topics: TopicLogs, roll_backs: RollBacks, writer: TopicLanes, markers: TopicMarkers,
     pointers: OpenPointers, leads: Shared | None,
 ) -> Owner:  # fmt: skip
     """The owner of this server's topics; where it leads others, the one of all topics, to whoever carries a commit."""

@@ -354,6 +354,14 @@ class MessagingSettings:
     queue_bytes_max: Annotated[
         int, Size("payloads waiting to be written, before publishers get 503", KIB, 16 * GIB)
     ] = 64 * MIB
+    topic_lanes: Annotated[
+        int,
+        Whole(
+            "on HBase, writers among which topics are shared out, so that a region that hangs holds up one of them only",
+            1,
+            8,
+        ),
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ class Tables:
 
         put_bytes = sum(len(put.value) + len(put.row) + len(put.column) for put in writes.puts)
         deleted_bytes = sum(len(row) + len(column) for row, column in (*writes.deletes, *of_rows))
-        await self._manager.lanes.topics.run(stage, put_bytes + deleted_bytes)
+        await self._manager.lanes.topics.lane_of(table.keys.prefix).run(stage, put_bytes + deleted_bytes)
 
     async def read(
         self, title: TableName, rows: Collection[bytes], columns: Collection[bytes] | None = None,

@@ -26,7 +26,8 @@ from basalt.errors import (
     TransactionEndedError,
     UnavailableError,
 )
-from basalt.runtime.group_commit import Group, WriteLanes
+from basalt.runtime.group_commit import Group
+from basalt.runtime.write_lanes import WriteLanes
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Taken
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSnapshot

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from basalt.errors import CoordinatorUnavailableError
-from basalt.runtime.group_commit import Group, Waiter, WriteLanes
+from basalt.runtime.group_commit import Group, Waiter
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import WriteLanes
 from basalt.transactions.log.transaction_log import Journal, TransactionLog
 from basalt.transactions.protocol import Admitted, Joining
 from basalt.transactions.rules import edits

@@ -33,8 +33,8 @@ from basalt.runtime.group_commit import (
     NextGroupError,
     Phase,
     Waiter,
-    WriteLanes,
 )
+from basalt.runtime.write_lanes import WriteLanes
 from basalt.transactions.followers import Followers
 from basalt.transactions.log.transaction_log import ENTRY, SnapshotDraft, TransactionLog
 from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSnapshot

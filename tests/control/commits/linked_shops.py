@@ -24,7 +24,8 @@ from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.read.log_reader import LogReader
-from basalt.runtime.group_commit import WriteLanes
+from basalt.runtime.write_lanes import WriteLanes
+from basalt.server.wiring import BUCKETS_EMBEDDED
 from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log.transaction_log import SHARED_ENTRIES_KEPT, TransactionLog
 from basalt.transactions.manager import TransactionManager
@@ -141,7 +142,7 @@ class Member:
         self.wire: Wire
         clock, store = installation.clock, self.store
         facts = install(SystemTable(store.table(SystemTable.name)), clock, 16)
-        self.lanes = WriteLanes.of(store, clock)
+        self.lanes = WriteLanes.of(store, clock, BUCKETS_EMBEDDED)
         self.gate = ShardGate(clock)
         self.logs = TopicLogs(store, clock, Topics(store, clock, facts.buckets), tail_bytes_max=1 << 20, gate=self.gate)
         log = TransactionLog(store.table("transaction_log"), TransactionLimits(), entries_kept=SHARED_ENTRIES_KEPT)
@@ -190,7 +191,11 @@ class Member:
         """Its process ends: nothing of it goes on."""
         self.died.set_result(None)
         self.wire.cut()
-        for task in (*self.linked._asking, self.linked._learning, self.one_shots.loans._asking):
+        for task in (
+            *self.linked._asking,
+            self.linked._learning,
+            *(loans._asking for loans in self.one_shots.borrowing),
+        ):
             if task is not None:
                 task.cancel()
         await self.followed.close()

@@ -16,9 +16,10 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 from basalt.http.services import COORDINATOR
-from basalt.runtime import group_commit
+from basalt.runtime import write_lanes
 from basalt.runtime.group_commit import GroupCommit
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.transaction import State
 from basalt_engine.errors import BasaltError
@@ -80,22 +81,28 @@ class Threads:
         self._held: dict[StoreCalls, list[Callable[[], None]]] = {}
 
     def begin_write(self, calls: StoreCalls, write: Callable[[], None]) -> None:
-        if calls in self._held:
-            self._held[calls].append(write)
+        held = self._held.get(calls)
+        if held is not None:
+            held.append(write)
         else:
             asyncio.get_running_loop().call_soon(write)
 
-    def hold(self, lane: GroupCommit) -> None:
-        """Hold the lane's writes from now on."""
-        self._held[lane._calls] = []
+    def hold(self, lanes: GroupCommit | TopicLanes) -> None:
+        """Hold the writes of the lane, or of all lanes of topics, from now on."""
+        self._held.update((calls, []) for calls in _calls_of(lanes))
 
-    async def held(self, lane: GroupCommit) -> None:
-        """Return once the lane has a write that is held."""
-        await until(lambda: bool(self._held[lane._calls]))
+    async def held(self, lanes: GroupCommit | TopicLanes) -> None:
+        """Return once a write is held."""
+        await until(lambda: any(self._held[calls] for calls in _calls_of(lanes)))
 
-    def let_go(self, lane: GroupCommit) -> None:
-        for write in self._held.pop(lane._calls):
-            asyncio.get_running_loop().call_soon(write)
+    def let_go(self, lanes: GroupCommit | TopicLanes) -> None:
+        for calls in _calls_of(lanes):
+            for write in self._held.pop(calls):
+                asyncio.get_running_loop().call_soon(write)
+
+
+def _calls_of(lanes: GroupCommit | TopicLanes) -> list[StoreCalls]:
+    return [lane._calls for lane in (lanes.each if isinstance(lanes, TopicLanes) else (lanes,))]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -339,7 +346,7 @@ async def test_a_log_that_hangs_is_told_of_in_time_and_comes_back(
     shop: Wired, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ):
     log = lanes(shop).log
-    assert log._late_ms == group_commit.LOG_LATE_MS_MAX
+    assert log._late_ms == write_lanes.LOG_LATE_MS_MAX
     log._late_ms = 1.0
     threads.hold(log)
     begin = asyncio.ensure_future(shop.transactions.begin(request_id="r"))

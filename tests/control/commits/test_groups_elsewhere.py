@@ -14,7 +14,7 @@ from basalt.commits.groups_elsewhere import (
     AcknowledgeCall,
     WorkCall,
 )
-from basalt.runtime.group_commit import LOG_LATE_MS_MAX
+from basalt.runtime.write_lanes import LOG_LATE_MS_MAX
 from basalt.transactions.followed import PROPOSE_MS_MAX
 
 ID = bytes(range(20))

@@ -11,7 +11,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.cluster.links.frames import Kind
 from basalt.commits import linked_decisions
 from basalt.errors import CoordinatorUnavailableError, TransactionNotFoundError, UnavailableError
-from basalt.runtime.group_commit import LOG_LATE_MS_MAX
+from basalt.runtime.write_lanes import LOG_LATE_MS_MAX
 from basalt.transactions.rules.loans import LOAN_POINTERS, USED_MS
 from basalt.transactions.rules.outcomes import Outcome
 from basalt_engine.errors import UnknownOutcomeError

@@ -140,7 +140,7 @@ async def test_no_pointer_of_a_state_that_was_lost_is_used_again(shop: Wired):
     await lose(shop, is_entry)
     outcome = await shop.transactions.one_shot(shop_work(orders=["next"]))
     assert outcome.id > last
-    assert not shop.transactions._one_shots.loans.ended
+    assert not any(loans.ended for loans in shop.transactions._one_shots.borrowing)
 
 
 async def test_who_has_too_many_loans_that_are_not_decided_gets_no_more(shop: Wired, monkeypatch: pytest.MonkeyPatch):

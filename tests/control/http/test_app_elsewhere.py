@@ -59,7 +59,7 @@ def asked(member: Client, headers: dict[bytes, bytes], body: bytes, *, at_once: 
         if answering is not None:
             await answering
         assert in_tasks in ([], [not is_at_once]), "a task that waits for the answer would end without it"
-        await member.services.writer._idle.wait()
+        await member.services.writer.each[0]._idle.wait()
 
     member.run(story())
     return exchange, len(begun)

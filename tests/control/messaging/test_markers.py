@@ -286,5 +286,5 @@ async def test_a_marker_is_alone_in_its_row_among_messages_of_its_group(shop: Wi
         markers.emit(group, log, Marker("a", 1, 5), None)
         log.append(group, [b"two"])
 
-    await shop.services.writer.run(stage)
+    await shop.services.writer.each[0].run(stage)
     assert await kinds(shop) == ["one", "WATERMARK", "two"]

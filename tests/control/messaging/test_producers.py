@@ -26,6 +26,7 @@ from basalt.settings import Settings
 from basalt.settings.tree import ProducerSettings
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.errors import BasaltError, StoreError
+from basalt_engine.keys import topic_prefix
 from basalt_engine.messages import PRODUCERS
 from basalt_engine.records import Extras
 from basalt_engine.stores.memory import MemoryStore
@@ -162,7 +163,7 @@ async def test_merged_rows_keep_their_numbers_for_the_next_start() -> None:
         shop.clock.advance(1)
     await shop.publish(A, "x" * 20_000)  # ends the run
     for _ in range(2):
-        await shop.services.writer.run(lambda group: None)
+        await shop.services.writer.each[0].run(lambda group: None)
     assert shop.topics.memory.merged_rows_total == 40
     (row,) = (row for row in shop.store.table("message").scan(b"", None) if PRODUCERS in row.columns)
     assert (
@@ -697,7 +698,7 @@ async def test_a_producer_that_was_deleted_does_not_come_back_with_rows_that_are
     await many_small_rows(shop, "q")
     await shop.publish(A, "x" * 20_000)  # ends the run
     for _ in range(2):
-        await shop.services.writer.run(lambda group: None)
+        await shop.services.writer.each[0].run(lambda group: None)
     again = await shop.restarted()
     assert await lasts(again) == {"q": 9}
     assert await send(again, "anew", at=0)
@@ -784,7 +785,8 @@ async def test_what_rows_say_that_live_for_seconds_is_saved_without_the_job(
     await shop.topics.create(A, {"ttl": "1"})
     await send(shop, "a", at=0)
     if fails:
-        run, failed = shop.services.producers._writer.run, list[object]()
+        lane = shop.services.producers._writer.lane_of(topic_prefix(*A))
+        run, failed = lane.run, list[object]()
 
         async def first_fails(*asked: Any) -> Any:
             failed.append(asked)
@@ -792,7 +794,7 @@ async def test_what_rows_say_that_live_for_seconds_is_saved_without_the_job(
                 raise StoreError("the store is gone")
             return await run(*asked)
 
-        monkeypatch.setattr(shop.services.producers._writer, "run", first_fails)
+        monkeypatch.setattr(lane, "run", first_fails)
     shop.clock.advance(500)
     async with asyncio.timeout(5):
         while shop.services.topics.memory.with_unsaved:

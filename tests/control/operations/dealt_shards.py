@@ -24,7 +24,9 @@ from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.operations.shard_calls import ShardCalls
 from basalt.operations.shard_holding import ShardHolding
 from basalt.operations.shard_moves import ShardMoves
-from basalt.runtime.group_commit import Group, WriteLanes
+from basalt.runtime.group_commit import Group
+from basalt.runtime.write_lanes import WriteLanes
+from basalt.server.wiring import BUCKETS_EMBEDDED
 from basalt_engine.errors import StoreError
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
@@ -63,7 +65,7 @@ class Services:
         self.store, self.gate = store, ShardGate(clock, shares=True)
         catalog = Topics(store, clock, BUCKETS)
         logs = TopicLogs(store, clock, catalog, tail_bytes_max=1_000, gate=self.gate)
-        self.lanes = WriteLanes.of(store, clock)
+        self.lanes = WriteLanes.of(store, clock, BUCKETS_EMBEDDED)
         self.groups: dict[int, Any] = {}
         nothing: Any = Nothing(self.lanes, self.groups)
         self.holding = ShardHolding(
@@ -83,7 +85,7 @@ class Services:
 
         async with self.gate.visit(prefix):
             pass
-        await self.lanes.topics.run(stage)
+        await self.lanes.topics.lane_of(prefix).run(stage)
 
     async def close(self) -> None:
         await self.moves.close()

@@ -14,6 +14,7 @@ from basalt.catalog.topics import TopicName, topic_name
 from basalt.errors import BusyError
 from basalt.runtime import store_calls
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TOPIC_LANES_MAX
 from basalt_engine.keys import base_bucket, topic_prefix
 from basalt_engine.stores.hbase.store import PREFETCH_THREADS_MAX, READ_CONNECTIONS_MAX, WRITE_CONNECTIONS_MAX
 from basalt_engine.stores.memory import MemoryStore, MemoryTable
@@ -255,8 +256,8 @@ async def test_a_write_does_not_wait_for_threads_of_readers(monkeypatch: pytest.
 
 def test_each_thread_that_reads_or_writes_hbase_has_a_connection():
     assert READ_CONNECTIONS_MAX >= store_calls.READ_THREADS + PREFETCH_THREADS_MAX
-    # The writer; services that change a topic or a note, which do so as readers of what belongs to no topic; a new leader.
-    assert WRITE_CONNECTIONS_MAX >= 1 + store_calls.REGION_READS_MAX + 1
+    # The writers; services that change a topic or a note, which do so as readers of what belongs to no topic; a new leader.
+    assert WRITE_CONNECTIONS_MAX >= TOPIC_LANES_MAX + 1 + store_calls.REGION_READS_MAX + 1
 
 
 async def test_a_local_store_is_read_at_once_and_written_on_a_thread() -> None:

@@ -171,7 +171,7 @@ def test_a_write_to_another_generation_than_the_client_knows_is_refused(shop: Sh
 @pytest.mark.parametrize("again", [True, False])
 def test_a_table_that_is_deleted_before_the_stage_of_a_write_takes_nothing(shop: Shop, monkeypatch, again: bool):
     tx = shop.begin()
-    lane = shop.tables._manager.lanes.topics
+    (lane,) = shop.tables._manager.lanes.topics.each
     run = lane.run
 
     async def run_after_the_deletion(*stage):

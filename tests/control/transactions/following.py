@@ -11,7 +11,8 @@ from basalt.cluster.links.beats import Beats
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.links.links import Links
-from basalt.runtime.group_commit import WriteLanes
+from basalt.runtime.write_lanes import WriteLanes
+from basalt.server.wiring import BUCKETS_EMBEDDED
 from basalt.transactions.followed import FollowedTransactions
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.manager import TransactionManager
@@ -58,7 +59,7 @@ class Member:
         self.world, self.name, self.links = world, name, TestLinks()
         self.store = world.store.another()
         log = TransactionLog(self.store.table("transaction_log"))
-        lanes = WriteLanes.of(self.store, world.clock)
+        lanes = WriteLanes.of(self.store, world.clock, BUCKETS_EMBEDDED)
         self.manager = FollowedTransactions(self.store, world.clock, lanes, log, self.links.links)
         self.told: list[Told] = []
         self.manager.tells(self.hear)

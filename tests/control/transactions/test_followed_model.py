@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from basalt.cluster.links.link import Link
 from basalt.errors import UnavailableError
-from basalt.runtime.group_commit import WriteLanes
+from basalt.runtime.write_lanes import WriteLanes
+from basalt.server.wiring import BUCKETS_EMBEDDED
 from basalt.transactions import followed
 from basalt.transactions.follow_calls import FOLLOW, Entries, Standing
 from basalt.transactions.followed import FollowedTransactions
@@ -83,7 +84,7 @@ class Scene:
         self.author, self.links, self.owner = Author(store, kept), TestLinks(), Owner()
         self.table = FlakyTable(store.another().table("transaction_log"))
         log = TransactionLog(cast("Any", self.table), self.author.limits)
-        lanes = WriteLanes.of(store, self.author.clock)
+        lanes = WriteLanes.of(store, self.author.clock, BUCKETS_EMBEDDED)
         self.manager = FollowedTransactions(store, self.author.clock, lanes, log, self.links.links)
         self.manager.tells(self.hear)
         self.recovered = self.misfits = self.twice = 0

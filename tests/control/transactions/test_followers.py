@@ -9,7 +9,9 @@ import pytest
 
 from basalt.cluster.links.link import QUEUE_BYTES_MAX, Link
 from basalt.errors import BusyError, CoordinatorUnavailableError, UnavailableError
-from basalt.runtime.group_commit import Group, WriteLanes
+from basalt.runtime.group_commit import Group
+from basalt.runtime.write_lanes import WriteLanes
+from basalt.server.wiring import BUCKETS_EMBEDDED
 from basalt.transactions import followers as module
 from basalt.transactions import manager as manager_module
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, Ask, Entries, Follow
@@ -279,7 +281,7 @@ def test_a_server_follows_the_one_that_leads_and_its_readers_count_until_its_mem
         manager.lead(leader.links)
         standby = await world.add("second")
         store = data.another()
-        lanes, log = WriteLanes.of(store, world.clock), TransactionLog(store.table("transaction_log"))
+        lanes, log = WriteLanes.of(store, world.clock, BUCKETS_EMBEDDED), TransactionLog(store.table("transaction_log"))
         member = FollowedTransactions(store, world.clock, lanes, log, standby.links)
         member.start()
         await world.until_linked(leader, standby)

@@ -91,7 +91,7 @@ async def test_what_comes_behind_the_end_is_refused_and_nothing_is_remembered(sh
 
 async def test_who_only_asked_whether_a_pointer_is_open_leaves_nothing_behind(shop: Wired) -> None:
     tx = await shop.transactions.begin()
-    await shop.transactions.manager.lanes.topics.run(partial(pointers(shop).check_open, write_pointer=tx.id))
+    await shop.transactions.manager.lanes.topics.each[0].run(partial(pointers(shop).check_open, write_pointer=tx.id))
     assert len(pointers(shop)) == 1
     await shop.transactions.abort(tx.id)
     assert len(pointers(shop)) == 0
@@ -153,7 +153,7 @@ async def test_a_member_opens_pointers_by_the_coordinators_leave_and_closes_them
         member.manager.tells(lambda told: [close_or_end(opened, each) for each in told])
         topic = (await world.shop.topics.open(A)).topic
         tx = await world.shop.transactions.begin()
-        writer = member.manager.lanes.topics
+        writer = member.manager.lanes.topics.each[0]
         for _ in range(2):  # the second time by memory alone
             await writer.run(lambda group: opened.join(group, tx.write_pointer, topic, 5))
         assert len(opened) == 1

@@ -15,7 +15,8 @@ from functools import partial
 from basalt.errors import BusyError, StoppingError
 from basalt.messaging.log.tails import SmallRun, Tail
 from basalt.messaging.log.topic_log import LogMemory, TopicLog
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group
+from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position_fields
 from basalt_engine.messages import MessageRow, MessageTable, merged_producers
@@ -30,7 +31,7 @@ ROW_BYTES = 200  # what the deletion of a row counts in the queue
 log = logging.getLogger("basalt.merged_rows")
 
 
-def merge_small_rows(writer: GroupCommit, memory: LogMemory) -> None:
+def merge_small_rows(writer: TopicLanes, memory: LogMemory) -> None:
     """Merge the small rows of all logs from now on, where the store writes several rows at once."""
     if memory.atomic:
         memory.appended = RowMerger(writer, memory).appended
@@ -42,7 +43,7 @@ class RowMerger:
     It is the waiter of its own stages: nobody asks what became of them.
     """
 
-    def __init__(self, writer: GroupCommit, memory: LogMemory) -> None:
+    def __init__(self, writer: TopicLanes, memory: LogMemory) -> None:
         self._writer = writer
         self._memory = memory
         self._waiting = 0
@@ -71,7 +72,8 @@ class RowMerger:
         if self._waiting >= RUNS_WAITING_MAX:
             return
         with suppress(BusyError, StoppingError):  # callers come first
-            self._writer.submit(partial(self._stage, topic_log, run), self, run.batch_bytes + ROW_BYTES * run.rows)
+            lane = self._writer.lane_of(topic_log.topic.keys.prefix)
+            lane.submit(partial(self._stage, topic_log, run), self, run.batch_bytes + ROW_BYTES * run.rows)
             self._waiting += 1
 
     def _stage(self, topic_log: TopicLog, run: SmallRun, group: Group) -> None:

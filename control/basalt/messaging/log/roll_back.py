@@ -15,8 +15,9 @@ from basalt.messaging.log.noted_writers import NotedWriters
 from basalt.messaging.log.stored_log import read_page
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.runtime.group_commit import Group, GroupCommit
+from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
+from basalt.runtime.write_lanes import TopicLanes
 from basalt.transactions.rules.transaction import Join
 from basalt_engine.messages import MessageRow, MessageTable
 from basalt_engine.table import Store
@@ -43,7 +44,7 @@ class _WriterRows(NamedTuple):
 class RollBacks:
     """Rolls back rows in the logs of one store."""
 
-    def __init__(self, store: Store, logs: TopicLogs, writer: GroupCommit) -> None:
+    def __init__(self, store: Store, logs: TopicLogs, writer: TopicLanes) -> None:
         self._messages = MessageTable.of(store)
         self._call = StoreCalls(store)
         self._store_drops = store.applies_retention
@@ -66,7 +67,7 @@ class RollBacks:
                     pointers = [row.written_by for row in self._vanishing(page.rows) if row.written_by is not None]
                     release = await self._logs.staged.hold({log: pointers}, pinned=True)
                     try:
-                        await self._writer.run(
+                        await self._writer.lane_of(log.topic.keys.prefix).run(
                             lambda group, rows=page.rows: self._stage(group, log, write_pointers, rows),  # type: ignore[misc]
                             len(page.rows) * ROW_BYTES,
                         )

@@ -97,6 +97,11 @@ class LogLocks:
         self.producers = asyncio.Lock()
 
 
+def prefix_of(log: TopicLog) -> bytes:
+    """The prefix of the log's topic, by which its write lane is known."""
+    return log.topic.keys.prefix
+
+
 class TopicLog(TailOwner):
     """One live generation of a topic. What appends or looks at the end is called from stages of the group commit."""
 

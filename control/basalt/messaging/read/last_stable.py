@@ -125,9 +125,9 @@ class StableEnds:
         settled = settled.without(self._manager.lent_elsewhere())  # which are searched for by the durable snapshot
         if not settled:
             return True
-        # Loans are settled from below. So those pointers that are settled in the working state alone are in flight if the first is.
-        in_flight = self._first_unstable.known_transactions.in_flight()
-        return bool(in_flight) and in_flight[0].id == settled.edges[0]
+        # A loan is settled from below. So those pointers of it that are settled in the working state alone are in flight if the first is.
+        in_flight = {each.id for each in self._first_unstable.known_transactions.in_flight()}
+        return all(run.first in in_flight for run in settled)
 
     async def _newest_before(self, log: TopicLog, stop: bytes, known: bytes) -> bytes:
         """The newest row before `stop`, which is `known` unless that is empty."""

@@ -191,7 +191,7 @@ class OneShotsInFlight:
     """The one-shot transactions in flight of this process: readers and stable ends stop at their rows."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, OneShotInFlight] = {}  # ids rise
+        self._by_id: dict[int, OneShotInFlight] = {}  # of one loan ids rise
         self._requests: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[OneShotInFlight]:

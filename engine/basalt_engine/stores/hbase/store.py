@@ -38,8 +38,9 @@ DESCRIBE_TIMEOUT_MS = 10_000  # of the master, which has a table's descriptor in
 PREFETCH_THREADS_MAX = 8  # the salt buckets of a topic are read side by side by as many
 READ_CONNECTIONS_MAX = 32  # a server has 24 threads that read, and the store 8 that fetch ahead
 # Writes, and the reads that a write needs, have connections of their own, because readers of a region that does not answer
-# may hold all of theirs. A server has one writer, and at most 8 other threads at a time that change a topic or a note.
-WRITE_CONNECTIONS_MAX = 12
+# may hold all of theirs. A server has up to 8 writers of topics and one of the log, all of which may be stuck, and at most 8 other
+# threads at a time that change a topic or a note.
+WRITE_CONNECTIONS_MAX = 20
 LOG = "transaction_log"
 COMPACT_TIMEOUT_MS = 10_000  # the region server notes the wish, and answers
 

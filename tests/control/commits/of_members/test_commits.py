@@ -29,7 +29,7 @@ from basalt.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from basalt.runtime.group_commit import LOG_LATE_MS_MAX
+from basalt.runtime.write_lanes import LOG_LATE_MS_MAX
 from basalt.transactions.protocol import JoinedTransaction, Prepare, Prepared
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.refusals import naming

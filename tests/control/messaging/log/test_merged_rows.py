@@ -57,8 +57,8 @@ async def singles(shop: Wired, *messages: str, later_ms: int = 1) -> None:
 
 async def settled(shop: Wired) -> None:
     """Let what is to be merged be written."""
-    await shop.services.writer.run(lambda group: None)
-    await shop.services.writer.run(lambda group: None)
+    await shop.services.writer.each[0].run(lambda group: None)
+    await shop.services.writer.each[0].run(lambda group: None)
 
 
 # What becomes of rows.

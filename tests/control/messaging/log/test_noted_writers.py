@@ -43,13 +43,13 @@ class World:
 
     async def note(self, writers: list[int], title: TopicName = A) -> garbage_notes.GarbageRange:
         made = garbage_notes.GarbageRange(*title, 1, writers, position(1, 0).hex(), position(9, 0).hex())
-        await self.wired.services.writer.run(
+        await self.wired.services.writer.each[0].run(
             lambda group: garbage_notes.note(group, self.noted, title, 1, writers, position(1, 0), position(9, 0))
         )
         return made
 
     async def remove(self, note: garbage_notes.GarbageRange, start: bytes | None = None) -> None:
-        await self.wired.services.writer.run(lambda group: garbage_notes.remove(group, self.noted, note, start))
+        await self.wired.services.writer.each[0].run(lambda group: garbage_notes.remove(group, self.noted, note, start))
 
     async def told(self) -> dict[int, list[str]]:
         return _sorted(await self.noted.notes(self.read))
@@ -134,7 +134,7 @@ async def test_where_other_servers_write_notes_they_are_read_for_each_answer(wir
     world.noted.is_shared = True
     await world.note([5])
     assert set(await world.told()) == {5}
-    await wired.services.writer.run(  # as another server does it
+    await wired.services.writer.each[0].run(  # as another server does it
         lambda group: garbage_notes.note(group, NotedWriters(), B, 1, [6], position(1, 0), position(9, 0))
     )
     assert set(await world.told()) == {5, 6}

@@ -77,9 +77,9 @@ async def test_a_note_about_the_rest_takes_the_place_of_one_about_more(shop: Wir
     def note(group: Group) -> None:
         garbage_notes.note(group, noted, A, 1, [7], position(1, 0), position(9, 0))
 
-    await shop.services.writer.run(note)
+    await shop.services.writer.each[0].run(note)
     assert garbage_notes.read(shop.services.system, 9) == [whole]
-    await shop.services.writer.run(lambda group: garbage_notes.remove(group, noted, whole, position(5, 0)))
+    await shop.services.writer.each[0].run(lambda group: garbage_notes.remove(group, noted, whole, position(5, 0)))
     assert garbage_notes.read(shop.services.system, 9) == [whole.left(position(5, 0))]
-    await shop.services.writer.run(lambda group: garbage_notes.remove(group, noted, whole.left(position(5, 0))))
+    await shop.services.writer.each[0].run(lambda group: garbage_notes.remove(group, noted, whole.left(position(5, 0))))
     assert garbage_notes.read(shop.services.system, 9) == []

@@ -117,7 +117,7 @@ async def test_markers_of_a_past_generation_are_refused_before_anything_is_writt
         markers.emit(group, past, Marker("first", 1, 2), None)
 
     with pytest.raises(GenerationError):
-        await (markers.keep(past) if act == "keep" else shop.services.writer.run(stage))
+        await (markers.keep(past) if act == "keep" else shop.services.writer.each[0].run(stage))
     assert entry(shop, stored_log.MARKERS.kind) == 2
     assert (await (await shop.restarted()).services.markers.facts(A)).ended
 

@@ -151,7 +151,7 @@ async def test_a_delete_that_nobody_waits_for_any_more_counts_as_sent(shop: Wire
 
 async def test_rows_that_were_found_stay_when_the_delete_of_their_neighbours_is_repeated(shop: Wired):
     log = await shop.topics.open(A)
-    there = await shop.messaging._writer.run(lambda group: log.append(group, [b"there"]))
+    there = await shop.messaging._writer.each[0].run(lambda group: log.append(group, [b"there"]))
     store = await lose(shop, "late")
     log.unconfirmed = (log.topic.keys.message_key(there.start_ms, there.start_sequence), *log.unconfirmed)
     store.lose_deletes = True
@@ -201,7 +201,7 @@ async def test_who_begins_behind_doubts_would_pass_them_and_has_them_decided_fir
     log = await shop.topics.open(A)
     store = await lose(shop, "late")
     # It was staged before the other write failed.
-    behind = await shop.messaging._writer.run(lambda group: log.append(group, [b"behind"]))
+    behind = await shop.messaging._writer.each[0].run(lambda group: log.append(group, [b"behind"]))
     start = position(behind.start_ms, behind.start_sequence).ljust(MESSAGE_ID_BYTES, b"\0")
     store.away = True
     with pytest.raises(StoreError):

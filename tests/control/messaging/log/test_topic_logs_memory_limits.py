@@ -97,11 +97,11 @@ async def together(shop: Wired, *calls: Awaitable[T]) -> list[T | BaseException]
     if store.remote:  # they read on threads, and come when they have read
         fails, store.fails = store.fails, None
         store.hold()
-        blocker = asyncio.ensure_future(shop.services.writer.run(touch))
+        blocker = asyncio.ensure_future(shop.services.writer.each[0].run(touch))
         await store.held()
     answers = asyncio.gather(*calls, return_exceptions=True)
     if blocker is not None:
-        while len(shop.services.writer._queue) < len(calls):
+        while len(shop.services.writer.each[0]._queue) < len(calls):
             await asyncio.sleep(0)
         store.fails = fails
         store.release()
