@@ -35,7 +35,8 @@ class Server(LedServer):
         )  # fmt: skip
 
     async def serves(self) -> bool:
-        return self.served_epoch is not None
+        serving = self.member._serving
+        return serving is not None and serving.term.is_on()  # else it is about to hear that it leads no more
 
 
 def call(port: int, story: Callable[[Any], Any]) -> Any:
