@@ -35,7 +35,8 @@ OPEN_S = 300  # of a transaction that its client ends
 SHORT_S = 3  # of one that nobody ends
 
 # All of which may be tried again.
-REFUSED = ("outcome_unknown", "store_unavailable", "unavailable", "coordinator_unavailable", "not_leader", "not_owner")
+REFUSED = ("outcome_unknown", "store_unavailable", "unavailable", "coordinator_unavailable", "not_leader", "not_owner",
+           "shard_moving")  # fmt: skip
 REFUSALS_MIN = 10  # that members and publishers meet before the tables are mended
 SENT = 240
 PART = 20
