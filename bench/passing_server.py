@@ -27,6 +27,7 @@ from basalt.server.listening import listen_address
 from basalt.server.process import GC_THRESHOLDS, SWITCH_INTERVAL_S, _http_server, keep_large_buffers, listen
 from basalt.server.wiring import RunningServices, Shared, open_services, open_store
 from basalt.settings import Settings
+from basalt.settings.cluster import ClusterSettings
 from basalt.settings.tree import LogSettings
 from basalt_engine.clock import SystemClock
 from basalt_engine.stores.memory import MemoryStore
@@ -39,7 +40,7 @@ RENEWAL_S = 1.5
 SECRET = "5ec2e7" * 10  # of a server that is measured, on loopback
 FACTS_OF_BOTH = InstallationFacts(2, 0, "bench")
 TRIES = 100
-SETTINGS = Settings(log=LogSettings(level="warning"))
+SETTINGS = Settings(log=LogSettings(level="warning"), cluster=ClusterSettings(share=False))
 
 
 def main() -> None:

@@ -45,7 +45,6 @@ def main() -> int:
                 f"store.hbase.thrift={gateways.thrift}",
                 f"store.hbase.thrift2={gateways.thrift2}",
                 f"store.hbase.prefix={arguments.prefix}",
-                "cluster.share=true",
             ]
             _install(arguments.jar, settings)
             work.mkdir(parents=True)

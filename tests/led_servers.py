@@ -18,6 +18,7 @@ from basalt.http.collectors import TlsMetrics
 from basalt.server.failover import FailoverServer, Opening, ThriftStart
 from basalt.server.wiring import RunningServices
 from basalt.settings import Settings
+from basalt.settings.cluster import ClusterSettings
 from basalt.thrift.face import ThriftFace
 from basalt_engine.clock import SystemClock
 from basalt_engine.errors import CorruptionError
@@ -69,7 +70,9 @@ async def no_thrift(_services: RunningServices) -> ThriftFace:
     return ThriftFace(None)
 
 
-BY_DEFAULT = Settings()
+ONE_LEADS = Settings(
+    cluster=ClusterSettings(share=False)
+)  # and owns all: those that share are in tests/control/server/sharing_servers.py
 
 
 class LedServer:
@@ -79,7 +82,7 @@ class LedServer:
         self, time: LeaseTime, store: MemoryStore, name: str, *,
         open_services: Opening,
         start_thrift: ThriftStart = no_thrift,
-        settings: Settings = BY_DEFAULT,
+        settings: Settings = ONE_LEADS,
         url: str | None = None,
         link: str = "",
     ) -> None:  # fmt: skip

@@ -21,7 +21,9 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
 from tests.led_servers import LEASE_MS, LeaseTime, ServerClock
 
-SETTINGS = Settings(cluster=ClusterSettings(pass_on=False))  # whose pages are those of a server that says who leads
+SETTINGS = Settings(
+    cluster=ClusterSettings(share=False, pass_on=False)
+)  # whose pages are those of a server that says who leads
 
 
 class OneOfTwo:

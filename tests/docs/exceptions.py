@@ -26,7 +26,6 @@ UNNAMED: set[str] = {
     "control/basalt/client/calls/tables.py",
     "control/basalt/http/openapi.py",
     "control/basalt/messaging/log/roll_back.py",
-    "control/basalt/server/wiring.py",
     "control/basalt/settings/kinds.py",
     "control/basalt/settings/sources.py",
     "control/basalt/transactions/log/snapshot_format.py",

@@ -33,9 +33,9 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.fixture
 def two(pair: Pair, guarded: Installation) -> tuple[ServerProcess, ServerProcess]:
-    """A leader, and a standby that knows it."""
-    leader = pair.start(*guarded.options())
+    """A leader, which has all topics while it lives, and a standby that knows it."""
+    leader = pair.start(*guarded.still())
     until(lambda: serves(leader), leader)
-    standby = pair.start(*guarded.options())
+    standby = pair.start(*guarded.still())
     until(lambda: names(standby, leader), standby)
     return leader, standby

@@ -86,9 +86,8 @@ class Members:
 
     def launch(self, member: Member, environment: dict[str, str] | None = None) -> None:
         """Start its next process, and do not wait for it."""
-        share = (
-            ["--set", f"{SHARE}=true", "--set", f"{BALANCE}={'auto' if self._balance else 'off'}"] if self.share else []
-        )
+        balance = "auto" if self._balance else "off"
+        share = ("--set", f"{SHARE}={str(self.share).lower()}", "--set", f"{BALANCE}={balance}")
         member.launch(*self._installation.options(member.gateway.address), *share, environment=environment)
 
     @property

@@ -37,6 +37,10 @@ class Installation:
         }  # fmt: skip
         return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
+    def still(self, thrift2: str | None = None) -> list[str]:
+        """The same, and no shard moves by itself while its owner lives: the first server of a test has all, until it dies."""
+        return [*self.options(thrift2), "--set", "cluster.balance=off"]
+
 
 def install(gateways: Gateways, prefix: str, *coprocessor: str) -> Installation:
     made = Installation(gateways.thrift, gateways.thrift2, prefix)
@@ -86,7 +90,14 @@ def until(is_so: Callable[[], bool], server: ServerProcess, seconds_max: float =
 
 
 def serves(server: ServerProcess) -> bool:
-    return server.ask("GET", "/readyz?leader=true").status == 200
+    """True for the one that leads, once all shards have live owners: those of servers that a test before has killed, too."""
+    if server.ask("GET", "/readyz?leader=true").status != 200:
+        return False
+    reply = server.ask("GET", "/v1/admin/cluster/shards")
+    if reply.status != 200:
+        return False
+    told = reply.json()
+    return bool(told["states"]["live"] == told["shards"])
 
 
 def names(server: ServerProcess, leader: ServerProcess) -> bool:

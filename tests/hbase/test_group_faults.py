@@ -35,7 +35,8 @@ OPEN_S = 300  # of a transaction that its client ends
 SHORT_S = 3  # of one that nobody ends
 
 # All of which may be tried again.
-REFUSED = ("outcome_unknown", "store_unavailable", "unavailable", "coordinator_unavailable", "not_leader", "not_owner")
+REFUSED = ("outcome_unknown", "store_unavailable", "unavailable", "coordinator_unavailable", "not_leader", "not_owner",
+           "shard_moving")  # fmt: skip
 REFUSALS_MIN = 10  # that members and publishers meet before the tables are mended
 SENT = 240
 PART = 20
@@ -45,9 +46,9 @@ PART = 20
 def faces(pair: Pair, guarded: Installation) -> Iterator[tuple[int, int]]:
     """The Thrift ports of a leader and a standby, which each opens while it leads."""
     with reserved_port() as first, reserved_port() as second:
-        leader = pair.start(*guarded.options(), "--set", f"thrift.port={first}")
+        leader = pair.start(*guarded.still(), "--set", f"thrift.port={first}")
         until(lambda: serves(leader), leader)
-        standby = pair.start(*guarded.options(), "--set", f"thrift.port={second}")
+        standby = pair.start(*guarded.still(), "--set", f"thrift.port={second}")
         until(lambda: names(standby, leader), standby)
         yield first, second
 
@@ -228,7 +229,7 @@ def check_what_was_published(billing: Billing) -> None:
 def check_after_a_restart(pair: Pair, installation: Installation, left: list[str]) -> None:
     """What a server finds that knows nothing but what HBase has."""
     assert pair.servers[-1].stop() == 0
-    server = pair.start(*installation.options())
+    server = pair.start(*installation.still())
     until(lambda: serves(server), server)
     billing = Billing(server)
     check_what_was_published(billing)
@@ -239,7 +240,7 @@ def check_after_a_restart(pair: Pair, installation: Installation, left: list[str
 def test_while_hbase_takes_no_messages_nothing_is_acknowledged_with_outputs_and_then_all_goes_on(
     pair: Pair, guarded: Installation, away: Any
 ):
-    server = pair.start(*guarded.options())
+    server = pair.start(*guarded.still())
     until(lambda: serves(server), server)
     billing = new_billing(server)
     work = Work(billing)
@@ -267,7 +268,7 @@ def test_while_hbase_takes_no_messages_those_that_are_there_are_read_and_dealt_o
     pair: Pair, guarded: Installation
 ):
     """Whether the refused ones are there is not known, so nobody is told that the topic ends before them."""
-    server = pair.start(*guarded.options())
+    server = pair.start(*guarded.still())
     until(lambda: serves(server), server)
     billing = new_billing(server)
     everything = [f"m{number}" for number in range(10)]
@@ -289,7 +290,7 @@ def test_while_hbase_takes_no_messages_those_that_are_there_are_read_and_dealt_o
 def test_while_hbase_takes_nothing_into_the_log_nothing_is_acknowledged_and_messages_are_published_and_read(
     pair: Pair, guarded: Installation, away: Any
 ):
-    server = pair.start(*guarded.options())
+    server = pair.start(*guarded.still())
     until(lambda: serves(server), server)
     billing = new_billing(server)
     work = Work(billing)
@@ -343,7 +344,7 @@ def test_groups_hand_every_message_on_once_though_hbase_refuses_writes_now_and_t
     them = (("shared", "shared", "process"), ("shared", "shared", "transaction"), ("keyed", "keyed", "process"))
     sent = [(b"key-%d" % (number % 7), b"%06d" % number) for number in range(SENT)]
     groups = sorted({group for group, _, _ in them})
-    server = pair.start(*guarded.options())
+    server = pair.start(*guarded.still())
     until(lambda: serves(server), server)
 
     def handed_on(group: str) -> list[tuple[bytes | None, bytes]]:

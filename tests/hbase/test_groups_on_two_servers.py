@@ -131,9 +131,9 @@ def test_groups_hand_every_message_on_once_though_a_leaders_writes_arrive_when_i
 
     left = list(sent)
     try:
-        leader = pair.start(*guarded.options(proxy.address))
+        leader = pair.start(*guarded.still(proxy.address))
         until(lambda: serves(leader), leader)
-        standby = pair.start(*guarded.options())
+        standby = pair.start(*guarded.still())
         until(lambda: names(standby, leader), standby)
         with basalt.connect(pair.urls, namespace=group_worker.NAMESPACE) as client:
             for topic in ("late-inputs", *map(outputs_of, groups)):
@@ -162,7 +162,7 @@ def test_groups_hand_every_message_on_once_though_a_leaders_writes_arrive_when_i
 
 
 def test_a_keyed_group_that_is_resized_keeps_order_and_loses_and_doubles_nothing(pair: Pair, guarded: Installation):
-    server = pair.start(*guarded.options())
+    server = pair.start(*guarded.still())
     until(lambda: serves(server), server)
     delete_topics(server)
     resize_under_load(server.url, seed(), STAGE_MESSAGES_MIN)
@@ -334,11 +334,11 @@ def test_calls_under_way_when_their_leader_loses_its_lease_are_not_done_late_and
     """They reach HBase after the next leader has begun: an acknowledgement, a release, a seek, a fetch with a Work, a commit."""
     proxy = HoldingProxy(guarded.thrift2)
     try:
-        leader = pair.start(*guarded.options(proxy.address))
+        leader = pair.start(*guarded.still(proxy.address))
         until(lambda: serves(leader), leader)
         new_billing(leader)
         calls = Calls(leader)
-        standby = pair.start(*guarded.options())
+        standby = pair.start(*guarded.still())
         until(lambda: names(standby, leader), standby)
         proxy.hold()
         calls.begin(first, leader)
@@ -419,7 +419,7 @@ def test_members_on_bad_lines_copy_each_message_once_and_in_order_though_their_l
     urls, over = ",".join(proxy.url for proxy in proxies), threading.Event()
     try:
         for proxy in proxies:
-            server = pair.start(*guarded.options(), "--set", f"leader.url={proxy.url}")
+            server = pair.start(*guarded.still(), "--set", f"leader.url={proxy.url}")
             proxy.port = server.port
             until(lambda: serves(pair.servers[0]), server)
         leader, standby = pair.servers

@@ -189,7 +189,7 @@ class Servers:
 
     def __init__(self, pair: Pair, installation: Installation, proxy: HoldingProxy) -> None:
         self._pair = pair
-        self._options = installation.options(proxy.address)
+        self._options = installation.still(proxy.address)
         leader = pair.start(*self._options)
         until(lambda: serves(leader), leader)
         self.story = Story([leader])

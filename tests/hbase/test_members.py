@@ -155,7 +155,11 @@ def test_who_owns_a_topic_is_told_through_any_server_and_where_its_regions_are(
     leader, standby = known
     for server in known:
         told = server.ask("GET", "/v1/cluster/owners/shop/orders").json()
-        assert (told["url"], told["state"], told["why"]) == (leader.url, "live", "lead")
+        assert (told["url"], told["state"]) == (leader.url, "live")
+        assert told["why"] in (
+            "lead",
+            "move",
+        )  # it has led from the first, or got it of one that an earlier test has killed
         assert told["epoch"] >= 1
         assert told["sinceMs"] is not None
     shards = standby.ask("GET", "/v1/admin/cluster/shards").json()

@@ -28,6 +28,10 @@ pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
 
 FENCES = 8  # of a move: of three tables with two regions each, and two with one
 TOLD_MIN = 10
+ONE_LEADS = (
+    "--set",
+    "cluster.share=false",
+)  # and moves shards to itself; those that share are in test_member_faults.py
 
 
 class Point:
@@ -106,9 +110,9 @@ def test_a_leader_killed_in_the_middle_of_a_move_leaves_every_shard_to_the_next(
     words, passing, raised = POINTS[name]
     moved, still = f"moved-{passing}-{raised}", f"still-{passing}-{raised}"
     shard = shard_of(topic_prefix(NAMESPACE, moved))
-    leader = pair.start(*guarded.options(proxy.address))
+    leader = pair.start(*guarded.options(proxy.address), *ONE_LEADS)
     until(lambda: serves(leader) and is_known(leader), leader)
-    standby = pair.start(*guarded.options())
+    standby = pair.start(*guarded.options(), *ONE_LEADS)
     until(lambda: names(standby, leader), standby)
     for topic in (moved, still):
         create(leader, topic)

@@ -257,6 +257,6 @@ def test_without_fences_the_lease_of_a_dead_leader_is_waited_for(pair: Pair, ung
     command = start(pair, unguarded)
     killed = leader_of(command)
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: "ended the membership of the run" in command.log.read_text(), command)
+    wait_until(lambda: "ends when its lease is over" in command.log.read_text(), command)
     wait_until(lambda: command.log.read_text().count("serves under epoch") > 1, command)
     assert "freed the lease" not in command.log.read_text()

@@ -154,7 +154,7 @@ MOVED = {"to itself": TOPICS, "between two servers": ("bills", "copies")}
 @pytest.mark.parametrize("how", MOVED)
 def test_moves_under_load_are_seen_by_no_client(pair: Pair, guarded: Installation, how: str):
     moved, count = MOVED[how], 1 + (how != "to itself")
-    sharing = ("--set", "cluster.share=true", "--set", "cluster.balance=off") if count > 1 else ()
+    sharing = ("--set", "cluster.balance=off") if count > 1 else ("--set", "cluster.share=false")
     server, *_ = [pair.start(*guarded.options(), *sharing) for _ in range(count)]
     until(lambda: serves(server), server)
     gaps_ms: list[float] = []

@@ -226,11 +226,11 @@ def write_that_is_delayed_until_after_the_take_over(pair: Pair, installation: In
     """What readers see once a write of the former leader, held back in the network, has come through at last."""
     proxy = HoldingProxy(installation.thrift2)
     try:
-        leader = pair.start(*installation.options(proxy.address))
+        leader = pair.start(*installation.still(proxy.address))
         until(lambda: serves(leader), leader)
         create(leader, topic)
         assert publish(leader, topic, "in time").status == 200
-        standby = pair.start(*installation.options())
+        standby = pair.start(*installation.still())
         proxy.hold()
         replies: list[Reply] = []
         calling = threading.Thread(target=lambda: replies.append(publish(leader, topic, "delayed")), daemon=True)
@@ -273,9 +273,9 @@ def test_clients_of_tephra_find_whoever_leads_in_zookeeper(pair: Pair, guarded: 
     zookeeper = KazooClient(hosts=ensemble)
     zookeeper.start(timeout=WAIT_SECONDS_MAX)
     try:
-        leader = pair.start(*guarded.options(), *discovered)
+        leader = pair.start(*guarded.still(), *discovered)
         until(lambda: len(registered(zookeeper)) == 1, leader)
-        standby = pair.start(*guarded.options(), *discovered)
+        standby = pair.start(*guarded.still(), *discovered)
         until(lambda: names(standby, leader), standby)
         (former,) = registered(zookeeper)
         first = committed_through(ensemble)

@@ -1,4 +1,4 @@
-"""Two real servers on one real HBase that speak TLS: clients follow the lead over https, also while certificates change."""
+"""Two real servers on one real HBase that speak TLS: clients follow the lead over https, also while certificates change; and they share topics."""
 
 from __future__ import annotations
 
@@ -89,3 +89,58 @@ def test_a_client_follows_the_lead_over_https_from_server_to_server_and_over_new
         assert [message.text for message in both.topic("orders").read()] == read
         assert [message.text for message in led.topic("orders").read()] == read
     assert standby.process.stop() == 0
+
+
+TOPICS = "/v1/namespaces/pair/topics"
+
+
+def test_servers_that_share_topics_pass_calls_on_over_tls_also_with_new_certificates_and_are_linked(
+    tables: Installation, servers: tuple[TlsServer, TlsServer]
+):
+    leader, other = servers
+    ca = ("--set", f"cluster.ca={leader.authority.file}")
+    leader.start(*tables.still(), *ca)
+    until(leader, lambda: leader.ask("GET", "/readyz?leader=true")[0] == 200)
+    other.start(*tables.still(), *ca)
+    until(leader, lambda: len(linked(leader)) == 1)
+    (run,) = linked(leader)
+    others_url = f"https://127.0.0.1:{other.process.port}"
+
+    for topic in ("moved", "stays"):
+        until(other, lambda topic=topic: other.ask("PUT", f"{TOPICS}/{topic}")[0] == 200)  # type: ignore[misc]
+    move = {"to": run, "namespace": "pair", "topic": "moved"}
+    until(leader, lambda: leader.ask("POST", "/v1/admin/cluster/moves", move)[0] == 200)
+    check_a_call_that_is_passed_on(leader, others_url, "first")
+
+    for server in servers:
+        shown = server.authority.server(server.process.data.parent.name)
+        server.signal(signal.SIGHUP)
+        server.wait_until_shown(shown.der)
+    check_a_call_that_is_passed_on(leader, others_url, "with new certificates")
+
+    # Both owners have a part, and the coordinator: all of them over links.
+    begun = other.ask("POST", "/v1/transactions", {"timeoutMs": 60_000})[1]["id"]
+    publish = [{"namespace": "pair", "topic": topic, "messages": ["together"]} for topic in ("moved", "stays")]
+    assert other.ask("POST", f"/v1/transactions/{begun}/commit", {"publish": publish})[0] == 200
+    for server in servers:
+        assert read(server, "moved") == ["first", "with new certificates", "together"]
+        assert read(server, "stays") == ["together"]
+    assert len(linked(leader)) == 1
+    assert [server.process.stop() for server in (other, leader)] == [0, 0]
+
+
+def linked(leader: TlsServer) -> list[str]:
+    """The live servers that have a link to the leader."""
+    rows = leader.ask("GET", "/v1/cluster")[1]["members"]
+    return [each["instance"] for each in rows if each["state"] == "live" and each["linked"]]
+
+
+def check_a_call_that_is_passed_on(server: TlsServer, owner: str, text: str) -> None:
+    status, headers, _ = server.ask_whole("POST", f"{TOPICS}/moved/publish", {"messages": [text]})
+    assert (status, headers.get("basalt-owner")) == (200, owner)
+
+
+def read(server: TlsServer, topic: str) -> list[str]:
+    status, messages = server.ask("POST", f"{TOPICS}/{topic}/poll", {})
+    assert status == 200, messages
+    return [each["payload"] for each in messages]

@@ -48,15 +48,22 @@ class TlsServer:
             assert time.monotonic() < deadline, self.process.tail()
             time.sleep(0.01)
 
-    def ask(self, method: str, path: str) -> tuple[int, Any]:
-        """The status and the JSON of the answer to a call without a body."""
+    def ask(self, method: str, path: str, value: object = None) -> tuple[int, Any]:
+        """The status and the JSON of the answer to a call with this JSON, or without a body."""
+        status, _, answer = self.ask_whole(method, path, value)
+        return status, answer
+
+    def ask_whole(self, method: str, path: str, value: object = None) -> tuple[int, dict[str, str], Any]:
+        """The same, with the headers between the two."""
+        body = None if value is None else json.dumps(value)
         connection = http.client.HTTPSConnection(
             "localhost", self.process.port, timeout=ANSWER_SECONDS_MAX, context=self.authority.trusting()
         )
         try:
-            connection.request(method, path)
+            connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
             answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
+            headers = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, headers, json.loads(answer.read() or b"null")
         finally:
             connection.close()
 

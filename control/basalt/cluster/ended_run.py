@@ -28,9 +28,12 @@ class Ended(NamedTuple):
 def end_run(system: SystemTable, run: str, now_ms: int, *, fenced: bool) -> Ended:
     """Free the lease of the run, and end its memberships. `now_ms` is wall time, for people.
 
-    Without fences the lease is left alone: a message that is still under way in the network must not land behind what the next leader has read.
+    Without fences both are left to run out: a message that is still under way in the network must not land behind what the next leader, or
+    the next owner of its shard, has read.
     """
-    epoch = _free_lease(system, run) if fenced else None
+    if not fenced:
+        return Ended(0, None)
+    epoch = _free_lease(system, run)
     rows = system.scan(MEMBER.kind, rows_max=ROWS_MAX)
     return Ended(sum(_end(system, instance, stored, run, now_ms) for instance, stored in rows), epoch)
 

@@ -60,7 +60,7 @@ TERMS = {
         "everywhere), or all of them (uncommitted)."
     ),
     "lag": "Of a group: how far it is behind, the messages that it has not acknowledged, and the age of the oldest. Of the event loop: by how much later than asked for it calls a timer; all that the server does waits as long.",
-    "leader": "The one server that holds the lease of a store, and writes its topics, tables and log. The others are standbys.",
+    "leader": "The one server that holds the lease of a store, writes its log and deals its shards. The others own topics as it does, and are its standbys.",
     "lease": "How long a membership, of a group or a cluster, or a leader's term lasts without a sign of life.",
     "link": "The connection of a member to the leader, over which each asks the other. It makes servers look at the rows sooner, and decides nothing.",
     "load": "Of a shard or a server: calls a second, where the bytes of 32 KiB count as another call, as a mean that forgets half in 30 seconds. Shards move so that each server has its share of it.",
@@ -125,7 +125,7 @@ TERMS = {
         "is a checkpoint."
     ),
     "stable end": "The id at or below which nothing can appear or change any more.",
-    "standby": "A server that waits to take the lead, and passes calls on to the leader meanwhile.",
+    "standby": "A server that does not lead, and may take the lead. It owns topics meanwhile, unless cluster.share is off, and passes other calls on.",
     "step": "One part of a pipeline: from topics, through a transformation, into a topic.",
     "superseded": "Of a version of a cell: every present and future reader sees a newer one, or its deletion.",
     "table": (

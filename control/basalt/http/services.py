@@ -160,6 +160,9 @@ class Services:
             reigns = self.shard_moves.gate.reigns
             held = sum(reign.phase is Phase.HELD for reign in reigns)
             parts.append(ServerPart("shards", True, 0.0, f"{held} of {len(reigns)} shards are served here"))
+            url = None if self.leadership is None else self.leadership.leader_url
+            detail = f"standby: {url} leads" if url else "standby: no server leads at the moment"
+            parts.append(ServerPart("leader", True, 0.0, detail))  # its own topics are served in either case
         elif self.leadership is not None:
             leads = self.leadership.is_leader
             detail = f"{'leads' if leads else 'led'} under epoch {self.leadership.epoch}"

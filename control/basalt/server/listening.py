@@ -101,3 +101,9 @@ def link_address(settings: Settings) -> tuple[ListenAddress, int]:
             hint=f"{hint}; or, where all servers run on this machine, take links on it alone: cluster.listen = 127.0.0.1:4790",
         )
     return address, port
+
+
+def has_clear_links(settings: Settings) -> bool:
+    """True where messages go over links beyond this machine, which are not encrypted, though clients are spoken to by TLS."""
+    address, _ = link_address(settings)
+    return settings.cluster.share and settings.tls.certificate is not None and not address.is_loopback

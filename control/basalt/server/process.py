@@ -29,7 +29,7 @@ from basalt.http.collectors import TlsMetrics
 from basalt.http.traces import Traces
 from basalt.server.authentication import check_authentication, is_asked
 from basalt.server.failover import FailoverServer
-from basalt.server.listening import ANY_HOST, ListenAddress, family_of, link_address, listen_address
+from basalt.server.listening import ANY_HOST, ListenAddress, family_of, has_clear_links, link_address, listen_address
 from basalt.server.processes.supervised import Supervised
 from basalt.server.server_log import set_up_logging
 from basalt.server.stop_signals import StopSignals
@@ -144,7 +144,12 @@ class _Process:
     def answers(self, listener: socket.socket) -> None:
         """Requests are answered from now on: say where, and to whom that is open."""
         host, port = listener.getsockname()[:2]
-        serves = "answers, and serves while it leads," if self.settings.store.kind == "hbase" else "serves"
+        serves = "serves"
+        if self.settings.store.kind == "hbase":
+            shares = self.settings.cluster.share
+            serves = (
+                "answers, and serves the topics that it is given," if shares else "answers, and serves while it leads,"
+            )
         url = url_of(self.settings, listener)
         log.info("%s at %s, %d ms after its start", serves, url, self._age_ms())
         if is_asked(self.settings):
@@ -260,6 +265,11 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     """Serve a store that other servers have open too: as a standby at once, and in full while this one leads."""
     settings, clock = process.settings, process.clock
     link_at, link_port = link_address(settings)
+    if has_clear_links(settings):
+        log.warning(
+            "links between servers are not encrypted, and messages of transactions go over them: let cluster.listen, here %s,"
+            " be in a network that only the servers are in", link_at,
+        )  # fmt: skip
     listener, supervised = listen(address, settings.server.port), process.supervised
     link_listener = listen(link_at, link_port, "cluster.listen")
     candidate = Candidate(

@@ -249,11 +249,11 @@ class Shared(NamedTuple):
 
 def check_sharing(settings: Settings) -> None:
     """Refuse with `InvalidSettingError` settings by which a call would not come to who serves it."""
-    if settings.cluster.share and not settings.cluster.pass_on:
+    if settings.store.kind == "hbase" and settings.cluster.share and not settings.cluster.pass_on:
         raise InvalidSettingError(
             "cluster.share needs cluster.pass_on: else a call to a topic of another server would not be answered",
-            field="cluster.share",
-            hint="leave cluster.pass_on at true",
+            field="cluster.pass_on",
+            hint="leave cluster.pass_on at true; or set cluster.share to false, so that one server leads and serves all",
         )
 
 

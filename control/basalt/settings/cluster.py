@@ -40,7 +40,7 @@ class ClusterSettings:
         Flag(
             "all servers serve topics, each those that the leader gives it; false: the leader serves all, and others stand by"
         ),
-    ] = False
+    ] = True
     weight: Annotated[
         int,
         Whole("how much this server is to have of all topics, in hundredths of what an ordinary one has", 1, 10_000),

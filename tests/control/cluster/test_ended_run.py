@@ -71,11 +71,12 @@ def test_a_lease_that_another_run_has_is_left_alone_also_where_host_and_process_
     assert LEASE.get(system) == HELD
 
 
-def test_without_fences_the_lease_runs_out_by_itself(system: LateSystem):
+def test_without_fences_lease_and_memberships_run_out_by_themselves(system: LateSystem):
     LEASE.write(system, HELD)
     join(system, RUN, RUN)
-    assert end_run(system, RUN, NOW_MS, fenced=False) == Ended(1, None)
+    assert end_run(system, RUN, NOW_MS, fenced=False) == Ended(0, None)
     assert LEASE.get(system) == HELD
+    assert over(system) == {RUN: False}, "its shards would be another's while writes of its own are under way"
 
 
 def test_a_renewal_that_lands_meanwhile_is_read_anew():

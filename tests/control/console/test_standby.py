@@ -21,7 +21,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Store
 from tests.control.console.conftest import ASKED, FORM, Page
 from tests.control.http.conftest import Reply
-from tests.led_servers import BY_DEFAULT, HANG_S, LeaseTime, LedServer
+from tests.led_servers import HANG_S, ONE_LEADS, LeaseTime, LedServer
 
 JOBS = "/console/jobs"
 
@@ -63,7 +63,7 @@ class Server(LedServer):
         return self.member.leadership.leader_url == leader.url
 
 
-def run(story: Callable[[Server, Server], Awaitable[None]], settings: Settings = BY_DEFAULT) -> None:
+def run(story: Callable[[Server, Server], Awaitable[None]], settings: Settings = ONE_LEADS) -> None:
     async def all_of_it() -> None:
         time, store = LeaseTime(), MemoryStore(atomic=False)
         leader = Server(time, store, "first", settings)
@@ -199,4 +199,4 @@ def test_without_a_console_a_standby_has_no_pages():
         answer = await standby.get("/console")
         assert (answer.status, answer.headers["content-type"]) == (503, "application/problem+json")
 
-    run(story, replace(Settings(), console=ConsoleSettings(enabled=False)))
+    run(story, replace(ONE_LEADS, console=ConsoleSettings(enabled=False)))

@@ -15,6 +15,7 @@ import pytest
 
 from basalt.cluster import shard_gate
 from basalt.http.app import OPERATIONS
+from basalt.server.failover import FailoverServer
 from basalt.server.wiring import RunningServices
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryTable
@@ -127,6 +128,7 @@ _PASSED_OVER = (
     type,
     types.BuiltinFunctionType,
     MemoryTable,
+    FailoverServer,  # which has the services, and answers calls that come over links
     asyncio.Task, asyncio.AbstractEventLoop, types.CoroutineType,  # calls under way, and the way to this test
 )  # fmt: skip
 NAMES = (b"shop:orders:", b"shop:~prices:", "shop:orders", "orders", "prices")

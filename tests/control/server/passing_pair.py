@@ -25,7 +25,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import shard_of
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
-from tests.led_servers import BY_DEFAULT, HANG_S, LEASE_MS, LeaseTime, LedServer
+from tests.led_servers import HANG_S, LEASE_MS, ONE_LEADS, LeaseTime, LedServer
 
 JSON = {"Accept": "application/json"}
 TOPIC = "/v1/namespaces/shop/topics/orders"
@@ -47,7 +47,7 @@ class PortServer(LedServer):
     """One of the servers, with a port."""
 
     def __init__(
-        self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT, protocol: Any = HttpConnection,
+        self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = ONE_LEADS, protocol: Any = HttpConnection,
         scheme: str = "http", link: str = "",
     ) -> None:  # fmt: skip
         self.settings = settings
@@ -144,7 +144,7 @@ async def until(is_so: Any) -> None:
 
 @asynccontextmanager
 async def passing_pair(
-    settings: Settings = BY_DEFAULT, standby_settings: Settings | None = None, **how: Any
+    settings: Settings = ONE_LEADS, standby_settings: Settings | None = None, **how: Any
 ) -> AsyncIterator[tuple[PortServer, PortServer]]:
     """A leader and a standby that knows it."""
     time, store = LeaseTime(), MemoryStore(atomic=False)

@@ -21,7 +21,7 @@ from basalt_engine.stores.shards import SHARDS, shard_of
 from tests.control.server.passing_pair import PortServer
 from tests.led_servers import HANG_S, LeaseTime
 
-SHARING = Settings(cluster=ClusterSettings(share=True, balance="off"))  # shards move where a story says so
+SHARING = Settings(cluster=ClusterSettings(balance="off"))  # shards move where a story says so
 STEP_S = 0.01  # what reads and writes the store, and speaks over links, does it in real time
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Store
-from tests.led_servers import BY_DEFAULT, HANG_S, LEASE_MS, LOOK_MS, LeaseTime, LedServer
+from tests.led_servers import HANG_S, LEASE_MS, LOOK_MS, ONE_LEADS, LeaseTime, LedServer
 
 DAY_MS = 86_400_000
 TOPIC = "/v1/namespaces/shop/topics/orders"
@@ -37,7 +38,7 @@ class Server(LedServer):
     """One member, with the calls that the tests make."""
 
     def __init__(
-        self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = BY_DEFAULT, link: str = ""
+        self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = ONE_LEADS, link: str = ""
     ) -> None:
         self.settings = settings
         super().__init__(time, store, name, open_services=self.open_services, settings=settings, link=link)
@@ -91,7 +92,7 @@ class Server(LedServer):
 
 
 @asynccontextmanager
-async def pair(settings: Settings = BY_DEFAULT) -> AsyncIterator[tuple[Server, Server]]:
+async def pair(settings: Settings = ONE_LEADS) -> AsyncIterator[tuple[Server, Server]]:
     """A leader and a standby."""
     time, store = LeaseTime(), MemoryStore(atomic=False)
     first = Server(time, store, "first", settings)
@@ -416,7 +417,7 @@ def _title():
 
 
 ROOT = {"Authorization": "Bearer " + "r" * 40}
-ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
+ASKED = replace(ONE_LEADS, auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
 
 
 def test_who_was_let_in_and_who_was_not_is_the_same_at_the_server_that_takes_over():

@@ -393,6 +393,11 @@ def test_a_member_is_ready_while_its_lease_is_on_and_tells_how_many_shards_it_se
         parts = {part["name"]: part for part in told.json()["parts"]}
         assert (told.status, parts["member"]["ok"], parts["coordinator"]["ok"]) == (200, True, True)
         assert parts["shards"]["detail"] == "1 of 1024 shards are served here"
+        leads = {"name": "leader", "ok": True, "latencyMs": 0.0, "detail": f"standby: {world.leader.url} leads"}
+        assert parts["leader"] == leads
+        told = await member.ask("GET", "/readyz?leader=true")
+        assert (told.status, told.json()["ready"]) == (503, False)
+        assert {**leads, "ok": False} in told.json()["parts"]
         assert (await member.ask("GET", "/metrics")).status == 200
         await world.leader.die()  # the part is not what keeps requests away
         await world.until(lambda: member.leads, "it leads")

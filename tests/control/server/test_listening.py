@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from basalt.errors import InvalidSettingError, UnavailableError
-from basalt.server.listening import SECRET_CHARACTERS_MIN, ListenAddress, link_address, listen_address
+from basalt.server.listening import SECRET_CHARACTERS_MIN, ListenAddress, has_clear_links, link_address, listen_address
 from basalt.settings import AuthSettings, HttpSettings, ServerSettings, Settings, TlsSettings
 from basalt.settings.cluster import ClusterSettings
 
@@ -122,3 +122,12 @@ def test_links_beyond_this_machine_need_a_secret(host: str, listen: str | None):
 def test_a_secret_that_could_be_guessed_is_refused_everywhere(host: str):
     with pytest.raises(InvalidSettingError, match=f"{SECRET_CHARACTERS_MIN} are the fewest"):
         link_address(linked(host, secret=GOOD_SECRET[1:]))
+
+
+def test_links_in_the_clear_are_told_of_where_clients_have_tls_and_the_links_leave_this_machine():
+    beyond = linked("10.0.0.7", secret=GOOD_SECRET)
+    tls = TlsSettings(certificate="c.pem", key="k.pem")
+    assert has_clear_links(replace(beyond, tls=tls))
+    assert not has_clear_links(beyond)  # then everything is in the clear
+    assert not has_clear_links(replace(linked("10.0.0.7", "127.0.0.1:4790"), tls=tls))
+    assert not has_clear_links(replace(beyond, tls=tls, cluster=replace(beyond.cluster, share=False)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from basalt.settings import Settings
 from basalt.settings.cluster import ClusterSettings
 from basalt.settings.tree import AuthSettings, HttpSettings, LogSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, Told, passing_pair, until
+from tests.led_servers import ONE_LEADS
 
 OWN = ("/livez", "/readyz", "/v1", "/metrics")
 NOT_EQUAL = ("basalt-owner", "date")
@@ -158,7 +160,7 @@ def test_passing_on_can_be_switched_off():
         assert (told.status, told.json()["code"]) == (503, "not_leader")
         assert (await standby.ask("GET", "/readyz")).status == 503
 
-    run(story, Settings(), Settings(cluster=ClusterSettings(pass_on=False)))
+    run(story, ONE_LEADS, Settings(cluster=ClusterSettings(share=False, pass_on=False)))
 
 
 def test_both_servers_log_a_call_under_one_request_id(caplog: pytest.LogCaptureFixture):
@@ -171,7 +173,7 @@ def test_both_servers_log_a_call_under_one_request_id(caplog: pytest.LogCaptureF
             assert ids == [told.headers["basalt-request-id"]] * 2
             assert [record.fields["client"] for record in caplog.records] == ["127.0.0.1"] * 2  # type: ignore[attr-defined]
 
-    run(story, Settings(log=LogSettings(access="all")))
+    run(story, replace(ONE_LEADS, log=LogSettings(access="all")))
 
 
 def test_an_id_that_a_standby_made_is_none_by_which_a_repetition_is_known():
@@ -252,7 +254,7 @@ def test_no_more_calls_are_passed_on_at_a_time_than_the_setting_says():
         assert [(await each).status for each in waiting] == [200, 200]
         assert (await standby.ask("GET", TOPIC)).status == 200
 
-    run(story, Settings(), Settings(cluster=ClusterSettings(passed_on_max=2)))
+    run(story, ONE_LEADS, Settings(cluster=ClusterSettings(share=False, passed_on_max=2)))
 
 
 def test_metrics_of_a_standby_are_its_own_and_count_what_it_passed_on():
@@ -269,7 +271,7 @@ def test_metrics_of_a_standby_are_its_own_and_count_what_it_passed_on():
 
 
 ROOT = "Bearer " + "r" * 40
-ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
+ASKED = replace(ONE_LEADS, auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
 
 
 def test_the_leader_judges_who_calls_by_what_the_caller_has_sent():
@@ -357,7 +359,7 @@ def test_a_name_that_only_the_standby_has_is_let_in_there_and_so_by_the_leader()
             )
             assert told.status == status, told.body
 
-    run(story, Settings(), Settings(http=HttpSettings(hosts=("balancer.example",))))
+    run(story, ONE_LEADS, replace(ONE_LEADS, http=HttpSettings(hosts=("balancer.example",))))
 
 
 @pytest.mark.parametrize(

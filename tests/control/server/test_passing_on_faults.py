@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import uvloop
@@ -15,7 +16,7 @@ from basalt.server.leader_connection import LeaderConnections
 from basalt.settings import Settings
 from basalt.settings.tree import TlsSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, deal, join, passing_pair, until
-from tests.led_servers import HANG_S, LEASE_MS
+from tests.led_servers import HANG_S, LEASE_MS, ONE_LEADS
 
 PUBLISH = f"{TOPIC}/publish"
 ONE = {"messages": ["a"]}
@@ -476,14 +477,14 @@ def test_of_a_thousand_calls_while_the_leader_is_killed_none_is_lost_and_none_is
 @pytest.mark.parametrize(
     ("settings", "given", "why"),
     [
-        (Settings(tls=TlsSettings(client="required")), {}, "certificate"),
-        (Settings(), {"Authorization": "Negotiate YIIabc"}, "Kerberos"),
-        (Settings(), {"Authorization": "negotiate YIIabc"}, "Kerberos"),
+        (replace(ONE_LEADS, tls=TlsSettings(client="required")), {}, "certificate"),
+        (ONE_LEADS, {"Authorization": "Negotiate YIIabc"}, "Kerberos"),
+        (ONE_LEADS, {"Authorization": "negotiate YIIabc"}, "Kerberos"),
     ],
 )
 def test_who_proves_it_by_what_cannot_be_passed_on_is_told_why(settings: Settings, given: dict[str, str], why: str):
     async def story() -> None:
-        async with passing_pair(Settings(), settings) as (leader, standby):
+        async with passing_pair(ONE_LEADS, settings) as (leader, standby):
             told = await standby.ask("GET", "/v1/namespaces", **given)
             assert (told.status, told.json()["code"], told.json()["leader"]) == (503, "not_leader", leader.url)
             assert why in told.json()["detail"]

@@ -24,6 +24,7 @@ from basalt_engine.clock import SystemClock
 from tests.certificates import Authority
 from tests.control.server.passing_pair import TOPIC, PortServer, passing_pair
 from tests.control.server.test_passing_on_faults import run as run_scripted
+from tests.led_servers import ONE_LEADS
 
 ROOT = "Bearer " + "r" * 40
 
@@ -39,7 +40,9 @@ def secured(authority: Authority, *, trusts: bool = True, client: str = "optiona
         certificate=str(issued.certificate), key=str(issued.key), client=client, client_ca=str(authority.file)  # type: ignore[arg-type]
     )  # fmt: skip
     auth = AuthSettings(kinds=("token", "cert"), bootstrap_token="r" * 40, superusers=("cert:CN=etl",))
-    settings = Settings(tls=tls, auth=auth, cluster=ClusterSettings(ca=str(authority.file) if trusts else None))
+    settings = Settings(
+        tls=tls, auth=auth, cluster=ClusterSettings(share=False, ca=str(authority.file) if trusts else None)
+    )
     handshakes = Handshakes(load(tls)[1])
     return settings, {"protocol": functools.partial(Handshake, handshakes), "scheme": "https"}
 
@@ -118,7 +121,7 @@ def test_what_came_over_tls_does_not_go_on_without():
         with pytest.raises(NotLeaderError, match="TLS"):
             await standby.passing.pass_on(request, lease, b"")
 
-    run(Settings(), {}, story)
+    run(ONE_LEADS, {}, story)
 
 
 def test_a_leader_that_takes_connections_and_says_nothing_is_given_up_soon(monkeypatch: pytest.MonkeyPatch):

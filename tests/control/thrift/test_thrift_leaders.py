@@ -14,11 +14,10 @@ from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
 from basalt.server.wiring import open_services
-from basalt.settings import Settings
 from basalt.settings.tree import ThriftSettings
 from basalt.thrift.wire import types
 from basalt_engine.stores.memory import MemoryStore
-from tests.led_servers import HANG_S, LeaseTime, LedServer
+from tests.led_servers import HANG_S, ONE_LEADS, LeaseTime, LedServer
 from tests.ports import reserved_port
 
 
@@ -26,7 +25,7 @@ class Server(LedServer):
     """One of the two. Both are to listen on the same port, which only one at a time can."""
 
     def __init__(self, time: LeaseTime, store: MemoryStore, name: str, port: int) -> None:
-        settings = replace(Settings(), thrift=ThriftSettings(port=port))
+        settings = replace(ONE_LEADS, thrift=ThriftSettings(port=port))
         super().__init__(
             time, store, name,
             open_services=lambda led, epoch, shared: open_services(
@@ -36,7 +35,8 @@ class Server(LedServer):
         )  # fmt: skip
 
     async def serves(self) -> bool:
-        return self.served_epoch is not None
+        serving = self.member._serving
+        return serving is not None and serving.term.is_on()  # else it is about to hear that it leads no more
 
 
 def call(port: int, story: Callable[[Any], Any]) -> Any:

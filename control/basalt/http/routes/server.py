@@ -91,8 +91,8 @@ async def ready(request: Request) -> Response:
     """Check each part of the server."""
     readiness = await request.services.readiness()
     if request.flag("leader") and request.services.is_member:
-        lacks = bodies.ServerPart("leader", False, 0.0, "another server leads")
-        readiness = structs.replace(readiness, ready=False, parts=(*readiness.parts, lacks))
+        parts = tuple(structs.replace(part, ok=part.ok and part.name != "leader") for part in readiness.parts)
+        readiness = structs.replace(readiness, ready=False, parts=parts)
     if not request.caller.has("observe", resources.CLUSTER):  # who asks may be anybody: names are enough
         readiness = structs.replace(
             readiness, parts=tuple(structs.replace(part, detail="") for part in readiness.parts)

@@ -68,6 +68,11 @@ class Endings:
             log.info("freed the lease of the run %s under epoch %d, in %d ms", run, ended.epoch, took_ms)
         elif ended.memberships:
             log.info("ended the membership of the run %s, in %d ms", run, took_ms)
+        elif not store.applies_retention:
+            log.info(
+                "the run %s ends when its lease is over: without Basalt's coprocessor nothing keeps late writes out",
+                run,
+            )
         return True
 
     def _opened(self) -> Store:

@@ -18,10 +18,18 @@ LEASE_MS = 6_000
 
 @pytest.fixture
 def store() -> MemoryStore:
+    """A store that keeps late writes of the dead out."""
     store = MemoryStore()
+    store.applies_retention = True
     row = MemberRecord("here:7", "http://here:1", "1.0", 1, LEASE_MS, 3, 0, "", RUN)
     MEMBER.write(SystemTable(store.table(SystemTable.name)), row, RUN)
     return store
+
+
+def another(store: MemoryStore) -> MemoryStore:
+    made = store.another()
+    made.applies_retention = store.applies_retention
+    return made
 
 
 def is_over(store: MemoryStore) -> bool:
@@ -35,6 +43,16 @@ def test_the_others_look_once_the_end_is_written_and_not_before(store: MemorySto
     endings = Endings(lambda: store, ManualClock(), LEASE_MS, lambda: seen.append(is_over(store)))
     assert endings.write(RUN)
     assert seen == [True]
+
+
+def test_where_nothing_keeps_late_writes_out_the_membership_runs_out_by_itself(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+):
+    store.applies_retention = False
+    caplog.set_level("INFO")
+    assert Endings(lambda: store, ManualClock(), LEASE_MS, lambda: None).write(RUN)
+    assert not is_over(store)
+    assert "ends when its lease is over" in caplog.text
 
 
 def test_a_store_that_is_away_is_asked_again(store: MemoryStore):
@@ -54,7 +72,7 @@ def test_a_store_that_is_away_is_asked_again(store: MemoryStore):
 
 
 def test_what_is_given_before_the_end_is_written_at_the_end(store: MemoryStore):
-    endings = Endings(store.another, ManualClock(), LEASE_MS, lambda: None)
+    endings = Endings(lambda: another(store), ManualClock(), LEASE_MS, lambda: None)
     endings.end(RUN)
     endings.start()
     endings.close()

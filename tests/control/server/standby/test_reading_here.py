@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,9 +18,10 @@ from basalt.settings import Settings
 from basalt.settings.cluster import ClusterSettings
 from basalt.settings.tree import AuthSettings
 from tests.control.server.passing_pair import TOPIC, PortServer, Told, passing_pair, until
+from tests.led_servers import ONE_LEADS
 
 ROOT = "Bearer " + "r" * 40
-ASKED = Settings(auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
+ASKED = replace(ONE_LEADS, auth=AuthSettings(kinds=("token",), bootstrap_token="r" * 40))
 QUOTAS = "/v1/admin/quotas"
 NOT_EQUAL = ("date", "basalt-owner")
 
@@ -261,7 +263,7 @@ def test_one_more_than_there_is_room_for_is_passed_on():
 
 
 def test_reading_here_can_be_switched_off():
-    off = Settings(cluster=ClusterSettings(reads=False))
+    off = Settings(cluster=ClusterSettings(share=False, reads=False))
 
     async def story(leader: PortServer, standby: PortServer) -> None:
         await publish(leader, "a")

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from basalt.settings import Settings
 from basalt.settings.tree import ConsoleSettings
 from tests.control.server.test_failover import ASKED, TOPIC, Server, pair, run
+from tests.led_servers import ONE_LEADS
 
 
 def test_a_standby_says_who_leads_and_does_nothing():
@@ -32,7 +32,7 @@ def test_a_standby_says_who_leads_and_does_nothing():
 
 def test_where_the_console_is_off_a_standby_has_no_page():
     async def story() -> None:
-        async with pair(Settings(console=ConsoleSettings(enabled=False))) as (leader, standby):
+        async with pair(replace(ONE_LEADS, console=ConsoleSettings(enabled=False))) as (leader, standby):
             answer = await standby.ask("GET", "/console")
             assert json.loads(answer.body)["leader"] == leader.url
 
