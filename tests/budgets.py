@@ -40,6 +40,9 @@ ROCKS_KILL_ROUNDS = 60 if SOAK else 5
 # Rounds in which two leaders fence the same regions at once, in tests/hbase/test_mini_cluster_fence_races.py: seconds each.
 FENCE_RACES = 25 if SOAK else 5
 
+# Rounds of what happens to a cluster while shards move on it, in tests/hbase/test_mini_cluster_members.py: a minute each.
+CLUSTER_ROUNDS = 5 if SOAK else 1
+
 # Planned moves of shards under load, in tests/hbase/test_shard_moves.py: a tenth of a second each.
 SHARD_MOVES = int(os.environ.get("BASALT_SHARD_MOVES") or (200 if SOAK else 20))
 

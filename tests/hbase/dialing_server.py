@@ -2,6 +2,7 @@
 
     BASALT_LINE=HOST:PORT   connections to other servers go through this line of a tests/hbase/switchboard.py
     BASALT_UNSTAMPED=1      writes carry neither shard nor epoch, so that no region refuses them
+    BASALT_OVERWRITING=1    a row that is to be new is written without asking whether it is there
 
 The product knows nothing of it: its event loop is another one, which dials otherwise.
 """
@@ -55,12 +56,25 @@ def write_without_stamps() -> None:
     Stamps.of = unstamped  # type: ignore[method-assign]
 
 
+def overwrite() -> None:
+    """A place in the log of transactions is taken as often as anybody likes."""
+    from basalt_engine.stores.hbase.table import HBaseTable
+    from basalt_engine.table import Insert, Put
+
+    def put(self: HBaseTable, mutation: Insert) -> None:
+        self._put_rows([Put(*mutation)])
+
+    HBaseTable._insert = put  # type: ignore[method-assign]
+
+
 def main() -> int:
     """The command line, with what the environment asks for."""
     if line := os.environ.pop("BASALT_LINE", ""):
         dial_through(line)
     if os.environ.pop("BASALT_UNSTAMPED", ""):
         write_without_stamps()
+    if os.environ.pop("BASALT_OVERWRITING", ""):
+        overwrite()
     from basalt.cli.main import main as command_line
 
     return command_line()
