@@ -50,7 +50,10 @@ SHARD_MOVES = int(os.environ.get("BASALT_SHARD_MOVES") or (200 if SOAK else 20))
 # soak has each fault alone, at each server, too.
 MEMBER_LIVES = int(os.environ.get("BASALT_MEMBER_LIVES") or (1_000 if SOAK else 3))
 
-# For how long the log of transactions is away at least in each stage of tests/hbase/test_log_away.py. Otherwise as long as it takes until
+# Kinds of writes that are late while their server stands still, in tests/hbase/test_paused_with_late_writes.py: half a minute each, with its control.
+LATE_WRITES = 4 if SOAK else 1
+
+# For how long the log of transactions is away at least in each stage of tests/hbase/test_log_away.py, and with servers that share. Otherwise as long as it takes until
 # every client has met it a few times.
 LOG_AWAY_SECONDS = 60.0 if SOAK else 0.0
 

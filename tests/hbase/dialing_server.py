@@ -2,7 +2,7 @@
 
     BASALT_LINE=HOST:PORT   connections to other servers go through this line of a tests/hbase/switchboard.py
     BASALT_UNSTAMPED=1      writes carry neither shard nor epoch, so that no region refuses them
-    BASALT_OVERWRITING=1    a row that is to be new is written without asking whether it is there
+    BASALT_OVERWRITING=1    a row that is to be new is written over what is there, whoever wrote that, and later
 
 The product knows nothing of it: its event loop is another one, which dials otherwise.
 """
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import uvloop
+
+LATER_EPOCHS = 1_000  # more than leaders follow one another in a test
 
 
 def dial_through(line: str) -> None:
@@ -57,12 +59,19 @@ def write_without_stamps() -> None:
 
 
 def overwrite() -> None:
-    """A place in the log of transactions is taken as often as anybody likes."""
-    from basalt_engine.stores.hbase.table import HBaseTable
-    from basalt_engine.table import Insert, Put
+    """A place in the log of transactions is taken as often as anybody likes, and who comes last has it.
+
+    A plain put would not do: its timestamp has the epoch of its server, and HBase shows what has the higher one.
+    """
+    from basalt_engine.stores.hbase.stamps import TIME_BITS
+    from basalt_engine.stores.hbase.table import HBaseTable, gateway_put
+    from basalt_engine.table import Insert
 
     def put(self: HBaseTable, mutation: Insert) -> None:
-        self._put_rows([Put(*mutation)])
+        stamp = self._stamps.one(self.name, mutation.key)
+        above = stamp._replace(timestamp=stamp.timestamp + (LATER_EPOCHS << TIME_BITS), attributes={})
+        with self._write_lock.plain():
+            self._writes.write("put", self._table, gateway_put(*mutation, above), rows=1)
 
     HBaseTable._insert = put  # type: ignore[method-assign]
 
