@@ -22,7 +22,7 @@ from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import Phase, Reign
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.owner import Owner
-from basalt.commits.owner_calls import OwnerCalls
+from basalt.commits.owner_calls import answer_for
 from basalt.commits.owners import Owners
 from basalt.errors import ConflictError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log.roll_back import RollBacks
@@ -254,7 +254,7 @@ class Fleet:
         member.gate.reigns = [Reign(0, 0, Phase.TAKING)] * SHARDS
         self.members[name] = self.servers[name] = member
         self.handlers[name] = Handlers()
-        OwnerCalls(self.handlers[name]).owner = member.owner
+        answer_for(member.owner, self.handlers[name])
         self.leader.owner.hearers.append(member.owner)
         return member
 

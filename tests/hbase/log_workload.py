@@ -151,23 +151,43 @@ class OneShots(Worker):
         assert set(self.outcomes.values()) == {DONE}, self.answers[-1]
 
 
-class Transactions(Worker):
-    """Begins, publishes under the write pointer to one topic, and commits with a message for the other one."""
+class Begun(NamedTuple):
+    """A transaction, and the text that is published in it."""
+
+    id: str
+    write_pointer: str
+    text: str
+
+
+class TransactionWorker(Worker):
+    """Makes one transaction after the other, each with a text of its own."""
 
     def __init__(self, story: Story, name: str) -> None:
         super().__init__(story, name)
         self.texts: dict[str, str] = {}  # by transaction
         self.committed: set[str] = set()  # as it was told
-        self._begun = 0
+        self.begun = 0
+
+    def begin(self, *, snapshot: bool = False) -> Begun | None:
+        """The next one; None: it was not begun, or its answer was lost."""
+        self.begun += 1
+        text = f"{self.name}.{self.begun:06}"
+        told = self.ask(TRANSACTIONS, {"timeoutMs": OPEN_MS, "snapshot": snapshot, "owner": self.name}, text)
+        if told is None or outcome_of(told) != DONE:
+            return None
+        found = told.json()
+        self.texts[found["id"]] = text
+        return Begun(found["id"], found["writePointer"], text)
+
+
+class Transactions(TransactionWorker):
+    """Begins, publishes under the write pointer to one topic, and commits with a message for the other one."""
 
     def step(self) -> None:
-        self._begun += 1
-        text = f"{self.name}.{self._begun:06}"
-        begun = self.ask(TRANSACTIONS, {"timeoutMs": OPEN_MS, "snapshot": False, "owner": self.name}, text)
-        if begun is None or outcome_of(begun) != DONE:
+        begun = self.begin()
+        if begun is None:
             return
-        transaction, pointer = begun.json()["id"], begun.json()["writePointer"]
-        self.texts[transaction] = text
+        transaction, pointer, text = begun
         body = {"transactionWritePointer": pointer, "messages": [text]}
         if outcome_of(self.ask(f"{TOPICS}/{ORDERS}/publish", body)) != DONE:
             self.ask(f"{TRANSACTIONS}/{transaction}/abort", {})

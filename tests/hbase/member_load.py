@@ -29,6 +29,7 @@ from tests.hbase.log_workload import (
     PlainPublisher,
     Reader,
     Story,
+    TransactionWorker,
     Worker,
     everything,
     outcome_of,
@@ -57,26 +58,20 @@ ENDED = {"COMMITTED", "ABORTED", "INVALID"}
 MORE_CODES = {"transaction_not_found", "transaction_conflict"}
 
 
-class StoringTransactions(Worker):
+class StoringTransactions(TransactionWorker):
     """Publishes to one topic under the write pointer, stores in the other one, and commits; one in some it aborts."""
 
     def __init__(self, story: Story, name: str) -> None:
         super().__init__(story, name)
-        self.texts: dict[str, str] = {}  # by transaction
-        self.committed: set[str] = set()
         self.aborted: set[str] = set()
-        self._begun = 0
 
     def step(self) -> None:
-        self._begun += 1
-        text = f"{self.name}.{self._begun:06}"
-        begun = self.ask(TRANSACTIONS, {"timeoutMs": OPEN_MS, "snapshot": False, "owner": self.name}, text)
-        if begun is None or outcome_of(begun) != DONE:
+        begun = self.begin()
+        if begun is None:
             return
-        transaction, pointer = begun.json()["id"], begun.json()["writePointer"]
-        self.texts[transaction] = text
+        transaction, pointer, text = begun
         body = {"transactionWritePointer": pointer, "messages": [text]}
-        wanted = self._begun % ABORTED_ONE_IN != 0
+        wanted = self.begun % ABORTED_ONE_IN != 0
         wanted &= _outcome(self.ask(f"{TOPICS}/{ORDERS}/publish", body)) == DONE
         wanted = wanted and _outcome(self.ask(f"{TOPICS}/{COPIES}/store", body)) == DONE
         how, told = ("commit", self.committed) if wanted else ("abort", self.aborted)
@@ -108,35 +103,29 @@ class SessionJob(Worker):
             self.version = version
 
 
-class TableWriter(Worker):
+class TableWriter(TransactionWorker):
     """Writes a number to two rows of a table and to both topics, in one transaction; then reads the rows."""
 
     def __init__(self, story: Story, name: str) -> None:
         super().__init__(story, name)
-        self.texts: dict[str, str] = {}
-        self.committed: set[str] = set()
         self.highest_done = 0
         self.views: list[tuple[int, int, int]] = []  # done before, and both rows
-        self._begun = 0
 
     def step(self) -> None:
-        self._begun += 1
-        text = f"{self.name}.{self._begun:06}"
-        begun = self.ask(TRANSACTIONS, {"timeoutMs": OPEN_MS, "owner": self.name}, text)
-        if begun is not None and outcome_of(begun) == DONE:
-            self._write(begun.json()["id"], text)
+        begun = self.begin(snapshot=True)
+        if begun is not None:
+            self._write(begun.id, begun.text)
         self._read()
 
     def _write(self, transaction: str, text: str) -> None:
-        self.texts[transaction] = text
-        puts = [{"row": row, "column": _base64("n"), "value": _base64(f"{self._begun}")} for row in self.rows]
+        puts = [{"row": row, "column": _base64("n"), "value": _base64(f"{self.begun}")} for row in self.rows]
         if _outcome(self.ask(f"{TABLE}/write", {"transaction": transaction, "puts": puts})) != DONE:
             self.ask(f"{TRANSACTIONS}/{transaction}/abort", {})
             return
         publish = [{"namespace": NAMESPACE, "topic": topic, "messages": [text]} for topic in (ORDERS, COPIES)]
         if _outcome(self.ask(f"{TRANSACTIONS}/{transaction}/commit", {"publish": publish})) == DONE:
             self.committed.add(transaction)
-            self.highest_done = self._begun
+            self.highest_done = self.begun
 
     def _read(self) -> None:
         before = self.highest_done

@@ -21,8 +21,6 @@ from basalt.cluster.links.frames import Kind
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.owners import OwnersMap
-from basalt.commits.groups_elsewhere import GroupCalls
-from basalt.commits.owner_calls import OwnerCalls
 from basalt.groups.dispatcher import FetchAsk
 from basalt.groups.groups import Groups
 from basalt.groups.live_group import GroupFetch
@@ -65,7 +63,7 @@ class Server:
     def __init__(self, name: str) -> None:
         self.name = name
         self.links = MembersLinks()
-        self.owner_calls, self.group_calls = OwnerCalls(self.links.handlers), GroupCalls(self.links.handlers)
+        self.forget_calls = self.links.handlers.from_now_on()  # of former services
         self.services: RunningServices
         self.wire: Wire | None = None
         self.loses: Loses = _nothing
@@ -145,8 +143,8 @@ class GroupsWorld:
         server = self.servers[name]
         services = await self._opened(name, server.links, self.store.another(), 0)
         server.services = services
+        server.forget_calls()
         services.share(cast("Any", server.links), lambda _: True)
-        server.owner_calls.owner, server.group_calls.groups = services.owner, services.transactions.groups_here
         await self._connect(server)
 
     async def _connect(self, server: Server) -> None:

@@ -39,6 +39,8 @@ PROPERTY_CHARS_MAX = 4_096
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _COMPRESSIONS: Mapping[str, Compression | None] = {"auto": None, "none": Compression.NONE, "zstd": Compression.ZSTD}
+# For which counts of topics hold that were read: other servers create and delete topics, too. With 100,000 topics it is a second's reading.
+COUNTS_MS_MAX = 30_000
 TITLES_CACHED_MAX = 4_096  # prefixes whose names are at hand: a commit asks for those of its topics several times
 
 
@@ -112,10 +114,15 @@ class Topic(NamedTuple):
 
 
 class TopicCreators:
-    """The number of topics that each principal has created and that are there, once somebody asks: all of them are read then."""
+    """The number of topics that each principal has created and that are there, once somebody asks: all of them are read then.
 
-    def __init__(self) -> None:
+    What this server creates and deletes counts at once, what others do when all are read again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._counts: Counter[str] | None = None
+        self._counted_ms = 0.0
         self._counting = asyncio.Lock()
         self._changed: dict[TopicName, str | None] | None = None  # while they are read: who created one; None: deleted
         self._doubts = 0  # changes of which nobody knows whether they took effect
@@ -124,14 +131,14 @@ class TopicCreators:
         """The number of a principal's topics; `pages` reads all there are."""
         async with self._counting:
             counts = self._counts
-            if counts is None:
+            if counts is None or self._clock.monotonic_ms() - self._counted_ms >= COUNTS_MS_MAX:
                 counts = await self._read(pages())
         return counts[principal]
 
     async def _read(self, pages: TopicPages) -> Counter[str]:
         changed: dict[TopicName, str | None] = {}
         found: dict[TopicName, str | None] = {}
-        self._changed, doubts = changed, self._doubts
+        self._changed, doubts, began_ms = changed, self._doubts, self._clock.monotonic_ms()
         try:
             async for page in pages:
                 found.update((title, stored.created_by) for title, stored in page if stored.generation > 0)
@@ -139,7 +146,7 @@ class TopicCreators:
             self._changed = None
         counts = Counter(who for who in (found | changed).values() if who is not None)
         if doubts == self._doubts:
-            self._counts = counts
+            self._counts, self._counted_ms = counts, began_ms
         return counts
 
     def note(self, title: TopicName, before: str | None, after: str | None) -> None:
@@ -173,7 +180,7 @@ class Topics(Catalog[TopicName, Topic]):
 
     def __init__(self, store: Store, clock: Clock, buckets: int) -> None:
         super().__init__(store, clock, buckets)
-        self._creators = TopicCreators()
+        self._creators = TopicCreators(clock)
 
     async def create(self, title: TopicName, properties: Mapping[str, object], created_by: str = "") -> Topic:
         """A new topic, or a new generation of one that was deleted; `TopicExistsError` when it is there."""
@@ -197,7 +204,7 @@ class Topics(Catalog[TopicName, Topic]):
         return describe
 
     async def created_by(self, principal: str) -> int:
-        """The number of topics that a principal has created and that are there; all are counted once, and then with each change."""
+        """The number of topics that a principal has created and that are there: what other servers change counts within `COUNTS_MS_MAX`."""
         return await self._creators.count(principal, lambda: self.pages(None))
 
     async def update(

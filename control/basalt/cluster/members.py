@@ -34,7 +34,8 @@ class MemberRecord(msgspec.Struct, frozen=True):
 
     `count` rises with every renewal, so no two records of a row are the same. `ended_ms` is 0 while the membership lasts. `link` is where
     the member takes links of others; `run` is the run of the server, whose lease would have it as its instance: a run may have several memberships.
-    `secret` proves to the member that a call comes from another server, as that of the lease does to the leader.
+    `secret` proves to the member that a call comes from another server, as that of the lease does to the leader. `unaware`: it was ended while it renewed
+    its row, so it hears of it with its next renewal, and goes by its own clock until then.
     """
 
     holder: str
@@ -47,6 +48,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
     link: str = ""
     run: str = ""
     secret: str = ""
+    unaware: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -116,6 +118,14 @@ class Seen(NamedTuple):
             return "dead"
         return "silent" if now_ms - self.since_ms >= self.record.lease_ms / SILENT_PARTS else "live"
 
+    def may_go_on(self, now_ms: float) -> bool:
+        """True while its server may answer readers under it: it lasts, or was ended less than a lease ago by somebody of whom the server may not know.
+
+        The row says so for each leader that comes; each counts from when it saw the row as over, for no renewal that succeeds is sent later.
+        """
+        record = self.record
+        return not record.is_over or (record.unaware and now_ms - self.since_ms < record.lease_ms)
+
     def may_end(self, now_ms: float) -> bool:
         """True when the leader may end the membership, by check-and-write against `stored`."""
         return not self.record.is_over and now_ms - self.since_ms >= self.record.lease_ms
@@ -146,14 +156,16 @@ def looked(before: Mapping[str, Seen], rows: Iterable[tuple[str, bytes]], at_ms:
     return seen
 
 
-def ended(seen: Seen, now_ms: int) -> MemberRecord:
+def ended(seen: Seen, now_ms: int, *, unaware: bool = False) -> MemberRecord:
     """The record with which the leader ends a membership; `now_ms` is wall time. Nothing is proved to the dead."""
-    return msgspec.structs.replace(seen.record, ended_ms=max(now_ms, 1), secret="")
+    return msgspec.structs.replace(seen.record, ended_ms=max(now_ms, 1), secret="", unaware=unaware)
 
 
 def removable(seen: Mapping[str, Seen], now_ms: float) -> list[str]:
-    """The dead whose rows are to go: those that were kept for long enough, and all but the newest."""
-    dead = [(each.since_ms, each.record.ended_ms, instance) for instance, each in seen.items() if each.record.is_over]
+    """The dead whose rows are to go: those that were kept for long enough, and all but the newest. None that may still go on."""
+    dead = [
+        (each.since_ms, each.record.ended_ms, instance) for instance, each in seen.items() if not each.may_go_on(now_ms)
+    ]
     dead.sort(reverse=True)
     return [
         instance

@@ -76,7 +76,6 @@ class Membership:
         self._on_term = on_term
         self._map_stored: bytes | None = None
         self._told_full = False
-        self._outlasting: tuple[tuple[str, float], ...] = ()  # runs that were ended while they renewed, and until when
         self._failing: set[str] = set()  # of what this server does, that which failed the last time
         self._renew_at_ms = self._look_at_ms = 0.0
         self._look_asked = False
@@ -107,23 +106,17 @@ class Membership:
         return None if renewed_ms is None else self._clock.monotonic_ms() - renewed_ms
 
     def may_serve(self) -> set[str]:
-        """The runs of servers that serve, for all that this one knows: a membership of theirs lasts, or was ended by this server while it was renewed.
+        """The runs of servers that serve, for all that this one knows: a membership of theirs lasts, or was ended while it was renewed, by whichever leader.
 
         Of that they hear with their next renewal, and before it their own clocks have the lease last: others could write while they still answer readers.
         """
         now_ms = self._clock.monotonic_ms()
-        lasting = {seen.record.run for seen in self.seen.values() if not seen.record.is_over}
-        return lasting | {run for run, until_ms in self._outlasting if now_ms < until_ms}
+        return {seen.record.run for seen in self.seen.values() if seen.may_go_on(now_ms)}
 
     def others_reading(self) -> list[str]:
         """The memberships of other servers under which readers may go on, as `may_serve` has it: by the names of their rows."""
         now_ms = self._clock.monotonic_ms()
-        ended = {run for run, until_ms in self._outlasting if now_ms < until_ms}
-        return [
-            instance
-            for instance, seen in self.seen.items()
-            if instance != self.instance and (not seen.record.is_over or seen.record.run in ended)
-        ]
+        return [name for name, seen in self.seen.items() if name != self.instance and seen.may_go_on(now_ms)]
 
     def owner(self, instance: str) -> Owner:
         """The owner of shards that has this name in the map.
@@ -326,19 +319,14 @@ class Membership:
                 self._end(instance, seen, "it was not renewed for its whole lease")
             elif instance in self.beats.to_end:
                 left -= 1
-                self._outlast(seen)
-                self._end(instance, seen, "it renews its row, and has had no link to the leader for too long")
+                self._end(
+                    instance, seen, "it renews its row, and has had no link to the leader for too long", unaware=True
+                )
         for instance in rules.removable(self.seen, now_ms)[:left]:
             self._remove(instance, self.seen[instance].stored)
 
-    def _outlast(self, seen: Seen) -> None:
-        """Note, before the row says that it is over, for how long its server may not know it: no renewal is sent later than now and succeeds."""
-        now_ms, record = self._clock.monotonic_ms(), seen.record
-        others = tuple(each for each in self._outlasting if each[0] != record.run and now_ms < each[1])
-        self._outlasting = (*others, (record.run, now_ms + record.lease_ms))
-
-    def _end(self, instance: str, seen: Seen, why: str) -> None:
-        body = MEMBER.encode(rules.ended(seen, self._clock.now_ms()))
+    def _end(self, instance: str, seen: Seen, why: str, *, unaware: bool = False) -> None:
+        body = MEMBER.encode(rules.ended(seen, self._clock.now_ms(), unaware=unaware))
         if self._system.replace(MEMBER.kind, instance, seen.stored, body):
             log.warning(
                 "ended the membership %s of %s at %s: %s", instance, seen.record.holder, seen.record.url, why

@@ -184,7 +184,7 @@ def take_all(store: Store, member: str, leader_epoch: int) -> OwnersMap:
 
 
 def take_up(store: Store, member: str, leader_epoch: int) -> OwnersMap:
-    """The same for a leader beside whom others own shards: it takes what it had, and what nobody has whose membership lasts."""
+    """The same for a leader beside whom others own shards: it takes what it had, and what nobody has whose membership lasts, or who may not know of its end."""
     now = deal(store, lambda before: _left_over(store, member, before), member, leader_epoch)
     store.take(now.shards_of(member))
     return now
@@ -195,5 +195,5 @@ def _left_over(store: Store, member: str, before: OwnersMap | None) -> dict[int,
         return {}
     rows = SystemTable(store.table(SystemTable.name)).scan(MEMBER.kind, rows_max=ROWS_MAX)
     records = (MEMBER.decode(stored) for _, stored in rows)
-    others = {record.run for record in records if not record.is_over} - {member}
+    others = {record.run for record in records if not record.is_over or record.unaware} - {member}
     return {shard: member for shard in range(SHARDS) if before.owner_of(shard) not in others}

@@ -38,7 +38,6 @@ class ShardGate:
         )
         self._opened = asyncio.Event()  # replaced when it was set: each change of phase wakes who waits, once
         self._visits: Counter[int] = Counter()
-        # Has the leader have a shard, before something is made there that is decided where the coordinator is. None: this server has all.
         self.changes = (
             0  # of phases, and of the map: whoever derives something from them knows by it when to do so anew
         )

@@ -43,7 +43,9 @@ class ShardTargets:
         self._own = own
         self._fellows = fellows
         self.weight, self.leader_share = WHOLE, WHOLE // 2  # hundredths, as the settings say
-        self.leaving: set[str] = set()  # members that stop
+        self.leaving: set[str] = (
+            set()
+        )  # members that stop; of those that have stopped no more than there can be members
         self.drained: frozenset[str] | None = None  # None: it was not read yet
 
     async def read(self) -> None:
@@ -64,6 +66,13 @@ class ShardTargets:
             raise ConflictError(f"{len(drained)} members would be drained, the limit is {MEMBERS_MAX}")
         await self._call.write(DRAINED.write, self._system, DrainedMembers(tuple(sorted(drained))))
         self.drained = frozenset(drained)
+
+    def leaves(self, member: str) -> None:
+        """A member stops, and is to have no shards any more."""
+        self.leaving.add(member)
+        live = None if self._fellows is None else self._fellows.live()
+        if len(self.leaving) > MEMBERS_MAX and live is not None:
+            self.leaving &= live | {self._own, member}
 
     def is_out(self, member: str) -> bool:
         """True for one that is to have no shards: it stops, or was drained."""

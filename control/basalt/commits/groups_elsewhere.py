@@ -19,7 +19,7 @@ from basalt.cluster.links.link import Handlers
 from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.owner_calls import PrepareCall
 from basalt.commits.owners import Owners
-from basalt.errors import TopicExistsError, TopicNotFoundError, UnavailableError
+from basalt.errors import TopicExistsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.groups.owned_groups import OwnedGroups
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -188,22 +188,11 @@ class GroupsHere:
         await have_topic(self._logs, title)
 
 
-class GroupCalls:
-    """Answers the coordinator's calls with the groups that this server has while it serves shards and does not lead."""
-
-    def __init__(self, handlers: Handlers) -> None:
-        self.groups: GroupsHere | None = None  # set by who opens the services, and cleared by who closes them
-        handlers.add(ACKNOWLEDGE, lambda _, asked: self._serving().acknowledge(asked))
-        handlers.add(REJECTED, lambda _, asked: self._serving().rejected(asked))
-        handlers.add(HAVE_TOPIC, lambda _, title: self._serving().have_topic(title))
-
-    def _serving(self) -> GroupsHere:
-        if self.groups is None:
-            raise UnavailableError(
-                "this server deals no consumer groups now; nothing was done",
-                hint="send the same call again after Retry-After",
-            )
-        return self.groups
+def answer_for_groups(groups: GroupsHere, handlers: Handlers) -> None:
+    """Answer the coordinator's calls with the groups that this server has, until it ends to serve: then links refuse them."""
+    handlers.add(ACKNOWLEDGE, lambda _, asked: groups.acknowledge(asked))
+    handlers.add(REJECTED, lambda _, asked: groups.rejected(asked))
+    handlers.add(HAVE_TOPIC, lambda _, title: groups.have_topic(title))
 
 
 async def have_topic(logs: TopicLogs, title: TopicName) -> None:

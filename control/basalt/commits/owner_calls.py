@@ -15,7 +15,6 @@ from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind, Kind
 from basalt.cluster.links.link import Handlers
 from basalt.commits.owner import Owner
-from basalt.errors import UnavailableError
 from basalt.transactions.protocol import Close, JoinedTransaction, Place, Prepare, Prepared, RollBack
 from basalt.transactions.rules.transaction import Join
 
@@ -70,26 +69,15 @@ CLOSE: CallKind[Close, None] = CallKind(Kind.CLOSE, "close", Close, type(None))
 JOIN_OF: CallKind[TopicName, Join] = CallKind(Kind.JOIN_OF, "join_of", TopicName, Join)
 
 
-class OwnerCalls:
-    """Answers the coordinator's calls with the owner that this server has while it serves shards and does not lead.
+def answer_for(owner: Owner, handlers: Handlers) -> None:
+    """Answer the coordinator's calls with the owner that this server is, until it ends to serve: then links refuse them.
 
     What a call needs of the log was told over the same link before it: a link keeps the order.
     """
-
-    def __init__(self, handlers: Handlers) -> None:
-        self.owner: Owner | None = None  # set by who opens the services, and cleared by who closes them
-        handlers.add(PREPARE, lambda _, asked: self._serving().prepare(asked.asked))
-        handlers.add(PLACE, lambda _, asked: self._serving().place(asked))
-        handlers.add(ROLL_BACK, lambda _, asked: self._serving().roll_back(asked))
-        handlers.add(DROP, lambda _, number: self._serving().drop(Prepared(number)))
-        handlers.add(NOTE_ENDS, lambda _, transactions: self._serving().note_ends(transactions))
-        handlers.add(CLOSE, lambda _, told: self._serving().close(told))
-        handlers.add(JOIN_OF, lambda _, title: self._serving().join_of(title))
-
-    def _serving(self) -> Owner:
-        if self.owner is None:
-            raise UnavailableError(
-                "this server owns no topics for others now; nothing was done",
-                hint="send the same call again after Retry-After",
-            )
-        return self.owner
+    handlers.add(PREPARE, lambda _, asked: owner.prepare(asked.asked))
+    handlers.add(PLACE, lambda _, asked: owner.place(asked))
+    handlers.add(ROLL_BACK, lambda _, asked: owner.roll_back(asked))
+    handlers.add(DROP, lambda _, number: owner.drop(Prepared(number)))
+    handlers.add(NOTE_ENDS, lambda _, transactions: owner.note_ends(transactions))
+    handlers.add(CLOSE, lambda _, told: owner.close(told))
+    handlers.add(JOIN_OF, lambda _, title: owner.join_of(title))

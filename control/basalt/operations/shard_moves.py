@@ -7,8 +7,6 @@ writing it is tried until it has succeeded or the term is over. Each new map is 
 A shard goes to another member only when its owner has said that it does not have it any more, or when the owner's membership has ended. So an answer that is lost moves nothing:
 if the member did release the shard, its beats do not report it, and after two seconds it is asked once more, to give up whatever it has, and the shard is granted anew.
 While nobody can ask the member, nobody knows that it does not serve, and its membership decides. Decision 0072.
-
-*Anchored* shards stay with the leader: those of topics with consumer groups and of tables, whose groups and cells are decided where the coordinator is.
 """
 
 from __future__ import annotations
@@ -234,7 +232,7 @@ class ShardMoves:
     async def let_go(self, member: str) -> Left:
         """A member stops: have others take all that it has."""
         targets, owners = self._dealer()
-        targets.leaving.add(member)
+        targets.leaves(member)
         theirs = owners.shards_of(member)
         to = targets.dealt(owners, theirs, self._clock.monotonic_ms())
         to = {shard: whom for shard, whom in to.items() if whom != member}

@@ -188,11 +188,12 @@ class PassingOn:
     ) -> None:  # fmt: skip
         request, is_ours = call.request, True
         try:
-            await self._told(call.run(connection), began_ms)
-        except MovedError:
-            assert again is not None
-            is_ours = False  # whoever answers notes it
-            await again()
+            try:
+                await self._told(call.run(connection), began_ms)
+            except MovedError:
+                assert again is not None
+                is_ours = False  # whoever answers notes it
+                await again()
         except BasaltError as error:
             await send_response(request, problem_response(error, request.id))
         except ClientGoneError:

@@ -18,8 +18,10 @@ from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Membership
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.coordinator import Coordinator
+from basalt.commits.groups_elsewhere import answer_for_groups
 from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.owner import Owner
+from basalt.commits.owner_calls import answer_for
 from basalt.commits.owners import Owners
 from basalt.errors import BasaltError, InvalidSettingError, UnavailableError
 from basalt.groups.groups import GroupLimits, Groups
@@ -208,9 +210,11 @@ class RunningServices(services.Services):
         self.store.close()
 
     def share(self, links: Links, may_borrow: Callable[[str], bool]) -> None:
-        """From now on push the log to members and decide for them, as the leader; or follow the leader's, as a member. Until `close`."""
+        """From now on push the log to members and decide for them, as the leader; or follow the leader's, and do an owner's part, as a member. Until `close`."""
         if self.is_member:
             cast("FollowedTransactions", self.transactions.manager).start()
+            answer_for(self.owner, links.handlers)
+            answer_for_groups(self.transactions.groups_here, links.handlers)
         else:
             self.transactions.manager.lead(links)
             self.transactions.decide_for_members(links.handlers, may_borrow)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from basalt.api.topic_properties import TTL_SECONDS_MAX
 from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import (
+    COUNTS_MS_MAX,
     LABELS_MAX,
     PROPERTY_CHARS_MAX,
     Topic,
@@ -713,3 +714,20 @@ async def test_after_a_change_of_which_nobody_knows_the_outcome_all_are_counted_
     with pytest.raises(UnknownOutcomeError):
         await topics.create(A, {}, "token:etl")
     assert await topics.catalog.created_by("token:etl") == 1
+
+
+async def test_topics_that_other_servers_create_and_delete_count_when_all_are_counted_again(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    here, there = served(store, clock), served(store, clock)
+    await here.create(A, {}, "token:etl")
+    assert await here.catalog.created_by("token:etl") == 1
+    await there.create(B, {}, "token:etl")
+    clock.advance(COUNTS_MS_MAX - 1)
+    assert await here.catalog.created_by("token:etl") == 1
+    clock.advance(1)
+    assert await here.catalog.created_by("token:etl") == 2
+    await there.delete(B)
+    await there.delete(A)
+    clock.advance(COUNTS_MS_MAX)
+    assert await here.catalog.created_by("token:etl") == 0, "else whoever has deleted them would be refused for ever"

@@ -103,6 +103,18 @@ def test_rows_of_the_dead_are_kept_for_a_time():
     assert removable(rows, 100 + DEAD_KEPT_MS) == ["a"]
 
 
+def test_who_may_not_know_that_it_was_ended_may_go_on_for_a_lease_from_when_that_was_seen():
+    unaware = ended(seen(), 9, unaware=True)
+    assert seen(100, unaware).may_go_on(100 + LEASE_MS - 1)
+    assert not seen(100, unaware).may_go_on(100 + LEASE_MS)
+    assert not seen(100, ended(seen(), 9)).may_go_on(100), "its lease had run out, or its process is gone"
+    assert seen(100).may_go_on(100 + 2 * LEASE_MS), "nobody has ended it"
+    assert unaware.is_over
+    rows = {f"m{number}": seen(100, unaware) for number in range(DEAD_MAX + 1)}
+    assert removable(rows, 100 + LEASE_MS - 1) == [], "else who follows the leader would not know of it"
+    assert removable(rows, 100 + LEASE_MS) != []
+
+
 def test_of_many_dead_only_the_newest_are_kept():
     rows = {f"m{number}": dead(float(number)) for number in range(DEAD_MAX + 2)}
     assert sorted(removable(rows, 0)) == ["m0", "m1"]

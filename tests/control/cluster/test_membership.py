@@ -218,6 +218,31 @@ def test_who_was_ended_while_it_renewed_may_serve_until_its_lease_is_over_and_wh
     assert leader.membership.may_serve() == {"first-1"}
 
 
+@pytest.mark.parametrize("looked", [True, False], ids=["it was a standby", "it has just been started"])
+def test_the_leader_that_follows_knows_who_may_not_know_that_it_was_ended(
+    world: World, pair: tuple[Server, Server], looked: bool
+):
+    leader, cut_off = pair
+    if looked:
+        third = world.add("third")
+        world.go_on(LOOK_MS)
+    leader.membership.beats.to_end = frozenset({cut_off.membership.instance})
+    world.go_on(LOOK_MS + STEP_MS, cut_off)  # it stands still, as between two renewals
+    leader.membership.stop()
+    if not looked:
+        third = world.add("third")
+    third.leadership.is_leader = True
+    run = cut_off.membership.candidate.instance
+    began_ms = world.clock.monotonic_ms()
+    world.go_on(STEP_MS, leader, cut_off)
+    while cut_off.membership.is_on:
+        assert run in third.membership.may_serve()
+        world.go_on(STEP_MS, leader, cut_off)
+    assert world.clock.monotonic_ms() > began_ms + STEP_MS, "its end came later than that of the leader"
+    world.go_on(LEASE_MS, leader, cut_off)
+    assert third.membership.may_serve() == {"third-1"}
+
+
 def test_a_pause_that_nobody_noticed_ends_nothing(world: World, pair: tuple[Server, Server]):
     leader, standby = pair
     leader.leadership.is_leader = False

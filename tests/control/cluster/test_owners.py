@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from basalt.cluster import owners as owners_module
-from basalt.cluster.owners import KIND, NAME, OwnersMap, granted, take_all
+from basalt.cluster.members import MEMBER, MemberRecord
+from basalt.cluster.owners import KIND, NAME, OwnersMap, granted, take_all, take_up
 from basalt_engine.errors import CorruptionError, FencedError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import EPOCH_MAX, SHARDS, Epochs, shard_of
@@ -124,6 +125,21 @@ class Beside:
         stored = system.get(KIND, NAME)
         before = None if stored is None else OwnersMap.decode(stored)
         system.write(KIND, NAME, granted(before, "other", range(SHARDS), leader_epoch).encode())
+
+
+@pytest.mark.parametrize(
+    ("ended_ms", "unaware", "stays"),
+    [(0, False, True), (9, False, False), (9, True, True)],
+    ids=["it lasts", "it is over", "its server may not know that it is over"],
+)
+def test_a_leader_that_begins_leaves_the_shards_of_whoever_may_answer_for_them(
+    ended_ms: int, unaware: bool, stays: bool
+):
+    store = MemoryStore(atomic=False)
+    system = SystemTable(store.table(SystemTable.name))
+    system.write(KIND, NAME, granted(None, "b-1", range(SHARDS), 1).encode())
+    MEMBER.write(system, MemberRecord("b", "", "1.0", 1, 6_000, 1, ended_ms, run="b-1", unaware=unaware), "row")
+    assert take_up(store, "a-1", 2).counts() == ({"b-1": SHARDS} if stays else {"a-1": SHARDS})
 
 
 def test_a_map_that_a_former_leader_writes_meanwhile_is_read_again():

@@ -99,3 +99,14 @@ def test_a_wave_leaves_out_what_members_have_that_cannot_be_reached():
     wave = found.wave(owners, 1e6, 0.0, 0.0)
     assert wave
     assert {move.origin for move in wave} == {OTHER}
+
+
+def test_of_members_that_have_stopped_no_more_names_are_kept_than_there_can_be_members():
+    found = targets(OTHER, THIRD)
+    found.leaves(OTHER)
+    for number in range(10 * MEMBERS_MAX):
+        found.leaves(f"run-{number}")
+        assert len(found.leaving) <= MEMBERS_MAX
+        assert found.is_out(f"run-{number}"), "it lives for some time more"
+    assert found.is_out(OTHER), "it has not stopped yet"
+    assert not found.is_out(THIRD)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
-from basalt.cluster.links.link import Handlers
 from basalt.commits.coordinator import CARRY_MS_MAX
 from basalt.commits.groups_elsewhere import (
     ACKNOWLEDGE,
     ACKNOWLEDGE_MS_MAX,
     CARRY,
     AcknowledgeCall,
-    GroupCalls,
     WorkCall,
 )
-from basalt.errors import UnavailableError
 from basalt.runtime.group_commit import LOG_LATE_MS_MAX
 from basalt.transactions.followed import PROPOSE_MS_MAX
 
@@ -47,13 +43,3 @@ def test_a_work_is_read_as_it_was_sent() -> None:
 
 def test_whoever_asks_waits_longer_than_whoever_is_asked() -> None:
     assert LOG_LATE_MS_MAX < PROPOSE_MS_MAX < ACKNOWLEDGE_MS_MAX < CARRY_MS_MAX
-
-
-def test_a_server_that_deals_no_groups_refuses() -> None:
-    handlers = Handlers()
-    calls = GroupCalls(handlers)
-    assert calls.groups is None
-    handled = handlers.find(ACKNOWLEDGE.number)
-    assert handled is not None
-    with pytest.raises(UnavailableError, match="deals no consumer groups"):
-        handled.answer("leader", AcknowledgeCall.of(1, []))

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from basalt.api.bodies.messages import RecordIn, Work, WorkMarker, WorkPublish
 from basalt.cluster.links.frames import FRAME_BYTES_MAX
-from basalt.cluster.links.link import Handlers
-from basalt.commits.owner_calls import JOIN_OF, NOTE_ENDS, PLACE, PREPARE, OwnerCalls, PrepareCall
-from basalt.errors import TooLargeError, TopicNotFoundError, TransactionEndedError, UnavailableError
+from basalt.commits.owner_calls import JOIN_OF, PLACE, PREPARE, PrepareCall, answer_for
+from basalt.errors import TooLargeError, TopicNotFoundError, TransactionEndedError
 from basalt.transactions.protocol import JoinedTransaction, Place, Prepare
 from basalt.transactions.rules.transaction import Join, State, TableJoin
 from tests.control.cluster.links.link_pair import HANG_S, link_pair
@@ -70,7 +69,7 @@ def test_payloads_are_read_where_they_came() -> None:
 def test_over_real_links_a_commit_is_carried_and_an_owners_refusal_comes_back() -> None:
     async def story() -> None:
         async with fleet("second") as shop, link_pair() as ends:
-            OwnerCalls(ends.asks_handlers).owner = shop.members["second"].owner
+            answer_for(shop.members["second"].owner, ends.asks_handlers)
             shop.links.links["second"] = ends.answers
             await shop.create(HERE, LEADER)
             await shop.create(THERE, "second")
@@ -100,7 +99,7 @@ def test_over_real_links_a_commit_is_carried_and_an_owners_refusal_comes_back() 
 def test_a_link_that_breaks_while_rows_are_placed_gives_the_commit_up() -> None:
     async def story() -> None:
         async with fleet("second") as shop, link_pair() as ends:
-            OwnerCalls(ends.asks_handlers).owner = shop.members["second"].owner
+            answer_for(shop.members["second"].owner, ends.asks_handlers)
             shop.links.links["second"] = ends.answers
             await shop.create(HERE, LEADER)
             await shop.create(THERE, "second")
@@ -117,7 +116,7 @@ def test_a_link_that_breaks_while_rows_are_placed_gives_the_commit_up() -> None:
                 await shop.transactions.commit(tx.id, work_of({HERE: ["a"], THERE: ["b"]}))
             owner.place = place  # type: ignore[method-assign]
             async with link_pair() as again:
-                OwnerCalls(again.asks_handlers).owner = owner
+                answer_for(owner, again.asks_handlers)
                 shop.links.links["second"] = again.answers
                 await shop.transactions.expire()
                 assert (await shop.transactions.outcome(tx.id)).state is State.ABORTED
@@ -125,12 +124,3 @@ def test_a_link_that_breaks_while_rows_are_placed_gives_the_commit_up() -> None:
                 await shop.settled()
 
     asyncio.run(story())
-
-
-def test_a_server_that_owns_nothing_for_others_refuses_and_does_nothing() -> None:
-    handlers = Handlers()
-    OwnerCalls(handlers)
-    handled = handlers.find(NOTE_ENDS.number)
-    assert handled is not None
-    with pytest.raises(UnavailableError, match="nothing was done"):
-        handled.answer("leader", ())

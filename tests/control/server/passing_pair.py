@@ -123,6 +123,8 @@ class PortServer(LedServer):
 
     async def hang_up(self) -> None:
         """Its port is closed, and each of its connections is cut, as when its process is killed."""
+        for port in self.uvicorn.servers:  # at once: else it takes connections until it looks whether it is to exit
+            port.close()
         for each in list(self.uvicorn.server_state.connections):
             each.transport.abort()  # type: ignore[union-attr]
         self.uvicorn.should_exit = self.uvicorn.force_exit = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 
 import aiohttp
@@ -35,6 +36,41 @@ def loans_of(world: Sharers, member: SharingServer) -> int:
 
 def work(*topics: str, text: str = "m") -> bytes:
     return avro.encode_work(Work(publish=[WorkPublish("shop", topic, [text.encode()]) for topic in topics]))
+
+
+class Load:
+    """Clients that send one-shots, each one under its request id until it is done; `told` are the texts of which that was said."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+        self._is_over = False
+        self._clients: list[asyncio.Task[None]] = []
+
+    def start(self, number: int, server: Callable[[], SharingServer], *, may_die: bool = False) -> None:
+        """One more client, which sends each call to whichever server that is then. `may_die`: its answer may be lost."""
+        self._clients.append(asyncio.create_task(self._publish(number, server, may_die)))
+
+    async def goes_on(self, world: Sharers, calls: int) -> None:
+        """Return once more calls than these have been done."""
+        before = len(self.told)
+        await world.until(lambda: len(self.told) > before + calls, "calls go on")
+
+    async def stop(self) -> None:
+        self._is_over = True
+        await asyncio.gather(*self._clients)
+
+    async def _publish(self, number: int, server: Callable[[], SharingServer], may_die: bool) -> None:
+        for call in itertools.count():
+            text = f"{number}.{call}"
+            given = {"Content-Type": AVRO, "Basalt-Request-Id": text}
+            while text not in self.told:
+                with suppress(*((aiohttp.ClientError, OSError, TimeoutError) if may_die else ())):
+                    answer = await server().ask("POST", "/v1/transactions", work(OWN, text=text), **given)
+                    assert may_die or answer.status in (200, 503), answer.body
+                    if answer.status == 200:
+                        self.told.add(text)
+                if self._is_over:
+                    return
 
 
 def test_a_member_carries_out_those_of_its_own_topics_and_passes_on_all_else():
@@ -71,74 +107,44 @@ def test_one_request_sent_to_all_servers_at_a_time_is_carried_out_once():
 
 def test_what_was_told_to_be_committed_shows_once_when_the_leader_dies_and_when_a_member_does():
     async def story(world: Sharers) -> None:
-        told, over = set[str](), asyncio.Event()
-
-        async def publish(number: int) -> None:
-            for call in itertools.count():
-                text = f"{number}.{call}"
-                given = {"Content-Type": AVRO, "Basalt-Request-Id": text}
-                while text not in told:
-                    server = world.living[number % len(world.living)]
-                    with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                        answer = await server.ask("POST", "/v1/transactions", work(OWN, text=text), **given)
-                        if answer.status == 200:
-                            told.add(text)
-                    if over.is_set():
-                        return
-
+        load = Load()
         async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
             member = await with_topics(world, client)
-        load = [asyncio.ensure_future(publish(number)) for number in range(6)]
+        for number in range(6):
+            load.start(number, lambda number=number: world.living[number % len(world.living)], may_die=True)  # type: ignore[misc]
         for victim in (world.leader, member):
-            before = len(told)
-            await world.until(lambda: len(told) > before + 30, "calls go on")  # noqa: B023
+            await load.goes_on(world, 30)
             await victim.die()
-            before = len(told)
-            await world.until(lambda: len(told) > before + 30, "calls go on without it")  # noqa: B023
-        over.set()
-        await asyncio.gather(*load)
+            await load.goes_on(world, 30)
+        await load.stop()
         (last,) = world.living
         async with basalt.aio.connect(last.url, namespace="shop") as client:
             shown = await read(client, OWN)
         assert len(shown) == len(set(shown)), "something shows twice"
-        assert told <= set(shown)
+        assert load.told <= set(shown)
 
     run(story, 3)
 
 
 def test_links_that_break_all_the_time_lose_and_double_nothing():
     async def story(world: Sharers) -> None:
-        told, over = set[str](), asyncio.Event()
-
-        async def publish(number: int) -> None:
-            for call in itertools.count():
-                text = f"{number}.{call}"
-                given = {"Content-Type": AVRO, "Basalt-Request-Id": text}
-                while text not in told:
-                    answer = await member.ask("POST", "/v1/transactions", work(OWN, text=text), **given)
-                    assert answer.status in (200, 503), answer.body
-                    if answer.status == 200:
-                        told.add(text)
-                    if over.is_set():
-                        return
-
+        load = Load()
         async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
             member = await with_topics(world, client)
-            load = [asyncio.ensure_future(publish(number)) for number in range(8)]
+            for number in range(8):
+                load.start(number, lambda: member)
             linked = member.services.transactions._linked
             assert linked is not None
             for broken in itertools.count():
                 if broken >= 12 and linked.lost_total:  # it broke under a decision, too
                     break
-                before = len(told)
-                await world.until(lambda: len(told) > before + 10, "calls go on")  # noqa: B023
+                await load.goes_on(world, 10)
                 links = member.member.links
                 if links.to_leader is not None:
                     links.to_leader.close("the story breaks it")
-            over.set()
-            await asyncio.gather(*load)
+            await load.stop()
             shown = await read(client, OWN)
         assert len(shown) == len(set(shown)), "something shows twice"
-        assert told <= set(shown)
+        assert load.told <= set(shown)
 
     run(story)

@@ -8,14 +8,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import aiohttp
 import pytest
 import uvloop
+from uvicorn.server import ServerState
 
 import basalt
-from basalt.cluster.owners import granted
+from basalt.cluster.owners import OwnersMap, granted
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX
-from basalt.server.failover import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
+from basalt.errors import ShardElsewhereError
+from basalt.http.asgi.responses import Response
+from basalt.http.routes.route_table import Request
 from basalt.server.leader_connection import LeaderLostError
+from basalt.server.standby.standby_frame import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
 from basalt.settings import Settings
 from basalt.settings.tree import AuthSettings
 from tests.control.server.passing_pair import JSON, SHARD, TOPIC, PortServer, until
@@ -357,18 +362,24 @@ def test_a_page_tells_of_an_owner_that_broke_off_in_its_answer(monkeypatch: pyte
     run(story)
 
 
+def goes_by_an_old_map(server: SharingServer, former: SharingServer, old: OwnersMap | None) -> ServerState:
+    """Let this server know no newer map until the former owner has been asked once more: the state of whom that is told by."""
+    asked, member = former.uvicorn.server_state, server.member
+    seen, known = asked.total_requests, member._owners
+    member._owners = member._standby._owners = lambda: old if asked.total_requests == seen else known()  # type: ignore[method-assign]
+    return asked
+
+
 @pytest.mark.parametrize("before", [0, 3], ids=["the first of its kind", "passed on without a coroutine"])
 def test_a_call_that_came_to_a_former_owner_is_answered_by_the_next_one(before: int):
     async def story(three: Three) -> None:
         await three.owner.ask("PUT", TOPIC)
         for number in range(before):
             assert (await three.other.ask("POST", PUBLISH, {"messages": [f"{number}"]})).status == 200
-        frame, asked = three.other.member._standby, three.owner.uvicorn.server_state
-        known, old = frame._owners, three.other.member._owners()
+        old = three.other.member._owners()
         await give(three.world, three.leader)
+        asked = goes_by_an_old_map(three.other, three.owner, old)
         seen = asked.total_requests
-        # The map that the server goes by is an old one, until the former owner was asked.
-        frame._owners = lambda: old if asked.total_requests == seen else known()
         told = await three.other.ask("POST", PUBLISH, {"messages": [f"{before}"]})
         assert (told.status, told.headers["basalt-owner"]) == (200, three.leader.url), told.body
         assert asked.total_requests == seen + 1
@@ -395,5 +406,70 @@ def test_a_call_is_answered_anew_once_and_never_where_servers_do_not_share():
         frame._settings = told_apart(SHARING, share=False)
         assert (await three.other.ask("POST", PUBLISH, {"messages": ["a"]})).json()["code"] == "shard_moving"
         assert three.owner.uvicorn.server_state.total_requests == before + 3
+
+    run(story)
+
+
+@pytest.mark.parametrize("before", [0, 3], ids=["the first of its kind", "passed on without a coroutine"])
+def test_a_call_whose_topic_comes_to_its_own_server_while_it_is_passed_on_is_served_there(before: int):
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        for number in range(before):
+            assert (await three.other.ask("POST", PUBLISH, {"messages": [f"{number}"]})).status == 200
+        old = three.other.member._owners()
+        await give(three.world, three.other)
+        goes_by_an_old_map(three.other, three.owner, old)
+        told = await three.other.ask("POST", PUBLISH, {"messages": [f"{before}"]})
+        assert (told.status, told.headers.get("basalt-owner")) == (200, None), told.body
+        assert three.other.passing.outcomes["not_done"] == 1
+        assert await read(three.other) == [f"{number}" for number in range(before + 1)]
+
+    run(story)
+
+
+def test_a_call_that_was_passed_on_after_its_body_was_read_is_served_whole_where_its_topic_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        old = three.other.member._owners()
+        await give(three.world, three.other)
+        serving = three.other.member._serving
+        assert serving is not None
+        app, answer = serving.app, serving.app._answer
+
+        async def leaves_after_the_body(request: Request) -> Response:
+            """It waited for a move that ended elsewhere."""
+            await request.body()
+            monkeypatch.undo()
+            goes_by_an_old_map(three.other, three.owner, old)
+            raise ShardElsewhereError("another server has it; nothing was done")
+
+        monkeypatch.setattr(app, "_submit", lambda *_of: False)
+        monkeypatch.setattr(app, "_answer", leaves_after_the_body)
+        told = await three.other.ask("POST", PUBLISH, {"messages": ["whole"]})
+        assert app._answer == answer, "it went that way"
+        assert (told.status, told.headers.get("basalt-owner")) == (200, None), told.body
+        assert three.other.passing.outcomes["not_done"] == 1
+        assert await read(three.other) == ["whole"]
+
+    run(story)
+
+
+def test_a_call_that_breaks_when_it_is_answered_anew_breaks_its_connection():
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        for number in range(2):
+            assert (await three.other.ask("POST", PUBLISH, {"messages": [f"{number}"]})).status == 200
+        old = three.other.member._owners()
+        await give(three.world, three.leader)
+        goes_by_an_old_map(three.other, three.owner, old)
+
+        async def breaks(*_of: object) -> None:
+            raise LeaderLostError("half of its answer is out")
+
+        three.other.member._standby._begin_again = breaks
+        with pytest.raises(aiohttp.ClientError):
+            await three.other.ask("POST", PUBLISH, {"messages": ["a"]})
 
     run(story)

@@ -12,12 +12,13 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from basalt.cluster.links.frames import TEXT_MAX, UNREADABLE, Frame, Kind, frame_bytes
+from basalt.cluster.links.frames import UNREADABLE, Frame, Kind, frame_bytes
 from basalt.errors import ProtocolError, UnavailableError
 
 VERSION = 1
 NONCE_BYTES = 32
 PROOF_BYTES = 32
+OTHER = "other"  # in the place of a reason that this version does not know
 LEADER = "leader"  # the purpose of a link to the leader, as a member of what it leads
 
 Why: TypeAlias = Literal[
@@ -33,6 +34,7 @@ _WORDS: dict[str, str] = {
     "not_leader": "it does not lead under that epoch",
     "not_ready": "it has not read yet which installation it belongs to",
     "full": "it has as many links as it takes",
+    OTHER: "for a reason that this version does not know",
 }
 
 T = TypeVar("T")
@@ -97,7 +99,8 @@ class Dial:
     def step(self, frame: Frame) -> bytes:
         """The bytes to send next. `RefusedError` or `ProtocolError`: the connection is of no use."""
         if frame.kind == Kind.REFUSED:
-            raise RefusedError(_read(frame, Refused).why[:TEXT_MAX], f"the server at {self._where} refused a link")
+            why = _read(frame, Refused).why  # of somebody who has proved nothing: it becomes the label of a series
+            raise RefusedError(why if why in _WORDS else OTHER, f"the server at {self._where} refused a link")
         if frame.kind == Kind.CHALLENGE and not self._asked:
             self._asked = True
             if len(_read(frame, bytes)) != NONCE_BYTES:

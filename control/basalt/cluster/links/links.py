@@ -283,10 +283,10 @@ class Links:
                 return
             self.to_leader, self.rtt_us, self._redial_ms = link, 0, float(REDIAL_MS_MIN)
             log.info("is linked to the leader at %s", lease.link)
-            self.tend()  # the first beat
-            for call in list(self._when_linked):
-                call()
             try:
+                self.tend()  # the first beat
+                for call in list(self._when_linked):
+                    call()
                 self._ended(link, f"the leader at {lease.link}", await asyncio.shield(link.closed))
             finally:
                 link.close("the lease has changed", bye=True)
@@ -294,6 +294,9 @@ class Links:
                     self.to_leader = None
             self._look()
             self._dial_at_ms = self._clock.monotonic_ms() + REDIAL_MS_MIN
+        except Exception:  # a bug, but the member must be linked again
+            log.exception("the link to the leader was given up")
+            self._dial_at_ms = self._clock.monotonic_ms() + REDIAL_MS_MAX
         finally:
             if self._dialing is asyncio.current_task():
                 self._dialing = None

@@ -130,6 +130,10 @@ class PromptPassedExchange(PassedExchange):
         """Send the whole answer, which is small."""
         self._prompt.send_now(request, status, headers, parts)
 
+    def give_again(self, body: bytes) -> None:
+        """Have `receive` give this body, which is all of it, though somebody has taken it before."""
+        self._prompt.give_again(body)
+
     def break_off(self) -> None:
         """End the connection: there is no answer, for which the server and its client would wait."""
         self._prompt.break_off()

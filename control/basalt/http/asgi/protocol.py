@@ -152,6 +152,10 @@ class Call:
             connection.resume_reading()
         return parts[0] if len(parts) == 1 else b"".join(parts), self.more
 
+    def give_again(self, body: bytes) -> None:
+        """Have `receive` give this body, which is all of it, though somebody has taken it before."""
+        self.body = [body]
+
     async def until_gone(self) -> None:
         """Wait until the client has closed the connection. Only after the body was read."""
         self.connection.resume_reading()

@@ -193,6 +193,9 @@ class PromptExchange(Exchange, Protocol):
     def send_now(self, request: RequestHead, status: int, headers: Headers, parts: list[Buffer]) -> None:
         """Send the whole answer, which is small."""
 
+    def give_again(self, body: bytes) -> None:
+        """Have `receive` give this body, which is all of it, though somebody has taken it before."""
+
     def break_off(self) -> None:
         """End the connection: there is no answer, for which the client would wait."""
 

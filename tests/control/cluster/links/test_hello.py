@@ -11,6 +11,7 @@ from basalt.cluster.links.frames import HELLO_BYTES_MAX, Frame, FrameReader, Kin
 from basalt.cluster.links.hello import (
     LEADER,
     NONCE_BYTES,
+    OTHER,
     PROOF_BYTES,
     VERSION,
     Accept,
@@ -116,6 +117,14 @@ def test_a_proof_that_is_sent_back_to_its_maker_is_none():
     mirrored = frame_bytes(0, Kind.WELCOME, [msgspec.msgpack.decode(answer.body)])
     with pytest.raises(RefusedError):
         dial.step(frame(mirrored))
+
+
+def test_reasons_that_somebody_makes_up_who_has_proved_nothing_are_counted_as_one():
+    """Each would be a series of its own, and a line of the log."""
+    for number in range(3):
+        with pytest.raises(RefusedError) as refused:
+            Dial(SECRET, hello(), "there").step(frame(frame_bytes(0, Kind.REFUSED, [f"made up {number}", "for you"])))
+        assert refused.value.why == OTHER
 
 
 def test_who_proves_nothing_is_told_nothing():

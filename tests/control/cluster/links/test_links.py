@@ -392,6 +392,27 @@ def test_a_leader_that_is_not_there_is_dialed_ever_more_seldom(caplog: pytest.Lo
         run(story)
 
 
+def test_a_member_is_linked_again_after_what_it_did_with_a_new_link_failed(caplog: pytest.LogCaptureFixture):
+    async def story(world: World) -> None:
+        leader = await world.add("first")
+        await world.until(lambda: leader.leadership.is_leader)
+        member = await world.add("second")
+        fails = [True]
+
+        def call() -> None:
+            if fails:
+                fails.pop()
+                raise AssertionError("a bug")
+
+        member.links.when_linked(call)
+        await world.until(lambda: not fails)
+        assert member.links.to_leader is None
+        await world.until_linked(leader, member)
+        assert [each.message for each in caplog.records if each.exc_info] == ["the link to the leader was given up"]
+
+    run(story)
+
+
 def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch):
     async def story(world: World) -> None:
         leader = await world.add("first")

@@ -12,7 +12,7 @@ import uvloop
 from basalt.errors import UnavailableError
 from basalt.http.asgi.requests import Head
 from basalt.http.routes.ranges import PERMIT, PERMIT_ASKED
-from basalt.server.reading_here import READS_MAX, ReadingHere
+from basalt.server.standby.reading_here import READS_MAX, ReadingHere
 from basalt.settings import Settings
 from basalt.settings.cluster import ClusterSettings
 from basalt.settings.tree import AuthSettings
