@@ -1,7 +1,8 @@
 """Three servers that share the topics of one real HBase whose log of transactions is away for a while, refused or without an answer.
 
-Publishing and raw readers go on at every owner. A server joins and is given a topic, an owner is restarted as planned, and the leader is, too; calls
-about transactions are answered in time. Then all comes back by itself, and nothing is lost, doubled or out of order.
+Publishing and raw readers go on at every owner. A server joins, an owner is restarted as planned, and the leader is, too; calls about transactions
+are answered in time. Then all comes back by itself, and nothing is lost, doubled or out of order. A shard with messages of which nobody knows
+whether they are committed is not moved meanwhile: the move is called off.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def restart(servers: Members, clients: Clients, member: Member) -> None:
     servers.launch(member)
     member.process.wait_until_ready()
     servers.wait_until_all_are_linked()
+    for worker in clients.all:
+        worker.hang_up(member.port)
     clients.story.servers = tuple(each.process for each in servers.those)
 
 
@@ -48,14 +51,12 @@ def live_without_the_log(clients: Clients, servers: Members, held: dict[str, str
     check_what_is_held(clients, servers.leader().process, held)
     added = servers.add()
     servers.wait_until_all_are_linked()
-    servers.move(NAMESPACE, ORDERS, added)
     clients.story.servers = tuple(each.process for each in servers.those)
-    clients.check_a_stage_without_the_log("with an owner that joined without it")
+    clients.check_a_stage_without_the_log(f"with a server that joined without it, as {added.number}")
     check_what_is_held(clients, servers.leader().process, held)
     for what in ("an owner", "the leader"):
         leader = servers.leader()
         restart(servers, clients, leader if what == "the leader" else servers.owner_of(NAMESPACE, ORDERS))
-        servers.spread(NAMESPACE, [ORDERS, COPIES])
         clients.check_a_stage_without_the_log(f"after a planned restart of {what}")
         check_what_is_held(clients, servers.leader().process, held)
 
