@@ -57,6 +57,9 @@ LATE_WRITES = 4 if SOAK else 1
 # every client has met it a few times.
 LOG_AWAY_SECONDS = 60.0 if SOAK else 0.0
 
+# In how many ways it is away in tests/hbase/test_log_away_sharing.py: refused, which takes under a minute, and without an answer, twice that.
+LOG_AWAY_WAYS = 2 if SOAK else 1
+
 # Most tests of topics, groups and commits run on three stores, with the ends of topics in memory and without. In memory they are the same on
 # every store, and so on HBase all tests read what it stores, and one in so many of them what is in memory, too; in a soak all do.
 HBASE_CACHED_ONE_IN = 1 if SOAK else 8
