@@ -40,6 +40,9 @@ ROCKS_KILL_ROUNDS = 60 if SOAK else 5
 # Rounds in which two leaders fence the same regions at once, in tests/hbase/test_mini_cluster_fence_races.py: seconds each.
 FENCE_RACES = 25 if SOAK else 5
 
+# Rounds of what happens to a cluster while shards move on it, in tests/hbase/test_mini_cluster_members.py: a minute each.
+CLUSTER_ROUNDS = 5 if SOAK else 1
+
 # Planned moves of shards under load, in tests/hbase/test_shard_moves.py: a tenth of a second each.
 SHARD_MOVES = int(os.environ.get("BASALT_SHARD_MOVES") or (200 if SOAK else 20))
 
@@ -47,9 +50,15 @@ SHARD_MOVES = int(os.environ.get("BASALT_SHARD_MOVES") or (200 if SOAK else 20))
 # soak has each fault alone, at each server, too.
 MEMBER_LIVES = int(os.environ.get("BASALT_MEMBER_LIVES") or (1_000 if SOAK else 3))
 
-# For how long the log of transactions is away at least in each stage of tests/hbase/test_log_away.py. Otherwise as long as it takes until
+# Kinds of writes that are late while their server stands still, in tests/hbase/test_paused_with_late_writes.py: half a minute each, with its control.
+LATE_WRITES = 4 if SOAK else 1
+
+# For how long the log of transactions is away at least in each stage of tests/hbase/test_log_away.py, and with servers that share. Otherwise as long as it takes until
 # every client has met it a few times.
 LOG_AWAY_SECONDS = 60.0 if SOAK else 0.0
+
+# In how many ways it is away in tests/hbase/test_log_away_sharing.py: refused, which takes under a minute, and without an answer, twice that.
+LOG_AWAY_WAYS = 2 if SOAK else 1
 
 # Most tests of topics, groups and commits run on three stores, with the ends of topics in memory and without. In memory they are the same on
 # every store, and so on HBase all tests read what it stores, and one in so many of them what is in memory, too; in a soak all do.

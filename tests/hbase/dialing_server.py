@@ -2,6 +2,7 @@
 
     BASALT_LINE=HOST:PORT   connections to other servers go through this line of a tests/hbase/switchboard.py
     BASALT_UNSTAMPED=1      writes carry neither shard nor epoch, so that no region refuses them
+    BASALT_OVERWRITING=1    a row that is to be new is written over what is there, whoever wrote that, and later
 
 The product knows nothing of it: its event loop is another one, which dials otherwise.
 """
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import uvloop
+
+LATER_EPOCHS = 1_000  # more than leaders follow one another in a test
 
 
 def dial_through(line: str) -> None:
@@ -55,12 +58,32 @@ def write_without_stamps() -> None:
     Stamps.of = unstamped  # type: ignore[method-assign]
 
 
+def overwrite() -> None:
+    """A place in the log of transactions is taken as often as anybody likes, and who comes last has it.
+
+    A plain put would not do: its timestamp has the epoch of its server, and HBase shows what has the higher one.
+    """
+    from basalt_engine.stores.hbase.stamps import TIME_BITS
+    from basalt_engine.stores.hbase.table import HBaseTable, gateway_put
+    from basalt_engine.table import Insert
+
+    def put(self: HBaseTable, mutation: Insert) -> None:
+        stamp = self._stamps.one(self.name, mutation.key)
+        above = stamp._replace(timestamp=stamp.timestamp + (LATER_EPOCHS << TIME_BITS), attributes={})
+        with self._write_lock.plain():
+            self._writes.write("put", self._table, gateway_put(*mutation, above), rows=1)
+
+    HBaseTable._insert = put  # type: ignore[method-assign]
+
+
 def main() -> int:
     """The command line, with what the environment asks for."""
     if line := os.environ.pop("BASALT_LINE", ""):
         dial_through(line)
     if os.environ.pop("BASALT_UNSTAMPED", ""):
         write_without_stamps()
+    if os.environ.pop("BASALT_OVERWRITING", ""):
+        overwrite()
     from basalt.cli.main import main as command_line
 
     return command_line()

@@ -85,6 +85,10 @@ class Worker(threading.Thread):
         self.answers.append(Answer(kept_phase, status, code, time.monotonic() - began))
         return reply
 
+    def hang_up(self, port: int) -> None:
+        """The process that it talked to there has ended, and another one listens."""
+        self._callers.pop(port, None)
+
     def of(self, phase: str) -> list[Answer]:
         """The answers to calls of this phase."""
         return [answer for answer in tuple(self.answers) if answer.phase == phase]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -115,11 +115,18 @@ class Clients:
 
     def wait_until_all_work(self) -> float:
         """Return once every client got some more answers of 200; how long that took."""
+        return self._wait_until_these_work(self.all)
+
+    def wait_until_those_go_on(self) -> float:
+        """Return once every client that needs no transaction got some more answers of 200; how long that took."""
+        return self._wait_until_these_work(self.going_on)
+
+    def _wait_until_these_work(self, workers: Sequence[Worker]) -> float:
         self.story.phase = f"works since {time.monotonic()}"
 
         def works() -> bool:
             self.check_that_none_failed()
-            answered = [[answer.status for answer in worker.of(self.story.phase)] for worker in self.all]
+            answered = [[answer.status for answer in worker.of(self.story.phase)] for worker in workers]
             return all(statuses.count(200) >= CALLS_MIN for statuses in answered)
 
         return until(works, self.story.servers[0])
@@ -232,18 +239,18 @@ def test_while_the_log_is_away_all_but_transactions_goes_on_and_then_they_do(
         held: dict[str, str] = {}
         with clients:
             clients.wait_until_all_work()
-            with away_after_some_were_begun(away(guarded, proxy), servers, held):
+            with away_after_some_were_begun(away(guarded, proxy), servers.leader, held):
                 live_without_the_log(clients, servers, held)
-            clients_come_back(clients, servers, held)
+            clients_come_back(clients, servers.leader, held)
         clients.check_that_none_failed()
-        check_what_is_there(clients, servers, held)
+        check_what_is_there(clients, servers.leader, held)
 
 
 @contextmanager
-def away_after_some_were_begun(outage: Any, servers: Servers, held: dict[str, str]) -> Iterator[None]:
+def away_after_some_were_begun(outage: Any, leader: ServerProcess, held: dict[str, str]) -> Iterator[None]:
     """Three open transactions have published: one is to be committed meanwhile, one to be aborted, and one is left alone."""
     for what in ("left", "commit", "abort"):
-        held[what] = begin_with_a_message(servers.leader, what)
+        held[what] = begin_with_a_message(leader, what)
     with outage:
         yield
 
@@ -252,19 +259,24 @@ def live_without_the_log(clients: Clients, servers: Servers, held: dict[str, str
     """One stage under each of three leaders, two of which have never read the log."""
     for number, server in enumerate(("that knew the log", "that begins without it", "that was started without it")):
         clients.check_a_stage_without_the_log(f"under a leader {server}")
-        calls = [(each, held[how], how) for each in servers.story.servers for how in ("commit", "abort")]
-        with ThreadPoolExecutor(len(calls)) as threads:
-            list(threads.map(check_a_call_in_time, *zip(*calls, strict=True)))
-        check_that_it_says_so(servers.leader)
-        assert not {"left", "commit", "abort"} & set(clients.committed[0].texts)
-        assert {"left", "commit", "abort"} <= set(clients.raw[0].texts)
+        check_what_is_held(clients, servers.leader, held)
         if number < 2:
             servers.replace_the_leader()
 
 
-def clients_come_back(clients: Clients, servers: Servers, held: dict[str, str]) -> None:
+def check_what_is_held(clients: Clients, leader: ServerProcess, held: dict[str, str]) -> None:
+    """Through any server: nothing of it ends, all of it is there for raw readers, and the leader says why."""
+    calls = [(each, held[how], how) for each in clients.story.servers for how in ("commit", "abort")]
+    with ThreadPoolExecutor(len(calls)) as threads:
+        list(threads.map(check_a_call_in_time, *zip(*calls, strict=True)))
+    check_that_it_says_so(leader)
+    assert not {"left", "commit", "abort"} & set(clients.committed[0].texts)
+    assert {"left", "commit", "abort"} <= set(clients.raw[0].texts)
+
+
+def clients_come_back(clients: Clients, leader: ServerProcess, held: dict[str, str]) -> None:
     """Nobody does anything. Then what is open is ended, and readers go on."""
-    took_seconds, leader = clients.wait_until_all_work(), servers.leader
+    took_seconds = clients.wait_until_all_work()
     print(f"all goes on {took_seconds:.2f} s after the log is back")
     assert end(leader, held["left"], "commit").status == 200
     for how in ("commit", "abort"):  # done meanwhile, or given up when the log was read, or still open
@@ -274,8 +286,7 @@ def clients_come_back(clients: Clients, servers: Servers, held: dict[str, str]) 
     assert all(part["ok"] for part in leader.ask("GET", "/readyz").json()["parts"])
 
 
-def check_what_is_there(clients: Clients, servers: Servers, held: dict[str, str]) -> None:
-    leader = servers.leader
+def check_what_is_there(clients: Clients, leader: ServerProcess, held: dict[str, str]) -> None:
     states = states_when_all_have_ended(clients, leader, held)
     found = {topic: everything(leader, topic) for topic in (ORDERS, COPIES)}
     check_readers(clients, leader, found)
