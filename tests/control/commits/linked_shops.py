@@ -16,6 +16,7 @@ from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acc
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.links.links import Links
 from basalt.cluster.shard_gate import ShardGate
+from basalt.cluster.shard_loads import ShardLoads
 from basalt.commits.commit_stage import Asking, CommitStage
 from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.one_shots import OneShots
@@ -98,7 +99,7 @@ class LeadersLinks:
     def __init__(self, handlers: Handlers) -> None:
         self.handlers = handlers
         self.of_members: dict[str, Link] = {}
-        self.beats = self
+        self.beats, self.loads = self, ShardLoads()
 
     def views(self, instance: str, oldest_view: int) -> None:
         """Hear of the oldest view of a member."""
@@ -111,6 +112,7 @@ class MembersLinks:
     """A member's link to the leader, for those who follow over it."""
 
     def __init__(self) -> None:
+        self.loads = ShardLoads()
         self.handlers = Handlers()
         self.to_leader: Link | None = None
         self.oldest_view: Callable[[], int] = lambda: 0
