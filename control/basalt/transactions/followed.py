@@ -26,7 +26,7 @@ from basalt.errors import (
     TransactionEndedError,
     UnavailableError,
 )
-from basalt.runtime.group_commit import Group
+from basalt.runtime.group_commit import Group, tell
 from basalt.runtime.write_lanes import WriteLanes
 from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Taken
 from basalt.transactions.log.transaction_log import TransactionLog
@@ -121,8 +121,8 @@ class FollowedTransactions(LogState):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for _, waiter in self._waiting:
-            waiter.cancel()
+        for _, waiter in self._waiting:  # one that is cancelled takes the call that waits for it along, which then has no answer
+            tell(waiter, _unanswered("this server follows the log of transactions no more, for its services have ended"))
 
     # What readers and owners ask.
 

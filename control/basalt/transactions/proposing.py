@@ -197,7 +197,7 @@ class Proposing:
         if tasks:
             await asyncio.wait(tasks)
         for each in self._queue:
-            each.told.cancel()
+            tell(each.told, _stopping())  # one that is cancelled takes the call that waits for it along, which then has no answer
         self._queue.clear()
 
     # How.
@@ -256,6 +256,9 @@ class Proposing:
     async def _load_and_queue(self, each: _Proposal, missing: NotLoadedError) -> None:
         try:
             release = await missing.load()
+        except asyncio.CancelledError:
+            tell(each.told, _stopping())
+            raise
         except Exception as error:  # noqa: BLE001  # likewise
             tell(each.told, error)
             return
@@ -277,7 +280,7 @@ class Proposing:
         except BaseException as error:
             self._put_back(guess)
             self.lost_total += 1
-            why = error if isinstance(error, BasaltError) else CoordinatorUnavailableError("this server stops")
+            why = error if isinstance(error, BasaltError) else _stopping()
             for each in asked:
                 self._end(each, why, is_refused=False)
             if not isinstance(error, BasaltError):
@@ -299,6 +302,10 @@ class Proposing:
             self.lost(each.numbers, is_refused)
         each.group.written(is_durable=error is None)
         tell(each.told, each.result if error is None else error)
+
+
+def _stopping() -> CoordinatorUnavailableError:
+    return CoordinatorUnavailableError("this server stops", hint="send the same call again to the next one")
 
 
 def _nobody() -> None:

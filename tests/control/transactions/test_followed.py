@@ -214,6 +214,17 @@ async def test_a_member_that_stops_leaves_nothing_behind() -> None:
         member.manager.start()  # as another one would: nothing is in its way
 
 
+async def test_whoever_waits_for_the_log_while_a_member_stops_is_refused_and_not_cancelled() -> None:
+    async with following() as world:
+        member = await world.member()
+        waiting = asyncio.ensure_future(member.manager.up_to(member.manager.applied + 1, 60_000))
+        await asyncio.sleep(0)
+        await member.manager.close()
+        with pytest.raises(CoordinatorUnavailableError):
+            await waiting
+        member.manager.start()
+
+
 async def test_a_snapshot_of_a_member_tells_pointers_and_lists_and_no_bound() -> None:
     async with following() as world:
         member = await world.member()

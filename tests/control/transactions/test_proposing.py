@@ -210,6 +210,28 @@ async def test_more_than_a_member_may_have_waiting_is_refused(monkeypatch: pytes
     await asyncio.gather(*calls, return_exceptions=True)
 
 
+async def test_what_waits_while_a_member_stops_is_refused_and_not_cancelled() -> None:
+    owner = Owner()
+    loading = asyncio.Event()
+
+    async def load() -> Callable[[], None]:
+        loading.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
+
+    def stage(_: Group) -> int:
+        raise NotLoadedError(load)
+
+    loads = asyncio.ensure_future(owner.proposing.run(stage))
+    await loading.wait()
+    queued = asyncio.ensure_future(owner.proposing.run(stage))
+    await asyncio.sleep(0)
+    await owner.proposing.close()
+    for call in (loads, queued):
+        with pytest.raises(CoordinatorUnavailableError):
+            await call
+
+
 async def test_what_is_the_coordinators_alone_is_not_proposed() -> None:
     owner = Owner()
     with pytest.raises(CoordinatorUnavailableError):
