@@ -278,6 +278,16 @@ class Owner:
         """The commit has an answer: what was kept for it is of no use any more."""
         self._forget_prepared(prepared.number)
 
+    def let_go(self, shards: Collection[int]) -> int:
+        """Keep nothing more for commits to topics of these shards, which move: for how many. A place that comes later is refused.
+
+        Nothing is lost of one whose rows are in the lane or in the store by now.
+        """
+        numbers = [number for number, kept in self._prepared.items() if not set(shards).isdisjoint(kept.shards)]
+        for number in numbers:
+            self._forget_prepared(number)
+        return len(numbers)
+
     def _forget_late(self) -> None:
         before_ms = self._clock.monotonic_ms() - PREPARED_MS_MAX
         while self._prepared and next(iter(self._prepared.values())).since_ms < before_ms:

@@ -39,6 +39,7 @@ from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt.runtime.write_lanes import TopicLanes
 from basalt_engine.clock import Clock
+from basalt_engine.errors import RetryError
 from basalt_engine.keys import position_fields
 from basalt_engine.records import RecordKind, decode
 from basalt_engine.snapshot import InvalidList, TransactionSnapshot, Visibility
@@ -222,7 +223,11 @@ class TopicMarkers:
         saved = 0
         for log in due if everything else due[:SAVE_TOPICS_MAX]:
             with suppress(TopicNotFoundError):
-                await self._caught_up(log)
+                try:
+                    await self._caught_up(log)
+                except RetryError:  # such as while the coordinator is away: what is settled by now is right, too
+                    if not everything:
+                        raise
                 saved += await self._writer.lane_of(log.topic.keys.prefix).run(partial(self._save, log))
         return saved
 

@@ -3,6 +3,8 @@
 A release lets what was taken end, and takes no more: calls wait at the gate, long polls are answered, visits end, both lanes are
 drained, and what only memory has is saved. Then the same stage of the lane of topics looks whether rows are in doubt, and forgets all
 that is known: no other stage comes in between. A release that cannot end is called off, and the shards are served on.
+It waits for rows that are being written, and not for what becomes of them, which only the log of transactions says: undecided rows the
+next owner reads as after a restart. So what is kept for commits of which that log has no intent is let go after a while, and they are given up.
 
 To take is to fence, then to learn up to where transactions of others may have rows in it, then to read the map once more, then to serve. What the map says is tried until it is done, or the map says another thing.
 A shard that was given up is taken again only under a higher epoch: who asked for it may have given it to another server, whose map is not here yet.
@@ -21,6 +23,7 @@ from basalt.cluster.links.beats import Held, ToldLoads
 from basalt.cluster.owners import OwnersMap, read_map
 from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
+from basalt.commits.owner import Owner
 from basalt.errors import BasaltError, ConflictError, CoordinatorUnavailableError
 from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -40,6 +43,8 @@ from basalt_engine.table import Store
 RELEASE_MS_MAX = (
     5_000  # as long as calls are patient with a server that stops; most releases take some hundredths of a second
 )
+# That part of it is for commits to end that were prepared; a usual one takes some hundredths of a second. Then what is kept for them goes.
+COMMITS_PART_MAX = 0.4
 # Between tries to fence, or to forget: a region server that has died is away for some seconds.
 TRY_AGAIN_S_MIN, TRY_AGAIN_S_MAX = 0.1, 2.0
 
@@ -54,7 +59,7 @@ class ShardHolding:
     def __init__(
         self, store: Store, clock: Clock, gate: ShardGate, logs: TopicLogs, tables: TableCatalog, activity: CellActivity,
         groups: Groups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: LogState,
-        pointers: OpenPointers,
+        pointers: OpenPointers, owner: Owner,
     ) -> None:  # fmt: skip
         self._store = store
         self._system = SystemTable(store.table(SystemTable.name))
@@ -67,6 +72,7 @@ class ShardHolding:
         self._saving = (statistics, markers, producers)
         self._manager = manager
         self._pointers = pointers
+        self._owner = owner
         self.release_ms_max = RELEASE_MS_MAX
         self.weight = 100  # in hundredths
         self.member: str | None = None  # this server's name in the map; None: it has its store to itself
@@ -75,7 +81,7 @@ class ShardHolding:
         ] = {}  # shards, and the highest epochs under which this process may not take them any more
         self.lost_total = 0  # shards that the map gave to another server, or anew, without having asked for them
         self.phases = {phase: Durations() for phase in PHASES}
-        self._releases: set[object] = set()  # those under way; a stage of one that was called off forgets nothing
+        self._releases: set[_Release] = set()  # those under way; a stage of one that was called off forgets nothing
         self._forgetting: dict[int, asyncio.Task[None]] = {}  # by shard
         self._taking: asyncio.Task[None] | None = None
         self._held: tuple[int, Held] = (-1, Held())
@@ -140,14 +146,14 @@ class ShardHolding:
                 )
         epochs = {shard: self.gate.reigns[shard].epoch for shard in sorted(shards)}
         self.gate.close(shards)
-        release = object()
+        release = _Release()
         self._releases.add(release)
         try:
             async with asyncio.timeout(self.release_ms_max / 1_000):
                 await self._release(shards, release)
         except (BasaltError, TimeoutError) as error:
             self.gate.call_off(self._still_releasing(shards))
-            why = f"what was taken did not end within {self.release_ms_max:.0f} ms"
+            why = f"{release.waits_for} did not end within {self.release_ms_max:.0f} ms"
             why = error.message if isinstance(error, BasaltError) else why
             log.warning("a move of %s was called off, and they are served as before: %s", named(shards), why)
             raise ConflictError(
@@ -176,22 +182,35 @@ class ShardHolding:
         """All but those that the map gave to others meanwhile."""
         return [shard for shard in shards if self.gate.reigns[shard].phase is Phase.RELEASING]
 
-    async def _release(self, shards: frozenset[int], release: object) -> None:
+    async def _release(self, shards: frozenset[int], release: _Release) -> None:
         lanes = self._manager.lanes
         with measured(self._clock, self.phases["drain"]):
-            await self.gate.left(shards)
+            await self._left(shards)
             logs = self._logs.suspend(shards)
             self._tables.forget(shards)
             # What came before is durable then; what comes later looks for its log, and waits.
+            release.waits_for = "writes of their topics and tables"
             await passed(lanes.topics.of_shards(shards))
+            release.waits_for = "writes of this server's log of transactions"
             await lanes.log.passed()
+        release.waits_for = "saving what only memory has"
         with measured(self._clock, self.phases["save"]):
             await self._logs.confirm_or_delete(shards)
             await asyncio.gather(*(service.save(everything=True, among=logs) for service in self._saving))
         with measured(self._clock, self.phases["forget"]):
             await lanes.topics.alone(lanes.topics.of_shards(shards), lambda: self._forget_released(shards, release))
 
-    def _forget_released(self, shards: frozenset[int], release: object) -> None:
+    async def _left(self, shards: frozenset[int]) -> None:
+        """Wait until all are out that came in. A commit whose intent the log of transactions does not take would stay for a minute."""
+        try:
+            async with asyncio.timeout(COMMITS_PART_MAX * self.release_ms_max / 1_000):
+                await self.gate.left(shards)
+        except TimeoutError:
+            if given_up := self._owner.let_go(shards):
+                log.warning("%d commits are given up that were about to bring something to %s", given_up, named(shards))
+            await self.gate.left(shards)
+
+    def _forget_released(self, shards: frozenset[int], release: _Release) -> None:
         """In a stage: nothing is known of the shards from now on. Refused while rows are in doubt, which only this server knows of."""
         if release not in self._releases:  # it was called off while this waited, and the shards are served
             raise ConflictError("the release was called off")
@@ -246,6 +265,7 @@ class ShardHolding:
         has the shards now has fenced them, and reads what is there."""
         self._logs.suspend(shards)
         self._tables.forget(shards)
+        self._owner.let_go(shards)
         await self.gate.left(shards)
         pause_s = TRY_AGAIN_S_MIN
         while True:
@@ -342,6 +362,13 @@ class ShardHolding:
             return
         if owners is not None:
             self.follow(owners)
+
+
+class _Release:
+    """A release that is under way, and the thing for which it waits, in words."""
+
+    def __init__(self) -> None:
+        self.waits_for = "calls that came before"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import shard_of
+from tests.led_servers import HANG_S
 from tests.wiring import A, B, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +112,23 @@ async def test_a_shard_does_not_move_while_something_is_kept_for_a_commit_to_its
     assert not leaving.done()
     owner.drop(kept)
     await leaving
+
+
+async def test_what_is_kept_for_a_commit_is_let_go_where_its_topic_has_to_move_and_it_is_placed_nowhere(
+    shop: Wired,
+) -> None:
+    owner, gate, shard = owner_of(shop), shop.topics.gate, shard_of(topic_prefix(*A))
+    kept = await owner.prepare(Prepare(shop_work(orders=["one"]), None))
+    other = await owner.prepare(Prepare(shop_work(invoices=["two"]), None))
+    gate.close([shard])
+    assert owner.let_go([shard]) == 1
+    await asyncio.wait_for(gate.left([shard]), HANG_S)
+    gate.call_off([shard])
+    tx = await shop.transactions.begin()
+    owner.expect(Expect(tx.id))
+    with pytest.raises(UnavailableError, match="not kept"):
+        await owner.place(Place(joined(shop, tx), kept.number))
+    assert other.number in owner._prepared
 
 
 async def test_a_commit_whose_topic_moves_each_time_that_it_is_planned_is_refused(

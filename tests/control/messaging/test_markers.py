@@ -9,7 +9,7 @@ import pytest
 from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
 from basalt.catalog.topics import topic_name
-from basalt.errors import InputError, MarkerRefusedError, TransactionEndedError
+from basalt.errors import CoordinatorUnavailableError, InputError, MarkerRefusedError, TransactionEndedError
 from basalt.messaging import markers as topic_markers
 from basalt.messaging.log.stored_log import MARKERS, entry_name
 from basalt.messaging.read.log_reader import SliceLimits, start_from
@@ -212,6 +212,22 @@ async def test_a_restart_knows_the_same(shop: Wired, saved: bool):
     assert await again.services.markers.facts(A) == before
     with pytest.raises(MarkerRefusedError):
         await emit(again, "b", 9)
+
+
+async def test_what_is_settled_is_saved_though_nobody_tells_what_became_of_the_rest(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+):
+    async def away(*_: object) -> None:
+        raise CoordinatorUnavailableError("the coordinator does not answer")
+
+    await emit(shop, "a", 5)
+    await emit(shop, "b", 6)
+    assert await said(shop) == (5, False)
+    await emit(shop, "a", 9)
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.services.markers._ends, "settled", away)
+        assert await shop.services.markers.save(everything=True) == 1
+    assert await said(await shop.restarted()) == (6, False)
 
 
 async def test_runs_of_a_bounded_number_of_topics_save_all_in_turn(shop: Wired, monkeypatch: pytest.MonkeyPatch):

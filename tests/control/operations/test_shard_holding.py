@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -10,8 +11,9 @@ from basalt.cluster import owners
 from basalt.cluster.links.beats import Held
 from basalt.cluster.links.shard_calls import MAP, NewMap
 from basalt.cluster.owners import read_map
+from basalt.cluster.shard_gate import ShardGate
 from basalt.errors import ConflictError
-from basalt.operations.shard_holding import RELEASE_MS_MAX
+from basalt.operations.shard_holding import COMMITS_PART_MAX, RELEASE_MS_MAX, _Release
 from basalt.settings.cluster import ClusterSettings
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.shards import Epochs
@@ -100,8 +102,60 @@ def test_a_member_that_holds_more_than_the_map_gives_it_lets_go_at_once():
     run(story)
 
 
+class KeptForACommit:
+    """An owner that keeps something of a commit to one shard."""
+
+    def __init__(self, gate: ShardGate, shard: int) -> None:
+        self.gate = gate
+        self.kept = [shard]
+        assert gate.stay(self.kept)
+
+    def let_go(self, shards: Collection[int]) -> int:
+        gone = [shard for shard in self.kept if shard in shards]
+        self.gate.leave(gone)
+        self.kept = [shard for shard in self.kept if shard not in gone]
+        return len(gone)
+
+
+def test_what_is_kept_for_a_commit_is_waited_for_and_then_let_go_where_the_shard_is_released():
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        await leader.moves.move(MOVED, member.run)
+        kept = member.holding._owner = KeptForACommit(member.gate, SHARD)  # type: ignore[assignment]
+        await leader.moves.move(MOVED, leader.run)
+        assert (kept.kept, leader.held.keys() >= MOVED) == ([], True)
+
+    run(story)
+
+
+def test_what_is_kept_for_a_commit_holds_up_no_shard_that_was_lost():
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        await leader.moves.move(MOVED, member.run)
+        member.holding._owner = KeptForACommit(member.gate, SHARD)  # type: ignore[assignment]
+        await asyncio.to_thread(owners.deal, world.store, lambda _: {SHARD: leader.run}, leader.run, 1)
+        now = read_map(world.system)
+        assert now is not None
+        member.holding.follow(now)
+        await until(lambda: not member.holding._forgetting)
+
+    run(story)
+
+
+def test_a_release_that_cannot_end_says_for_what_it_waits():
+    async def story(world: DealtWorld) -> None:
+        (leader,) = await world.served("first")
+        leader.holding.release_ms_max = 20
+        async with leader.gate.visit(topic_prefix("shop", TOPIC)):
+            with pytest.raises(ConflictError, match="calls that came before did not end within 20 ms"):
+                await leader.holding.release([SHARD])
+
+    run(story)
+
+
 def test_a_release_may_take_as_long_as_the_setting_says_by_default():
     assert ClusterSettings().release_ms == RELEASE_MS_MAX
+    assert COMMITS_PART_MAX * RELEASE_MS_MAX == 2_000, "as docs/operations/two-servers.md says"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +195,6 @@ def test_a_release_that_was_called_off_forgets_nothing_later():
             await asyncio.wait([releasing])
         assert leader.gate.is_held(SHARD)
         with pytest.raises(ConflictError, match="called off"):
-            leader.holding._forget_released(frozenset([SHARD]), object())
+            leader.holding._forget_released(frozenset([SHARD]), _Release())
 
     run(story)
