@@ -114,6 +114,7 @@ class Send:
     body: bytes = field(repr=False)
     timeout_ms: float
     spread: int | None = None  # the number by which one of several servers is chosen that answer alike
+    topics: tuple[str, ...] = ()  # that it brings messages for, where their owner is to prepare it
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,7 @@ def _request(call: Call[Any], request_id: str, left_ms: float, policy: RetryPoli
     if call.if_match is not None:
         headers["If-Match"] = call.if_match
     target = f"{call.path}?{urlencode(query)}" if query else call.path
-    return Send(call.method, target, headers, call.body, left_ms, call.spread)
+    return Send(call.method, target, headers, call.body, left_ms, call.spread, call.topics)
 
 
 @dataclass(frozen=True, slots=True)

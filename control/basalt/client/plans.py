@@ -88,6 +88,7 @@ class Call(Generic[T]):
     One that is `patient` has no deadline: who follows a topic waits for its server, too. It must have no effect, or one that is
     REPEATABLE however late it is repeated.
     A call with a `spread` is answered alike by any server: one is chosen by this number (`servers.RangeServers`).
+    One with `topics` is about these, though its path does not say so: their owner, where all have the same, does the most of it (`servers.topics_of`).
     """
 
     what: str
@@ -108,6 +109,7 @@ class Call(Generic[T]):
     repeat_ms_max: int | None = None
     timeout_ms_max: int | None = None
     spread: int | None = None
+    topics: tuple[str, ...] = ()
 
 
 class CoroutineRefusedError(TypeError):

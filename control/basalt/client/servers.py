@@ -7,6 +7,9 @@ A client goes to the server itself that owns a topic, and says so (`Basalt-Direc
 refused (`not_owner`) or its call was passed on (`Basalt-Owner`); all else goes to the leader. Where it cannot, because it may not send what it sends to that
 address or does not reach it, it leaves the header out for a while, and the servers that it was given pass its calls on.
 
+A commit or one-shot goes to the owner of the topics that it brings messages for, where the client knows it: that one prepares it, and the leader decides without its bytes. Without
+`Basalt-Direct`, for only the body tells whose it is: what that server does not prepare it passes on. Why so: docs/decisions/0081-commits-prepared-where-they-come.md.
+
 A range ends where all is decided, so each server reads it alike, and a client that knows several servers sends its ranges to all of them, evenly and without asking anybody. One that could
 not read rests for a while. Why so: docs/decisions/0082-a-client-spreads-its-ranges.md.
 """
@@ -18,11 +21,11 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from basalt.api.bodies.messages import Work
 from basalt.client.attempts import Send, problem_of
 from basalt.client.plans import Answer, AnswerLost, LeaderRefused, NotSent, Reply
 from basalt.errors import InputError, NotLeaderError, NotOwnerError
@@ -43,9 +46,9 @@ DIRECT_AGAIN_MS = 60_000
 # Below it the permit, and the call that asks for it, cost all servers together more than the reading does: those ranges stay with the owner.
 SPREAD_BYTES_MIN = 1 << 20
 REST_MS = 20_000  # of a server that gave no answer: one that restarts is back by then
-REST_ANSWERED_MS = (
-    5_000  # of one that answered: a topic has moved by then, and who was full has read what it was reading
-)
+REST_ANSWERED_MS = 5_000  # of one that answered: a topic has moved by then, and who was full has read what it was reading; also of an owner that prepared nothing
+# A larger work comes to a server in pieces, with other calls in between, and an owner prepares only what is there as a whole.
+PREPARED_BYTES_MAX = 65_536
 MET_MAX = 200  # servers beside those that the caller named; no installation has as many
 
 EMBEDDED_SCHEME = "embedded:"
@@ -138,6 +141,15 @@ def subject_of(target: str) -> str | None:
         return None
     parts = target.partition("?")[0].split("/", 6)
     return "/".join(parts[3:6]) if len(parts) > 5 and parts[4] in _KINDS else None
+
+
+def topics_of(work: Work, size_bytes: int) -> tuple[str, ...]:
+    """The topics that a commit or one-shot with this work is about, as `subject_of` names them; none where the leader is to have all of it."""
+    if work.acknowledge or size_bytes > PREPARED_BYTES_MAX:  # groups acknowledge where all is decided
+        return ()
+    titles = [(each.namespace, each.topic) for each in work.publish]
+    titles += [(each.namespace, each.topic) for each in work.markers]
+    return tuple(dict.fromkeys([f"{namespace}/topics/{topic}" for namespace, topic in titles]))
 
 
 def place_of_range(path: str, after: bytes | None, turn: int | None, size_bytes: int | None) -> int | None:
@@ -239,6 +251,7 @@ class Servers(Generic[TransportT]):
         self._owners: dict[
             str, ServerUrl
         ] = {}  # by topic or table, those learned of last at the end; none that is `current`
+        self._resting: dict[str, float] = {}  # topics whose owner prepared no commit, until when
         self._learning = threading.Lock()
         self.ranges = RangeServers(self.named, monotonic_ms)
 
@@ -252,6 +265,27 @@ class Servers(Generic[TransportT]):
         owners = self._owners
         subject = subject_of(target) if owners else None
         return self.current if subject is None else owners.get(subject, self.current)
+
+    def owner_of(self, topics: Sequence[str]) -> ServerUrl | None:
+        """The server that is to prepare a commit for these topics; None: the one for all else, for nobody is known to own all of them, or it has just prepared none."""
+        owners = self._owners
+        if not topics or not owners:
+            return None
+        first, *others = topics
+        owner = owners.get(first)
+        if owner is None or any(owners.get(each) != owner for each in others):
+            return None
+        until_ms = self._resting.get(first)
+        return None if until_ms is not None and self.monotonic_ms() < until_ms else owner
+
+    def rest(self, topic: str) -> None:
+        """The owner has not prepared a commit for this topic: it has moved, or the commit came in pieces. For a while those go where all else goes."""
+        now_ms = self.monotonic_ms()
+        with self._learning:
+            left = {
+                each: until_ms for each, until_ms in self._resting.items() if now_ms < until_ms and each in self._owners
+            }
+            self._resting = {**left, topic: now_ms + REST_ANSWERED_MS}
 
     def learn(self, target: str, reply: Answer) -> None:
         """Remember the owner of what the request was about, as this answer names it."""
@@ -270,6 +304,7 @@ class Servers(Generic[TransportT]):
         self.ranges.meet(owner)
         with self._learning:
             self._owners.pop(subject, None)
+            self._resting.pop(subject, None)
             if owner != self.current:
                 self._owners[subject] = owner
             if len(self._owners) > OWNERS_MAX:
@@ -375,6 +410,11 @@ def _url_of(reply: Reply, field: Literal["leader", "owner"]) -> ServerUrl | None
         return None
 
 
+def _changed(request: Send, headers: dict[str, str], timeout_ms: float) -> Send:
+    # Made by hand, for it is made for each call: `replace` costs four times as much.
+    return Send(request.method, request.target, headers, request.body, timeout_ms, request.spread, request.topics)
+
+
 class Redirects:
     """The way of one request from server to server."""
 
@@ -383,29 +423,27 @@ class Redirects:
         self._deadline_ms = servers.monotonic_ms() + request.timeout_ms
         self._tried: list[ServerUrl] = []
         self._is_direct = servers.goes_direct
-        # Made by hand, for it is made for each call: `replace` costs four times as much.
         self.request = request
-        if self._is_direct:
-            headers = {**request.headers, DIRECT_HEADER: "1"}
-            self.request = Send(
-                request.method, request.target, headers, request.body, request.timeout_ms, request.spread
-            )
+        self._preparing = servers.owner_of(request.topics) if self._is_direct else None
+        if self._is_direct and self._preparing is None:
+            self.request = _changed(request, {**request.headers, DIRECT_HEADER: "1"}, request.timeout_ms)
         self._spread = request.spread
         chosen = None if self._spread is None else servers.ranges.choose(self._spread, is_direct=self._is_direct)
+        chosen = chosen or self._preparing
         self.server = chosen or (servers.server_for(request.target) if self._is_direct else servers.current)
         self._unreached = False  # whether a server cannot be reached from here that only another one has named
 
     def sign(self, header: str) -> bool:
         """Have the request carry this Authorization. False where no time is left to send it."""
-        left_ms, request = self._left_ms(), self.request
-        headers = {**request.headers, "Authorization": header}
-        self.request = Send(request.method, request.target, headers, request.body, left_ms, request.spread)
+        left_ms = self._left_ms()
+        self.request = _changed(self.request, {**self.request.headers, "Authorization": header}, left_ms)
         return left_ms > 0
 
     def follow(self, reply: Reply) -> Reply | None:
         """The reply that stands; None: send `request` again, to another `server`, or to the same one that passes it on."""
         servers = self._servers
         self._tried.append(self.server)
+        self._end_preparing(reply)
         if isinstance(reply, AnswerLost):
             servers.leave(self.server)
         elif isinstance(reply, NotSent):
@@ -434,8 +472,17 @@ class Redirects:
                 return servers.standing(reply)
             self._is_direct = False
             headers = {name: value for name, value in headers.items() if name != DIRECT_HEADER}
-        self.server, self.request = instead, replace(self.request, headers=headers, timeout_ms=left_ms)
+        self.server, self.request = instead, _changed(self.request, headers, left_ms)
         return None
+
+    def _end_preparing(self, reply: Reply) -> None:
+        """The owner has had its turn. Where the request goes on it does so as if it had not been asked."""
+        if self._preparing is None:
+            return
+        request, self._preparing = self.request, None
+        if isinstance(reply, Answer) and (OWNER_HEADER in reply.headers or _is_elsewhere(reply)):
+            self._servers.rest(request.topics[0])
+        self.request = _changed(request, {**request.headers, DIRECT_HEADER: "1"}, request.timeout_ms)
 
     def _untried(self, reply: Reply) -> ServerUrl | None:
         """A named server that was not asked yet, where those that were know nobody else that leads: servers that are cut off name each other for ever."""

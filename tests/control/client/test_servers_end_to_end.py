@@ -13,11 +13,13 @@ import uvloop
 from pyarrow import ipc
 
 import basalt
+from basalt import errors
 from basalt.client import Batch, Output
 from basalt.client.attempts import Send
 from basalt.client.consumer import processing
 from basalt.client.plans import Answer, Reply
-from basalt.client.servers import SPREAD_BYTES_MIN
+from basalt.client.servers import PREPARED_BYTES_MAX, SPREAD_BYTES_MIN
+from basalt.cluster.links.frames import Kind
 from tests.control.server.sharing_servers import Sharers, SharingServer, sharers
 from tests.control.server.test_failover_tables import give as give_stock
 
@@ -130,6 +132,23 @@ class Side:
                     cells.get("row")
 
             await asyncio.to_thread(transact)
+
+    async def publish_in_transaction(self, topic: str, text: str) -> None:
+        """Publish in a transaction that brings it with its commit."""
+        if self._is_async:
+            async with self.client.transaction() as tx:
+                await tx.publish(topic, [text])
+        else:
+
+            def transact() -> None:
+                with self.client.transaction() as tx:
+                    tx.publish(topic, [text])
+
+            await asyncio.to_thread(transact)
+
+    async def publish_at_once(self, topic: str, text: str) -> None:
+        """Publish in a one-shot transaction."""
+        await self.do(self.client.publish_atomically, {topic: [text]})
 
     async def close(self) -> None:
         await self.do(self.client.close)
@@ -312,6 +331,160 @@ def test_of_a_client_that_knows_the_owners_no_call_is_passed_on_nor_sent_back(si
         assert one.seen.elsewhere == []
         assert len(one.seen.calls) > 40
         assert passed_on(world) == before
+        await one.close()
+
+    run(story)
+
+
+def decided_for(world: Sharers, owner: SharingServer) -> Counter[Kind]:
+    """Have counted from now on what this server has prepared, or placed, and the leader decides without its bytes."""
+    counts: Counter[Kind] = Counter()
+    handlers = world.leader.member.links.handlers
+    for kind in (Kind.COMMIT, Kind.DECIDE_ONE_SHOTS):
+        handled = handlers.find(kind)
+        assert handled is not None
+
+        def counted(instance: str, question: Any, kind: Kind = kind, handled: Any = handled) -> Any:
+            counts[kind] += instance == owner.instance
+            return handled.answer(instance, question)
+
+        handlers._by_number[kind] = handled._replace(answer=counted)
+    return counts
+
+
+def receivers(seen: Seen) -> list[str]:
+    """The servers that got commits and one-shots, in order."""
+    return [
+        server for server, request, _ in seen.calls
+        if request.target.endswith("/commit") or (request.target == "/v1/transactions" and request.topics)
+    ]  # fmt: skip
+
+
+async def known_to(world: Sharers, one: Side, owner: SharingServer) -> None:
+    """A topic of this owner, which the client has learned in passing."""
+    await world.give("orders", owner)
+    await all_know(world)
+    await one.do(one.client.topics.create, "orders")
+
+
+async def texts_in(world: Sharers) -> list[str]:
+    async with basalt.aio.connect(world.leader.url, namespace="shop") as client:
+        return [message.text async for message in client.topic("orders").read()]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_commits_and_one_shots_of_a_client_that_knows_the_owner_are_prepared_there_each_time(side, asked):
+    async def story(world: Sharers) -> None:
+        await world.until(lambda: world.all_is_dealt(), "all is dealt")
+        owner, count = world.members[0], 10
+        one = Side(side, world.servers[asked])
+        await known_to(world, one, owner)
+        before, decided = passed_on(world), decided_for(world, owner)
+        one.seen.begin()
+        for number in range(count):
+            await one.publish_in_transaction("orders", f"commit {number}")
+            await one.publish_at_once("orders", f"one-shot {number}")
+        assert decided == {Kind.COMMIT: count, Kind.DECIDE_ONE_SHOTS: count}
+        assert receivers(one.seen) == [owner.url] * (2 * count)
+        assert len(one.seen.calls) == 3 * count, "a begin, a commit, a one-shot: nothing is asked besides"
+        assert one.seen.elsewhere == []
+        assert passed_on(world) == before
+        assert await texts_in(world) == [
+            f"{what} {number}" for number in range(count) for what in ("commit", "one-shot")
+        ]
+        await one.close()
+
+    run(story)
+
+
+def test_what_an_owner_would_not_prepare_goes_to_the_leader_at_once(side):
+    async def story(world: Sharers) -> None:
+        await world.until(lambda: world.all_is_dealt(), "all is dealt")
+        one = Side(side, world.leader)
+        await known_to(world, one, world.members[0])
+        await world.give("copies", world.members[1])
+        await all_know(world)
+        await one.do(one.client.topics.create, "copies")
+        before = passed_on(world)
+        one.seen.begin()
+        await one.do(one.client.publish_atomically, {"orders": ["a"], "copies": ["a"]})
+        await one.publish_at_once("orders", "x" * PREPARED_BYTES_MAX)
+        assert [server for server, *_ in one.seen.calls] == [world.leader.url] * 2
+        assert passed_on(world) == before
+        await one.close()
+
+    run(story)
+
+
+def test_commits_of_a_topic_that_has_moved_are_passed_on_once_and_all_is_done(side):
+    async def story(world: Sharers) -> None:
+        await world.until(lambda: world.all_is_dealt(), "all is dealt")
+        former, owner = world.members
+        one = Side(side, world.leader)
+        await known_to(world, one, former)
+        await world.give("orders", owner)
+        await all_know(world)
+        before = passed_on(world)
+        one.seen.begin()
+        for number in range(4):
+            await one.publish_at_once("orders", f"{number}")
+        assert receivers(one.seen) == [former.url, *[world.leader.url] * 3]
+        assert (passed_on(world) - before).total() == 1
+        assert await texts_in(world) == ["0", "1", "2", "3"]
+        await one.close()
+
+    run(story)
+
+
+class Publishers:
+    """A client that publishes in both ways, text by text, until it is over. What was refused, so that nothing happened, is done again."""
+
+    def __init__(self, one: Side) -> None:
+        self.told, self.unknown, self.over = set[str](), set[str](), False
+        acts = (one.publish_in_transaction, one.publish_at_once)
+        self.tasks = [
+            asyncio.ensure_future(self.publish(*each)) for each in zip(("commit", "one-shot"), acts, strict=True)
+        ]
+
+    async def publish(self, what: str, act: Callable[[str, str], Awaitable[None]]) -> None:
+        number = 0
+        while not self.over:
+            text = f"{what} {number}"
+            try:
+                await act("orders", text)
+                self.told.add(text)
+            except errors.UnknownOutcomeError:
+                self.unknown.add(text)
+            except (errors.RetryError, errors.TransactionEndedError):
+                continue
+            number += 1
+
+    async def end(self) -> None:
+        self.over = True
+        await asyncio.gather(*self.tasks)
+
+
+def test_when_the_owner_dies_under_commits_and_one_shots_nothing_is_lost_and_nothing_doubled(side):
+    async def story(world: Sharers) -> None:
+        await world.until(lambda: world.all_is_dealt(), "all is dealt")
+        victim = world.members[0]
+        one = Side(side, *world.servers)
+        await known_to(world, one, victim)
+        decided, load = decided_for(world, victim), Publishers(one)
+
+        def have_grown(by: int, since: int) -> bool:
+            return len(load.told) > since + by
+
+        await world.until(lambda: have_grown(20, 0), "commits go on")
+        assert min(decided[Kind.COMMIT], decided[Kind.DECIDE_ONE_SHOTS]) > 1, "at the owner that is to die"
+        await victim.die()
+        before = len(load.told)
+        await world.until(lambda: have_grown(20, before), "commits go on without it")
+        await load.end()
+        shown = await texts_in(world)
+        assert len(shown) == len(set(shown)), "something shows twice"
+        assert load.told <= set(shown), "something is lost"
+        assert set(shown) <= load.told | load.unknown
         await one.close()
 
     run(story)

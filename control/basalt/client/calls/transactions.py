@@ -55,6 +55,7 @@ from basalt.client.plans import (
     query_of,
     send_json,
 )
+from basalt.client.servers import topics_of
 from basalt.errors import TooLargeError, TransactionEndedError
 
 TopicTitle: TypeAlias = str | tuple[str, str]  # a topic of the client's namespace, or (namespace, topic)
@@ -142,9 +143,8 @@ def commit(
 
     `TransactionConflictError`: begin again. A lost answer is asked for again, and the outcome is the first one's.
     """
-    return _commit(
-        transaction, f"commit transaction {id_of(transaction)}", b"" if work is None else avro.encode_work(work)
-    )
+    body = b"" if work is None else avro.encode_work(work)
+    return _commit(transaction, f"commit transaction {id_of(transaction)}", work, body)
 
 
 def commit_segments(
@@ -159,8 +159,9 @@ def commit_segments(
     Each is one that its begin or a checkpoint answered; without any, nothing stored is published. `markers` come behind the
     messages; what `acknowledge` names is acknowledged in the same decision. A second commit, whatever its segments, answers the first one's outcome.
     """
-    body = json_bodies.encode_work(Work(markers=markers, segments=tuple(segments), acknowledge=acknowledge))
-    return _commit(transaction, f"commit segments of transaction {id_of(transaction)}", body, JSON)
+    work = Work(markers=markers, segments=tuple(segments), acknowledge=acknowledge)
+    what = f"commit segments of transaction {id_of(transaction)}"
+    return _commit(transaction, what, work, json_bodies.encode_work(work), JSON)
 
 
 def ask_its_state(transaction: TransactionInfo | str) -> str:
@@ -216,8 +217,15 @@ def one_shot(work: Work, what: str, hint: str | None = None) -> Steps[Transactio
     )
     body = avro.encode_work(work)
     _check_size(len(body), BODY_BYTES_MAX, "bytes")
-    parse, effect = json_of(TransactionOutcome), Effect.REPEATABLE
-    return (yield from ask(Call(what, "POST", _path(), parse, effect, body=body, content_type=AVRO, lost_hint=hint)))
+    parse, topics = json_of(TransactionOutcome), topics_of(work, len(body))
+    return (
+        yield from ask(
+            Call(
+                what, "POST", _path(), parse, Effect.REPEATABLE, body=body, content_type=AVRO, lost_hint=hint,
+                topics=topics,
+            )
+        )
+    )  # fmt: skip
 
 
 class UnsentWork:
@@ -348,12 +356,12 @@ def segment(scope: NamedTransactionScope) -> Steps[int]:
 
 
 def _commit(
-    transaction: TransactionInfo | str, what: str, body: bytes, media_type: str = AVRO
+    transaction: TransactionInfo | str, what: str, work: Work | None, body: bytes, media_type: str = AVRO
 ) -> Steps[TransactionOutcome]:
     path, hint = _path(transaction, "commit"), ask_its_state(transaction)
-    given = media_type if body else None
+    given, topics = (media_type, topics_of(work, len(body))) if work is not None else (None, ())
     parse, effect = json_of(TransactionOutcome), Effect.REPEATABLE
-    return ask(Call(what, "POST", path, parse, effect, body=body, content_type=given, lost_hint=hint))
+    return ask(Call(what, "POST", path, parse, effect, body=body, content_type=given, lost_hint=hint, topics=topics))
 
 
 def title_of(scope: ClientScope, topic: TopicTitle) -> tuple[str, str]:
