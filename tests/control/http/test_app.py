@@ -87,7 +87,7 @@ def opened(client) -> str:
 
 async def settled(client):
     """The writer has written all that waited."""
-    await client.services.writer._idle.wait()
+    await client.services.writer.each[0]._idle.wait()
 
 
 def both(client, path, headers=AVRO_TYPE, body=PUBLISH, query=b""):
@@ -195,7 +195,7 @@ def test_a_full_queue_is_told_as_ever(client, monkeypatch):
     path = opened(client)
 
     async def story():
-        monkeypatch.setattr(client.services.writer, "_queue_bytes_max", 600)
+        monkeypatch.setattr(client.services.writer.each[0], "_queue_bytes_max", 600)
         held = [Prompt(PUBLISH) for _ in range(2)]
         answering = [client.app.begin_whole(head_of(f"{path}/publish"), each, None, PUBLISH) for each in held]
         assert answering[0] is None
@@ -210,11 +210,11 @@ def test_a_full_queue_is_told_as_ever(client, monkeypatch):
 
 def test_a_server_that_stops_refuses_as_ever(client):
     path = opened(client)
-    client.services.writer._stopping = True
+    client.services.writer.each[0]._stopping = True
     try:
         answer, needed = both(client, f"{path}/publish")
     finally:
-        client.services.writer._stopping = False
+        client.services.writer.each[0]._stopping = False
     assert (answer[0], needed) == (503, True)
 
 

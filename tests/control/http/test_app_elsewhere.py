@@ -9,6 +9,7 @@ import pytest
 from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs import avro, json_bodies
 from basalt.commits.linked_decisions import LinkedDecisions
+from basalt.commits.of_members.commits import CommitsOverLink
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.shards import shard_of
 from tests.control.http.conftest import Client
@@ -26,6 +27,7 @@ def member(client: Client) -> Client:
         assert client.call("PUT", f"/v1/namespaces/shop/topics/{name}").status in (200, 201)
     transactions = client.services.transactions
     transactions._linked = LinkedDecisions(transactions.manager, lambda: None)
+    transactions._over_link = CommitsOverLink(transactions.manager, transactions._owner, "member", lambda: None)
     client.services.topics.gate.close([shard_of(topic_prefix("shop", AWAY))])
     return client
 

@@ -206,8 +206,10 @@ class Request(RequestHead):
 
     def check_is_known(self, text: str) -> None:
         """Raise `NotHereError` where it is not known whose transaction this is, and another server coordinates them: that one tells."""
+        if self.caller.policy is None:
+            return
         manager = self.services.transactions.manager
-        if self.caller.policy is None or not manager.follows:
+        if not manager.follows:
             return
         with suppress(TransactionNotFoundError):
             if not manager.is_known or manager.state.belonging(self.services.ids.parse(text, "id")) is None:
