@@ -46,7 +46,6 @@ from basalt.operations.shard_calls import ShardCalls
 from basalt.runtime.loop_lag import LoopLag
 from basalt.runtime.store_calls import StoreCalls
 from basalt.server.leader_connection import LeaderLostError
-from basalt.server.passing_on import PassingMetrics
 from basalt.server.routing import By, is_here, newest, place_of
 from basalt.server.standby.standby_frame import METHODS, StandbyFrame
 from basalt.server.wiring import RunningServices, Shared, pages_of
@@ -358,7 +357,7 @@ class FailoverServer:
         if owners is not None:
             services.granted = Granted(owners, self._clock.now_ms())
         services.connections, services.loop_lag = self.connections, self.loop_lag
-        services.collectors += [*self._collectors, PassingMetrics(self._standby.passing)]
+        services.collectors += [*self._collectors, *self._standby.figures]
         try:
             await services.scheduler.start()
             thrift = await (self._start_thrift if term.member is None else _no_thrift)(services)

@@ -121,8 +121,13 @@ class FollowedTransactions(LogState):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for _, waiter in self._waiting:  # one that is cancelled takes the call that waits for it along, which then has no answer
-            tell(waiter, _unanswered("this server follows the log of transactions no more, for its services have ended"))
+        for (
+            _,
+            waiter,
+        ) in self._waiting:  # one that is cancelled takes the call that waits for it along, which then has no answer
+            tell(
+                waiter, _unanswered("this server follows the log of transactions no more, for its services have ended")
+            )
 
     # What readers and owners ask.
 

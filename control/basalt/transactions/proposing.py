@@ -197,7 +197,9 @@ class Proposing:
         if tasks:
             await asyncio.wait(tasks)
         for each in self._queue:
-            tell(each.told, _stopping())  # one that is cancelled takes the call that waits for it along, which then has no answer
+            tell(
+                each.told, _stopping()
+            )  # one that is cancelled takes the call that waits for it along, which then has no answer
         self._queue.clear()
 
     # How.

@@ -120,6 +120,8 @@ def test_a_server_tells_of_itself():
         figures = (await three.leader.ask("GET", "/metrics")).body.decode()
         assert 'basalt_cluster_passed_on_total{outcome="answered"} 1.0' in figures
         for server in (three.owner, three.other):
+            figures = (await server.ask("GET", "/metrics")).body.decode()
+            assert 'basalt_cluster_ranges_permitted_total{outcome="read"} 0.0' in figures
             assert (await server.ask("GET", "/readyz?leader=true")).status == 503
         assert (await three.leader.ask("GET", "/readyz?leader=true")).status == 200
 

@@ -86,9 +86,11 @@ class StandbyFrame:
         self._registry.register(MemberMetrics(membership, clock, settings.cluster.servers_min))
         self._registry.register(ConnectionMetrics(connections))
         self.passing = PassingOn(leadership, membership, clock, settings, links)
-        self._registry.register(PassingMetrics(self.passing))
         self.reading = ReadingHere(open_store, clock, settings)
-        self._registry.register(ReadingMetrics(self.reading))
+        # Of what it does also while the server serves.
+        self.figures: list[Collector] = [PassingMetrics(self.passing), ReadingMetrics(self.reading)]
+        for figures in self.figures:
+            self._registry.register(figures)
         self._answers: dict[str, Callable[[RequestHead], Awaitable[responses.Response]]] = {
             "/livez": self._alive,
             "/readyz": self._ready,
