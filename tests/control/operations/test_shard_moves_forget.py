@@ -16,6 +16,7 @@ import pytest
 from basalt.cluster import shard_gate
 from basalt.http.app import OPERATIONS
 from basalt.server.failover import FailoverServer
+from basalt.server.standby.reading_here import ReadingHere
 from basalt.server.wiring import RunningServices
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.memory import MemoryTable
@@ -129,6 +130,7 @@ _PASSED_OVER = (
     types.BuiltinFunctionType,
     MemoryTable,
     FailoverServer,  # which has the services, and answers calls that come over links
+    ReadingHere,  # reads ranges of other owners, by their word, from a store of its own
     asyncio.Task, asyncio.AbstractEventLoop, types.CoroutineType,  # calls under way, and the way to this test
 )  # fmt: skip
 NAMES = (b"shop:orders:", b"shop:~prices:", "shop:orders", "orders", "prices")
