@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from types import TracebackType
 
 from basalt.api.bodies.messages import ConsumeRequest, PublishRequest
@@ -91,6 +92,19 @@ class Publishers:
             self.wrong.append(f"poll: {reply}")
             return None
         return [(bytes(one.id), bytes(one.payload)) for one in client_codecs.decode_avro_messages(reply.body)]
+
+    def check_all(self) -> None:
+        """Of all messages of the topic each that was acknowledged is there once, in order, and under the id under which it was seen."""
+        messages = self.all_messages()
+        assert self.wrong == []
+        ids = [message_id for message_id, _ in messages]
+        assert ids == sorted(set(ids))
+        counts = Counter(payload for _, payload in messages)
+        assert {payload for payload in self.done if payload not in counts} == set()
+        assert {payload: times for payload, times in counts.items() if times > 1} == {}
+        assert set(counts) <= self.done | self.unknown
+        found = dict(messages)
+        assert {each: text for each, text in self.seen.items() if found.get(each) != text} == {}
 
     def all_messages(self) -> list[tuple[bytes, bytes]]:
         """The topic from its start to its end: ids and payloads."""

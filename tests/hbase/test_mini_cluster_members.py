@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,19 +99,6 @@ def keys_of(installation: BareInstallation, start: bytes, stop: bytes) -> list[b
     return sorted(key for key in rows if start <= key and (not stop or key < stop))
 
 
-def check(publishers: Publishers) -> None:
-    messages = publishers.all_messages()
-    assert publishers.wrong == []
-    ids = [message_id for message_id, _ in messages]
-    assert ids == sorted(set(ids))
-    counts = Counter(payload for _, payload in messages)
-    assert {payload for payload in publishers.done if payload not in counts} == set()
-    assert {payload: times for payload, times in counts.items() if times > 1} == {}
-    assert set(counts) <= publishers.done | publishers.unknown
-    found = dict(messages)
-    assert {each: text for each, text in publishers.seen.items() if found.get(each) != text} == {}
-
-
 def test_nothing_is_lost_doubled_or_renumbered_while_shards_move_on_a_disturbed_cluster(
     servers: Members, installation: BareInstallation
 ) -> None:
@@ -133,5 +119,5 @@ def test_nothing_is_lost_doubled_or_renumbered_while_shards_move_on_a_disturbed_
             moves.join()
     assert moves.wrong is None, repr(moves.wrong)
     for each in load:
-        check(each)
+        each.check_all()
     print(f"{moves.made} moves; {[len(each.done) for each in load]} messages")

@@ -56,6 +56,15 @@ class Carrier:
         step = _Step(told, carry, partial(self._owner.drop, asked.prepared))
         self._lanes.log.submit(self._stages.commit(asked), step, asked.prepared.payload_bytes)
 
+    async def carry_out(self, asked: CommitAsked) -> Outcome:
+        """The outcome of a commit that is carried through; raises why it is refused."""
+        told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.commit(asked, told)
+        answer = await told
+        if isinstance(answer, BasaltError):
+            raise answer
+        return answer
+
     def is_carrying(self, transaction_id: int) -> bool:
         """True between the intent of a commit and its outcome."""
         return transaction_id in self._commits

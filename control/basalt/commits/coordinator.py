@@ -149,7 +149,7 @@ class Coordinator:
             raise
         await self.manager.ensure_known()
         intend = Intend(transaction_id, prepared.topics, request_id, deferred_changes)
-        return await self._carried(CommitAsked(intend, prepared, acknowledgements, guard))
+        return await self.carrier.carry_out(CommitAsked(intend, prepared, acknowledgements, guard))
 
     async def one_shot(
         self,
@@ -173,15 +173,10 @@ class Coordinator:
             raise
         await self.manager.ensure_known()
         if isinstance(plan, CommitAsked):
-            return await self._carried(plan._replace(one_shot=OneShotAsked(asked, staged)))
+            return await self.carrier.carry_out(plan._replace(one_shot=OneShotAsked(asked, staged)))
         told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._submit_one_shot(told, plan, asked, staged)
         return await told
-
-    async def _carried(self, asked: CommitAsked) -> Outcome:
-        told: asyncio.Future[Outcome | BasaltError] = asyncio.get_running_loop().create_future()
-        self.carrier.commit(asked, told)
-        return _answer_or_raise(await told)
 
     async def _one_shot_apart(self, elsewhere: GroupsElsewhere, work: Work, one_shot: OneShotAsked) -> Outcome:
         """A one-shot transaction that acknowledges in groups of other owners: begun before them, for they acknowledge in it."""
@@ -194,7 +189,7 @@ class Coordinator:
             left = await elsewhere.acknowledged(work, begun)
             prepared, acknowledgements = await self._prepared(left, begun)
             intend = Intend(begun.id, prepared.topics)
-            outcome = await self._carried(CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot))
+            outcome = await self.carrier.carry_out(CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot))
         except UnknownOutcomeError:
             raise
         except BaseException:

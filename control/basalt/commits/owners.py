@@ -251,9 +251,9 @@ class Owners(Owner):
         if not number:
             return {}
         if number > 0:  # all of it was here
-            topics = self._plan_of(number, transaction_id).topics
-            kept = _KeptApart({self.member: number}, {each.keys.prefix: self.member for each in topics}, False, 0.0)
-            kept = kept._replace(has_segments=self._plan_of(number, transaction_id).segments is not None)
+            plan = self._plan_of(number, transaction_id)
+            members = {each.keys.prefix: self.member for each in plan.topics}
+            kept = _KeptApart({self.member: number}, members, plan.segments is not None, 0.0)
         elif (found := self._apart.get(number)) is None:
             raise UnavailableError("what the commit brings was not kept until now", hint="send it again")
         else:

@@ -101,7 +101,7 @@ class ClusterInspection:
             )
             return ClusterMembers(False, 0, None, (own,))
         now_ms, looked_ms = self._clock.monotonic_ms(), membership.looked_ms
-        shares = self._loads()
+        shares = _shares(self._weighed())
         members = [
             _member(*each, membership.instance, membership.beats, now_ms, shares) for each in membership.seen.items()
         ]
@@ -157,7 +157,8 @@ class ClusterInspection:
                 (MemberShards(alone, "", "", "live", SHARDS),), (ShardRange(0, SHARDS - 1, alone, 0, 0),),
             )  # fmt: skip
         owners = await self._read()
-        shares = self._loads()
+        weighed = self._weighed()
+        shares = _shares(weighed)
         members = tuple(
             _shards_of(self._membership.owner(name), count, shares.get(name))
             for name, count in sorted(owners.counts().items())
@@ -167,45 +168,19 @@ class ClusterInspection:
             states[each.state] += each.shards
         return ClusterShards(
             True, owners.version, owners.leader_epoch, SHARDS, {state: states[state] for state in _STATES}, states["dead"],
-            members, tuple(_ranges(owners)), self._busiest(),
+            members, tuple(_ranges(owners)), _busiest(weighed),
         )  # fmt: skip
 
     def balance(self, moves: Sequence[Move], *, dry_run: bool) -> ShardBalance:
         """These moves of balance, which are planned and not made yet, and their reason; with how all stand that have shards or are to have some."""
         weighed = self._weighed()
         assert weighed is not None, "a server that deals no shards plans none"
-        shares = sorted(self._loads().items())
+        shares = sorted(_shares(weighed).items())
         dealt = (
             DealtShard(move.shard, move.origin or "", move.to, round(weighed.loads[move.shard], 1)) for move in moves
         )
         members = tuple(MemberLoad(name, share.load, share.of_share) for name, share in shares)
         return ShardBalance(tuple(dealt), dry_run, why(weighed.standing, moves), members)
-
-    def _loads(self) -> dict[str, _Share]:
-        """The shares of all members of the map; nothing where this server deals no shards."""
-        weighed = self._weighed()
-        if weighed is None:
-            return {}
-        by_owner: dict[str, dict[int, int]] = {name: {} for name in weighed.standing.held} | weighed.owners.by_owner()
-        return {
-            name: _Share(
-                len(shards),
-                round(sum(weighed.loads[shard] for shard in shards), 1),
-                _of_share(weighed.standing, name),
-            )
-            for name, shards in by_owner.items()
-        }
-
-    def _busiest(self) -> tuple[BusyShard, ...]:
-        weighed = self._weighed()
-        if weighed is None:
-            return ()
-        busy = ((round(load, 1), shard) for shard, load in enumerate(weighed.loads))
-        return tuple(
-            BusyShard(shard, weighed.owners.owner_of(shard), load)
-            for load, shard in heapq.nlargest(BUSIEST_SHOWN_MAX, busy)
-            if load
-        )
 
     async def explain(
         self, title: TopicName, spread: int | None, buckets: int, readiness: Readiness, regions: Sequence[RegionInfo]
@@ -253,6 +228,30 @@ class ClusterInspection:
 
 def _prefix(title: TopicName | TableName) -> tuple[Literal["topic", "table"], bytes]:
     return ("table", table_prefix(*title)) if isinstance(title, TableName) else ("topic", topic_prefix(*title))
+
+
+def _shares(weighed: Weighed | None) -> dict[str, _Share]:
+    """The shares of all members of the map; nothing where this server deals no shards."""
+    if weighed is None:
+        return {}
+    by_owner: dict[str, dict[int, int]] = {name: {} for name in weighed.standing.held} | weighed.owners.by_owner()
+    return {
+        name: _Share(
+            len(shards), round(sum(weighed.loads[shard] for shard in shards), 1), _of_share(weighed.standing, name)
+        )
+        for name, shards in by_owner.items()
+    }
+
+
+def _busiest(weighed: Weighed | None) -> tuple[BusyShard, ...]:
+    if weighed is None:
+        return ()
+    busy = ((round(load, 1), shard) for shard, load in enumerate(weighed.loads))
+    return tuple(
+        BusyShard(shard, weighed.owners.owner_of(shard), load)
+        for load, shard in heapq.nlargest(BUSIEST_SHOWN_MAX, busy)
+        if load
+    )
 
 
 def _of_share(standing: Standing, member: str) -> float | None:

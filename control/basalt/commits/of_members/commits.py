@@ -116,13 +116,8 @@ ACT: CallKind[ActCall, Acted] = CallKind(Kind.ACT, "act", ActCall, Acted)
 COMMIT: CallKind[CommitCall, CommitAnswer] = CallKind(Kind.COMMIT, "commit", CommitCall, CommitAnswer)
 
 
-def _known_of(state: LogState, transaction_id: int) -> tuple[JoinedTransaction, tuple[int, ...]] | None:
-    """An open transaction as owners know it, and the groups in which it acknowledges; None: it is not open."""
-    found = state.state.find(transaction_id)
-    return None if found is None or found.state is not State.OPEN else seen_of(state, found)
-
-
 def seen_of(state: LogState, found: Transaction) -> tuple[JoinedTransaction, tuple[int, ...]]:
+    """A transaction as owners know it, and the groups in which it acknowledges."""
     return JoinedTransaction.of(found), tuple(sorted(state.state.groups.pending_of(found.id)))
 
 
@@ -204,11 +199,11 @@ class CommitsOverLink:
         self.check_here(work)
         for _ in range(TRIES_MAX):
             self._link()
-            known = _known_of(self._manager, transaction_id)
-            if known is not None:
+            found = self._manager.state.find(transaction_id)
+            if found is not None and found.state is State.OPEN:
                 if guard is not None:
-                    guard(self._manager.state.find(transaction_id))
-                outcome = await self._commit(work, *known, request_id)
+                    guard(found)
+                outcome = await self._commit(work, *seen_of(self._manager, found), request_id)
                 if outcome is not None:
                     return outcome
             await self._hear()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from basalt.cluster.links.link import Handlers
 from basalt.cluster.shard_gate import SEND_AGAIN
-from basalt.commits.carrier import Answer
 from basalt.commits.commit_stage import CommitAsked, Guard
 from basalt.commits.coordinator import Coordinator
 from basalt.commits.of_members.commits import (
@@ -81,7 +78,7 @@ class CommitsOfMembers:
         except BasaltError as refusal:
             return CommitAnswer.of(refusal)
 
-    async def _committed(self, asked: CommitCall) -> Answer:
+    async def _committed(self, asked: CommitCall) -> Outcome:
         transaction_id = asked.transaction.id
         await self._carrier.carried(transaction_id)
         await self._manager.ensure_known()
@@ -89,7 +86,6 @@ class CommitsOfMembers:
         if asked.pending:  # their owners look at the order of what it acknowledges
             await self._coordinator.elsewhere.acknowledged(None, self._manager.state.find(transaction_id))
         prepared = await self._owners.prepared_by(asked.member, asked.prepared, asked.transaction, asked.segments)
-        told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         intend = Intend(transaction_id, prepared.topics, asked.request_id)
         guard = self._guard(asked)
         try:
@@ -97,8 +93,7 @@ class CommitsOfMembers:
         except BasaltError:
             self._owners.drop(prepared)
             raise
-        self._carrier.commit(CommitAsked(intend, prepared, guard=guard), told)
-        return await told
+        return await self._carrier.carry_out(CommitAsked(intend, prepared, guard=guard))
 
     def _check(self, asked: CommitCall, found: Transaction | None) -> None:
         if (

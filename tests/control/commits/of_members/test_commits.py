@@ -174,14 +174,14 @@ async def test_a_transaction_that_the_member_knows_otherwise_is_looked_at_again(
     tx = await shop.transactions.begin()
     before = seen(shop, tx.id)
     await shop.store(BEYOND, "stored", tx=tx)
-    known = commits_of_members._known_of
+    known = commits_of_members.seen_of
     asked: list[int] = []
 
     def late(*given: object) -> object:
         asked.append(1)
         return (before, ()) if len(asked) == 1 else known(*given)  # type: ignore[arg-type]
 
-    with patch.object(commits_of_members, "_known_of", late):
+    with patch.object(commits_of_members, "seen_of", late):
         await second(shop).commits.commit(tx.id, BROUGHT)
         assert second(shop).to_leader.asked == ["commit"] * TRIES_MAX
     assert await reads(shop) == [[], ["b"], ["stored"]]
@@ -192,7 +192,7 @@ async def test_one_that_the_member_never_knows_as_it_is_is_the_leaders(shop: Fle
     tx = await shop.transactions.begin()
     before = seen(shop, tx.id)
     await shop.store(BEYOND, "stored", tx=tx)
-    with patch.object(commits_of_members, "_known_of", lambda *_: (before, ())), pytest.raises(NotHereError):
+    with patch.object(commits_of_members, "seen_of", lambda *_: (before, ())), pytest.raises(NotHereError):
         await second(shop).commits.commit(tx.id, BROUGHT)
     assert second(shop).to_leader.asked == ["commit"] * TRIES_MAX
     assert (await shop.transactions.outcome(tx.id)).state is State.OPEN
