@@ -11,7 +11,7 @@ A commit or one-shot goes to the owner of the topics that it brings messages for
 `Basalt-Direct`, for only the body tells whose it is: what that server does not prepare it passes on. Why so: docs/decisions/0081-commits-prepared-where-they-come.md.
 
 A range ends where all is decided, so each server reads it alike, and a client that knows several servers sends its ranges to all of them, evenly and without asking anybody. One that could
-not read rests for a while. Why so: docs/decisions/0082-a-client-spreads-its-ranges.md.
+not read rests for a while. Small ranges are the owner's, and say so (`Basalt-Direct: owner`), for else no server would refuse them, and a process that asks for nothing else would never learn who that is. Why so: docs/decisions/0082-a-client-spreads-its-ranges.md.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ MOVES_MAX = (
 OWNERS_MAX = 10_000  # topics whose owner is kept, where it is another server than the one for all else; some 2 MB
 
 DIRECT_HEADER = "Basalt-Direct"
+# Of a call that other servers would answer alike, and that is to be the owner's: another one refuses it, and so the client learns who owns the topic.
+TO_OWNER = {DIRECT_HEADER: "owner"}
 OWNER_HEADER = "basalt-owner"  # of an answer that another server gave
 # After which a client that could not go to the leader itself tries again: ways and leaders change.
 DIRECT_AGAIN_MS = 60_000
@@ -415,6 +417,11 @@ def _changed(request: Send, headers: dict[str, str], timeout_ms: float) -> Send:
     return Send(request.method, request.target, headers, request.body, timeout_ms, request.spread, request.topics)
 
 
+def _for_anybody(headers: dict[str, str]) -> dict[str, str]:
+    """The headers of a call that the server which gets it is to pass on, or to answer in whatever way it can."""
+    return {name: value for name, value in headers.items() if name != DIRECT_HEADER}
+
+
 class Redirects:
     """The way of one request from server to server."""
 
@@ -426,7 +433,9 @@ class Redirects:
         self.request = request
         self._preparing = servers.owner_of(request.topics) if self._is_direct else None
         if self._is_direct and self._preparing is None:
-            self.request = _changed(request, {**request.headers, DIRECT_HEADER: "1"}, request.timeout_ms)
+            self.request = _changed(request, {DIRECT_HEADER: "1", **request.headers}, request.timeout_ms)
+        elif DIRECT_HEADER in request.headers:
+            self.request = _changed(request, _for_anybody(request.headers), request.timeout_ms)
         self._spread = request.spread
         chosen = None if self._spread is None else servers.ranges.choose(self._spread, is_direct=self._is_direct)
         chosen = chosen or self._preparing
@@ -471,7 +480,7 @@ class Redirects:
             if instead is None:
                 return servers.standing(reply)
             self._is_direct = False
-            headers = {name: value for name, value in headers.items() if name != DIRECT_HEADER}
+            headers = _for_anybody(headers)
         self.server, self.request = instead, _changed(self.request, headers, left_ms)
         return None
 

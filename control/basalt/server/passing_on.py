@@ -36,7 +36,7 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 from basalt.http.app import CLIENT_GONE
-from basalt.http.asgi.passed_on import DIRECT, HEADER, PassedOn
+from basalt.http.asgi.passed_on import DIRECT, HEADER, TO_OWNER, PassedOn
 from basalt.http.asgi.requests import BODY_SECONDS_MAX, ClientGoneError, Headers, PromptExchange, RequestHead
 from basalt.http.asgi.responses import problem_response, send_response
 from basalt.http.collectors import counters, gauge
@@ -118,12 +118,12 @@ class PassingOn:
     def refusal(self, request: RequestHead, *, reads: bool = False) -> str | None:
         """The reason why the call cannot be passed on, as its caller is told; None: it can.
 
-        `reads`: this server would answer it itself, by the leader's permit, so `Basalt-Direct` does not count.
+        `reads`: this server would answer it itself, by the owner's permit, so `Basalt-Direct: 1` does not count.
         """
         headers = request.headers
         if HEADER in headers:
             return "another server has passed it on already, and calls are passed on once"
-        if (DIRECT in headers and not reads) or not self._settings.cluster.pass_on:
+        if (headers.get(DIRECT) == TO_OWNER if reads else DIRECT in headers) or not self._settings.cluster.pass_on:
             return ""
         if self._settings.tls.client == "required":
             return "who calls proves it by a certificate, which cannot be passed on"

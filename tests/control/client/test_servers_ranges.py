@@ -14,6 +14,7 @@ from basalt.client.servers import (
     REST_ANSWERED_MS,
     REST_MS,
     SPREAD_BYTES_MIN,
+    TO_OWNER,
     RangeServers,
     Redirects,
     Servers,
@@ -227,3 +228,29 @@ def test_who_reads_no_ranges_itself_names_the_owner_who_reads_this_one(side, thr
         side.do(range_of(topic, turn))
     assert len(three[1].seen) == 1
     assert len(three[0].seen) + len(owner.seen) == 9
+
+
+def test_a_process_that_reads_small_ranges_alone_learns_who_owns_the_topic_and_asks_that_one(side, three):
+    """Any server would read them all the same, for more than the owner asks: so they say whose they are."""
+    owner = three[2]
+    three[0].script = [problem(503, "not_owner", {"basalt-owner": owner.url}, owner=owner.url, leader=three[0].url)]
+    topic = side.connect(",".join(server.url for server in three), attempts_max=1).topic("orders")
+    for turn in range(9):
+        side.do(topic.range(None, bytes(20), turn=turn, size_bytes=1_000))
+    assert [len(server.seen) for server in three] == [1, 0, 9]
+    assert {each.headers["basalt-direct"] for server in three for each in server.seen} == {"owner"}
+
+
+def test_a_large_range_is_whoevers_it_is_sent_to(side, three):
+    side.do(range_of(side.connect(three[0].url).topic("orders"), 0))
+    assert three[0].seen[0].headers["basalt-direct"] == "1"
+
+
+def test_a_small_range_is_read_by_whom_it_is_sent_to_where_its_owner_cannot_be_gone_to():
+    servers = Servers((A,), lambda _url: None, Clock(), guarded=True)
+    redirects = Redirects(servers, Send("GET", RANGE, dict(TO_OWNER), b"", 1_000.0))
+    reply = Answer(503, {}, problem(503, "not_owner", owner=C.text).partition(b"\r\n\r\n")[2])
+    assert redirects.follow(reply) is None
+    assert (redirects.server, redirects.request.headers) == (A, {})
+    following = Redirects(servers, Send("GET", RANGE, dict(TO_OWNER), b"", 1_000.0))
+    assert (following.server, following.request.headers) == (A, {})

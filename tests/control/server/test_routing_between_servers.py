@@ -160,6 +160,20 @@ def test_a_range_of_anothers_topic_is_read_by_the_owners_permit():
     run(story)
 
 
+def test_a_range_that_is_to_be_the_owners_is_refused_by_all_others():
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        await three.owner.ask("POST", PUBLISH, {"messages": ["a"]})
+        target = f"{TOPIC}/range?through={(await three.owner.ask('GET', f'{TOPIC}/stable-end')).json()['id']}"
+        for server in (three.other, three.leader):
+            told = await server.ask("GET", target, Basalt_Direct="owner")
+            assert (told.status, told.json()["code"], told.json()["owner"]) == (503, "not_owner", three.owner.url)
+            assert (await server.ask("GET", target, Basalt_Direct="1")).status == 200
+        assert (await three.owner.ask("GET", target, Basalt_Direct="owner")).status == 200
+
+    run(story)
+
+
 def test_who_asks_for_the_owner_itself_is_told_who_that_is_by_the_leader_too():
     async def story(three: Three) -> None:
         for server in (three.leader, three.other):

@@ -50,7 +50,7 @@ from basalt.client.plans import (
     query_of,
 )
 from basalt.client.producers import FIRST_REPEAT_MS_MAX, STORED_BEFORE_HEADER
-from basalt.client.servers import place_of_range
+from basalt.client.servers import TO_OWNER, place_of_range
 from basalt.errors import BasaltError, InputError, ProducerUnknownError, SequenceGapError
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -295,7 +295,8 @@ def read_range(
     what, path = f"read a range of {scope}", scope.path("range")
     sizes = [size for size in (bytes_max, size_bytes) if size is not None]
     spread = place_of_range(path, after, turn, min(sizes, default=None))
-    return ask(Call(what, "GET", path, _arrow_page, Effect.NONE, query, accept=ARROW, spread=spread))
+    headers = TO_OWNER if spread is None else {}
+    return ask(Call(what, "GET", path, _arrow_page, Effect.NONE, query, accept=ARROW, headers=headers, spread=spread))
 
 
 def publish_call(

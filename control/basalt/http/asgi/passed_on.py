@@ -16,7 +16,10 @@ from basalt.errors import UnavailableError
 from basalt.http.asgi.requests import Exchange, Head, Headers, Parts, PromptExchange, RequestHead
 
 HEADER = b"basalt-forwarded"
-DIRECT = b"basalt-direct"  # a client's word that it goes to the leader itself
+DIRECT = b"basalt-direct"  # a client's word that it goes to the leader, or to an owner, itself
+TO_OWNER = (
+    b"owner"  # its value in a call that any server would answer alike, and that is to be the owner's: a small range
+)
 
 _NOBODY = b"-"  # in place of the address of a client that has none
 _CLIENTS, _SERVERS = b"client", b"server"  # who has made the request id
