@@ -9,18 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
+from typing import NamedTuple
 
 from basalt.catalog.topics import Topic, Topics
-from basalt.errors import NotFoundError
 from basalt.messaging.log.packing import StoredSize
 from basalt.messaging.ranges import Range, range_of, reading_of
 from basalt.messaging.read.log_reader import Reading, Stopped
 from basalt.messaging.read.range_permit import RangePermit
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
+from basalt_engine.keys import topic_prefix
 from basalt_engine.messages import MessageRow, MessageTable
+from basalt_engine.metadata import MetadataTable, TopicMetadata
 from basalt_engine.payloads import PayloadRow, PayloadTable
 from basalt_engine.table import Store
+
+
+class _Look(NamedTuple):
+    """The end of one look at rows; and of the last one, when no more rows are read, the topic's row as it is stored by then."""
+
+    stopped: Stopped
+    stored: TopicMetadata | None
 
 
 class StoredRanges:
@@ -28,6 +37,7 @@ class StoredRanges:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._messages = MessageTable.of(store)
+        self._metadata = MetadataTable(store.table(MetadataTable.name))
         self._payloads = PayloadTable(store.table(PayloadTable.name))
         self._call = StoreCalls(store)
         self._store = store
@@ -38,36 +48,35 @@ class StoredRanges:
 
         None: the topic has changed in such a way that the leader would answer something else, or a row is undecided against its word.
         """
-        topics = Topics(self._store, self._clock, permit.buckets)
-        topic = topics.at(permit.title, permit.stored())
+        topic = Topics(self._store, self._clock, permit.buckets).at(permit.title, permit.stored())
         snapshot = None if permit.view is None else permit.view.snapshot()
         reading = reading_of(permit.after, permit.through, permit.bytes_max, snapshot, permit.now_ms)
-        stopped = await self._look(topic, reading, permit.oldest_ms)
-        if stopped is Stopped.HELD:
+        look = await self._look(topic, reading, permit.oldest_ms)
+        if look.stopped is Stopped.HELD or not permit.still_holds(look.stored):
             return None
-        try:
-            if not permit.still_holds(await topics.describe(topic.title)):
-                return None
-        except NotFoundError:
-            return None
-        return range_of(reading.page(stopped), permit.through)
+        return range_of(reading.page(look.stopped), permit.through)
 
-    async def _look(self, topic: Topic, reading: Reading, oldest_ms: int) -> Stopped:
+    async def _look(self, topic: Topic, reading: Reading, oldest_ms: int) -> _Look:
         """Look at the rows, as many at a time as one read brings, until the page is complete."""
         size = StoredSize()
         while True:
-            start, passed = reading.go_on(oldest_ms).position, reading.next_id
+            start = reading.go_on(oldest_ms).position
             wanted, size = reading.remote_bytes(size), StoredSize()
-            stopped = await self._call.about(topic.keys, self._look_once, topic, reading, start, wanted, size)
-            if stopped is Stopped.LOOKED and reading.next_id is passed:
-                return Stopped.END
-            if stopped not in (Stopped.LOOKED, Stopped.PAUSED):
-                return stopped
+            look = await self._call.about(topic.keys, self._look_once, topic, reading, start, wanted, size)
+            if look.stopped not in (Stopped.LOOKED, Stopped.PAUSED):
+                return look
             await asyncio.sleep(0)  # others get their turn on a long way
 
-    def _look_once(self, topic: Topic, reading: Reading, start: bytes, wanted: int, size: StoredSize) -> Stopped:
+    def _look_once(self, topic: Topic, reading: Reading, start: bytes, wanted: int, size: StoredSize) -> _Look:
+        passed = reading.next_id
         rows = self._messages.stored(topic.read_keys, start, reading.stop, bytes_max=wanted)
-        return reading.look(size.counted(rows), partial(self._stored_rows, topic), True)
+        stopped = reading.look(size.counted(rows), partial(self._stored_rows, topic), True)
+        if stopped is Stopped.LOOKED and reading.next_id is passed:
+            stopped = Stopped.END
+        if stopped in (Stopped.LOOKED, Stopped.PAUSED, Stopped.HELD):
+            return _Look(stopped, None)
+        # On the same thread: to have another one read it costs as much as the reading itself.
+        return _Look(stopped, self._metadata.get(topic_prefix(*topic.title)))
 
     def _stored_rows(self, topic: Topic, row: MessageRow) -> Iterable[PayloadRow]:
         assert row.reference is not None
