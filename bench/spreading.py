@@ -1,7 +1,7 @@
 """`ranges-spread`: ranges of one topic that a client reads through one, two and three servers which share an HBase, in turns of one run.
 
 Processor time is that of the servers, of all three in each turn: what those cost that have nothing to do is in the yardstick, too. A server that does not own the
-topic asks the owner for a permit with each range, so small ranges gain nothing: from which size on they do, the figures show.
+topic asks the owner for a permit with each range, so small ranges would gain nothing, and the client leaves them to the owner, wherever that is in its URL.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import basalt
 from basalt.api.bodies.ranges import Split
+from basalt.client.servers import SPREAD_BYTES_MIN
 from bench.figures import Figure
 from bench.load import drive
 from bench.processes import Process
@@ -26,14 +27,12 @@ READERS = 4  # threads, as tasks of Spark read side by side
 TOPIC_BYTES = 64 << 20
 TOPIC_BYTES_QUICK = 16 << 20
 PASSES = 8  # over the topic in a turn: processor time is told in hundredths of a second
-RANGE_BYTES = (
-    4 << 20,
-    1 << 20,
-    128 << 10,
-)  # of payloads: an answer of Spark's source, the least that is spread, and one that is not
+# Of payloads: an answer of Spark's source, the least that is spread, and one that is not.
+RANGE_BYTES = (4 << 20, SPREAD_BYTES_MIN, 128 << 10)
 COLUMNS = ("id", "value")
 PER_CPU_MIN = 0.75  # a permit and the look at where the topic ends come on top
 OWNER_MAX = {2: 0.7, 3: 0.55}  # of what the owner does when it reads all: its share, and the permits
+SMALL_MIN = 0.9  # of what is not spread: each client asks another server once, which names the owner
 
 
 class Cost(NamedTuple):
@@ -61,9 +60,9 @@ def spreading(folder: Path, quick: bool) -> Iterator[Figure]:
                 costs: dict[int, list[Cost]] = {count: [] for count in range(1, MEMBERS + 1)}
                 for turn in range((2 if quick else ROUNDS) + 1):
                     for count, found in costs.items():
-                        urls = ",".join(f"http://127.0.0.1:{server.port}" for server in asked[:count])
+                        urls = ",".join(f"http://127.0.0.1:{server.port}" for server in asked[count - 1 :: -1])
                         before = sharers.cpu_s(), owner.cpu_s()
-                        _read(threads, urls, topic, splits)
+                        _read(threads, urls, topic, splits, range_bytes)
                         if turn:
                             found.append(Cost(sharers.cpu_s() - before[0], owner.cpu_s() - before[1]))
                 yield from _figures(range_bytes, PASSES * sum(split.messages for split in splits), costs)
@@ -79,16 +78,15 @@ def _splits(owner: Process, topic: str, range_bytes: int) -> list[Split]:
         return source.splits(None, end, max(1, size_bytes // range_bytes))
 
 
-def _read(threads: ThreadPoolExecutor, urls: str, topic: str, splits: list[Split]) -> None:
-    """Read all of the topic so many times, in ranges side by side."""
+def _read(threads: ThreadPoolExecutor, urls: str, topic: str, splits: list[Split], size_bytes: int) -> None:
+    """Read all of the topic so many times, in ranges of about this size side by side."""
     with basalt.connect(urls, namespace=NAMESPACE) as client:
         source = client.topic(topic)
 
         def read(turn: int, split: Split) -> None:
             after: bytes | None = split.after
             while True:
-                # Its size is not told, so that small ones are spread here, too.
-                page = source.range(after, split.through, columns=COLUMNS, turn=turn)
+                page = source.range(after, split.through, columns=COLUMNS, turn=turn, size_bytes=size_bytes)
                 if page.next_id is None:
                     return
                 after = page.next_id
@@ -102,12 +100,14 @@ def _figures(range_bytes: int, messages: int, costs: dict[int, list[Cost]]) -> I
     title = f"ranges of {range_bytes >> 10:,} KiB through"
     per_cpu_s = {count: messages / median(each.all_s for each in found) for count, found in costs.items()}
     owner_us = {count: median(each.owner_s for each in found) / messages * 1e6 for count, found in costs.items()}
+    is_spread = range_bytes >= SPREAD_BYTES_MIN
     for count in range(2, MEMBERS + 1):
         yield Figure(
             f"{title} {count} members, all servers", per_cpu_s[count], "msg/s of processor", "msg/s of processor, through 1",
-            per_cpu_s[1], PER_CPU_MIN, cpu_us=1e6 / per_cpu_s[count], note=f"median of {len(alone)}",
+            per_cpu_s[1], PER_CPU_MIN if is_spread else SMALL_MIN, cpu_us=1e6 / per_cpu_s[count], note=f"median of {len(alone)}",
         )  # fmt: skip
-        yield Figure(
-            f"{title} {count} members, the owner", owner_us[count], "us/msg", "us/msg, through 1", owner_us[1],
-            OWNER_MAX[count], at_most=True, cpu_us=owner_us[count],
-        )  # fmt: skip
+        if is_spread:
+            yield Figure(
+                f"{title} {count} members, the owner", owner_us[count], "us/msg", "us/msg, through 1", owner_us[1],
+                OWNER_MAX[count], at_most=True, cpu_us=owner_us[count],
+            )  # fmt: skip
