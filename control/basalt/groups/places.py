@@ -19,16 +19,8 @@ from basalt.messaging.log.tails import Tail
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reader import (
-    NO_PAYLOAD_ROW,
-    LogReader,
-    Slice,
-    SliceLimits,
-    Start,
-    before,
-    numbers,
-    row_slices,
-)
+from basalt.messaging.read.log_reader import LogReader, SliceLimits, Start, before
+from basalt.messaging.read.slices import NO_PAYLOAD_ROW, Slice, numbers, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import TransactionIds

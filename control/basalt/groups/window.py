@@ -35,7 +35,7 @@ from basalt.groups.slots import (
     lane_of,
     message_of,
 )
-from basalt.messaging.read.log_reader import Slice
+from basalt.messaging.read.slices import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import taker
 from basalt_engine.spans import ZERO_ID, Spans

@@ -39,7 +39,8 @@ from basalt.http.routes.route_table import (
 )
 from basalt.http.routes.topics import BACK, FROM, INCLUSIVE, start_of
 from basalt.messaging.log.answers import StretchPart
-from basalt.messaging.read.log_reader import Fetch, Slice
+from basalt.messaging.read.log_reader import Fetch
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.records import RecordKind
