@@ -30,7 +30,7 @@ from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.payloads import PayloadRow
 from basalt_engine.records import count_counted
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans.spans import ZERO_ID
 from basalt_engine.table import Store
 
 _HEAD_BYTES = 8  # of a position: the time, before the number
