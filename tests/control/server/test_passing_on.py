@@ -14,8 +14,9 @@ from basalt.console.assets import ASSETS
 from basalt.http.app import OPERATIONS
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.settings import Settings
+from basalt.settings.auth import AuthSettings, TlsSettings
 from basalt.settings.cluster import ClusterSettings
-from basalt.settings.tree import AuthSettings, HttpSettings, LogSettings, TlsSettings
+from basalt.settings.tree import HttpSettings, LogSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, Told, passing_pair, until
 from tests.led_servers import ONE_LEADS
 

@@ -18,8 +18,8 @@ from basalt.server.leader_connection import LeaderConnections
 from basalt.server.passing_on import PassingOn
 from basalt.server.tls import load
 from basalt.settings import Settings
+from basalt.settings.auth import AuthSettings, TlsSettings
 from basalt.settings.cluster import ClusterSettings
-from basalt.settings.tree import AuthSettings, TlsSettings
 from basalt_engine.clock import SystemClock
 from tests.certificates import Authority
 from tests.control.server.passing_pair import TOPIC, PortServer, passing_pair
