@@ -21,7 +21,7 @@ from basalt.cluster.links.frames import Kind
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.owners import OwnersMap
-from basalt.groups.dispatcher import FetchAsk
+from basalt.groups.fetches import FetchAsk
 from basalt.groups.groups import Groups
 from basalt.groups.live_group import GroupFetch
 from basalt.server.wiring import RunningServices, Shared, open_services
