@@ -28,6 +28,7 @@ class BegunOneShots:
         self._manager = manager
         self._stages = stages
         self._carried: set[int] = set()
+        self._calls = 0  # that carry one on, or are about to begin it
         self._stopping = False
 
     @asynccontextmanager
@@ -46,9 +47,11 @@ class BegunOneShots:
                 self._carried.add(begun.id)
             return begun
 
+        self._calls += 1
         try:
             yield await self._manager.run(stage)
         finally:
+            self._calls -= 1
             is_over = True
             self._carried -= known
             try:
@@ -69,7 +72,7 @@ class BegunOneShots:
     async def stop(self) -> None:
         """End all, and begin no more. What was to come for them is refused, and their clients send the same calls again."""
         self._stopping = True
-        if not self._manager.follows and self._manager.is_known:
+        if self._calls or self.has_uncarried():
             await self._manager.run(self._give_up)
 
     def _give_up(self, group: Group) -> int:

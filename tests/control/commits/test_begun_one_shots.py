@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -21,6 +21,7 @@ from basalt.errors import (
 )
 from basalt.groups.live_group import GroupFetch
 from basalt.operations.jobs import end_late
+from basalt.runtime.group_commit import Group
 from basalt.transactions.rules.edits import ForOneShot
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt_engine.errors import CorruptionError
@@ -31,6 +32,9 @@ from tests.wiring import A, Wired
 pytestmark = pytest.mark.anyio
 
 ONCE = GroupOptions("keyed", attempts_max=1, dead_letter_topic="dead")
+
+
+LEFT: list[object] = []  # calls that go on for ever
 
 
 class Crash(Exception):
@@ -53,6 +57,7 @@ async def held(shop: Wired, billing: Billing) -> tuple[Transaction, GroupFetch]:
     """A transaction that was begun for a one-shot, and is left open with what it has acknowledged, as by a crash."""
     page = await billing.fetch("mary", 1)
     begin = begun_of(shop).begin(Asking("label", None, "token:ann"))
+    LEFT.append(begin)
     begun = await begin.__aenter__()
     await billing.acknowledge(page.claim, member="mary", tx=begun.id)
     return begun, page
@@ -91,13 +96,17 @@ async def test_one_that_is_left_behind_is_ended_by_the_next_look_and_no_other_tr
         assert (await shop.transactions.outcome(other.id)).state is State.OPEN
 
 
-@pytest.mark.parametrize("how", ["another leads", "the log is read again", "a stop", "nobody carries it on"])
+@pytest.mark.parametrize(
+    "how", ["another leads", "another leads from a snapshot", "the log is read again", "a stop", "nobody carries it on"]
+)
 async def test_what_it_had_acknowledged_comes_back_at_once_and_that_is_no_attempt(shop: Wired, how: str) -> None:
     billing = await Billing.made(shop, ONCE)
     await shop.publish(A, "first")
     begun, page = await held(shop, billing)
     other = await shop.transactions.begin()
-    if how == "another leads":
+    if how == "another leads from a snapshot":
+        await shop.transactions.write_log_snapshot()
+    if how.startswith("another leads"):
         shop = await shop.restarted()
         billing = Billing(shop)
     elif how == "the log is read again":
@@ -119,7 +128,7 @@ async def test_what_it_had_acknowledged_comes_back_at_once_and_that_is_no_attemp
     again = await billing.fetch("mary", epoch=0 if known is None else known.epoch)
     assert (ids_of(again), again.attempt) == (ids_of(page), 1)
     assert not len(billing.live.state.returns)
-    if how == "another leads":
+    if how.startswith("another leads"):
         await shop.services.close()
 
 
@@ -213,6 +222,25 @@ async def test_a_begin_that_nobody_waits_for_any_more_is_carried_on_by_nobody(sh
     assert shop.transactions.state.begun_for_one_shots() == []
 
 
+async def test_a_begin_of_which_nobody_knows_and_that_comes_late_is_carried_on_by_nobody(
+    shop: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: list[Callable[[Group], object]] = []
+
+    async def is_late(stage: Callable[[Group], object]) -> None:
+        stages.append(stage)
+        raise UnknownOutcomeError("the log is late")
+
+    with monkeypatch.context() as late, pytest.raises(UnknownOutcomeError):
+        late.setattr(shop.transactions.manager, "run", is_late)
+        async with begun_of(shop).begin(Asking()):
+            pass
+    await shop.transactions.manager.run(stages[0])
+    assert begun_of(shop).has_uncarried()
+    await shop.transactions.expire()
+    assert shop.transactions.state.begun_for_one_shots() == []
+
+
 async def test_the_mark_is_of_a_transaction_that_has_just_begun_alone(shop: Wired) -> None:
     first = await shop.transactions.begin()
     second = await shop.transactions.begin()
@@ -224,3 +252,14 @@ async def test_the_mark_is_of_a_transaction_that_has_just_begun_alone(shop: Wire
         state.apply(ForOneShot(second.id))
     with pytest.raises(CorruptionError):
         state.apply(ForOneShot(second.id + 1))
+
+
+async def test_a_server_that_stops_leaves_none_open(shop: Wired) -> None:
+    billing = await Billing.made(shop, ONCE)
+    await shop.publish(A, "first")
+    begun, _ = await held(shop, billing)
+    other = await shop.transactions.begin()
+    await shop.services._stop_writing()
+    state = shop.transactions.manager.state
+    assert state.outcome(begun.id).state is State.ABORTED
+    assert state.outcome(other.id).state is State.OPEN

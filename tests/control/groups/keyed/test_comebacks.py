@@ -90,6 +90,59 @@ async def test_a_message_behind_one_that_a_transaction_holds_is_refused_once_and
     assert await held.billing.handled("mary") == (["a2"] if ends == "commit" else ["a1", "a2"])
     assert await shop.transactions.move_dead_letters() == 0
     assert len(held.billing.live.state.acknowledged) == 1
+    lanes = held.billing.live.dispatcher.lanes
+    assert lanes is not None
+    assert not lanes._comebacks
+
+
+@pytest.mark.anyio
+async def test_what_lies_behind_a_held_message_is_not_dealt_together_with_what_lies_before_it(shop: Wired) -> None:
+    billing = await Billing.made(shop, KEYED)
+    await publish(shop, "a1", "a2", "a3")
+    page = await billing.fetch("mary")
+    a1, a2, a3 = ids_of(page)
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=[a2], member="mary", tx=tx.id)
+    await billing.release(page.claim, member="mary", counts=False)
+    again = await billing.fetch("mary", epoch=page.member_epoch)
+    assert ids_of(again) == [a1]
+    await billing.acknowledge(again.claim, member="mary")
+    await shop.transactions.commit(tx.id)
+    assert ids_of(await billing.fetch("mary", epoch=page.member_epoch)) == [a3]
+
+
+@pytest.mark.anyio
+async def test_after_an_abort_the_next_failure_of_what_waited_counts(shop: Wired) -> None:
+    held = await Held.made(shop, "a1", "a2", options=GroupOptions("keyed", retry_delay_ms=0))
+    page = await held.fetch()
+    (a2,) = ids_of(page)
+    await held.billing.release(page.claim, member="mary")
+    await shop.transactions.abort(held.tx)
+    first = await held.fetch()
+    assert texts(first.fetch) == ["a1"]
+    await held.billing.release(first.claim, member="mary", counts=False)
+    await held.billing.acknowledge(ids=ids_of(first), member="mary")
+    page = await held.fetch()
+    await held.billing.release(page.claim, member="mary")
+    assert held.attempts(a2) == 1
+
+
+@pytest.mark.anyio
+async def test_a_message_that_was_acknowledged_without_having_been_dealt_holds_what_follows(shop: Wired) -> None:
+    billing = await Billing.made(shop, KEYED)
+    await publish(shop, "b0", "a1", "a2")
+    b0, a1, a2 = (
+        each for part in (await shop.messaging.fetch(A, None, True, committed=True)).slices for each in part.ids()
+    )
+    first = await billing.fetch("mary", 1)
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=[a1], member="mary", tx=tx.id)
+    page = await billing.fetch("mary", epoch=first.member_epoch)
+    assert (ids_of(first), ids_of(page)) == ([b0], [a2])
+    await billing.release(page.claim, member="mary")
+    assert (await billing.fetch("mary", epoch=first.member_epoch)).claim is None
+    await shop.transactions.commit(tx.id)
+    assert ids_of(await billing.fetch("mary", epoch=first.member_epoch)) == [a2]
 
 
 @pytest.mark.anyio
@@ -204,6 +257,46 @@ async def test_a_stream_waits_for_what_is_held_before_it_likewise(shop: Wired, e
 
 
 @pytest.mark.anyio
+async def test_a_stream_deals_what_lies_before_a_held_message_and_waits_with_what_an_abort_gives_back_behind_it(
+    shop: Wired,
+) -> None:
+    options = GroupOptions("stream", attempts_max=0, retry_delay_ms=0)
+    billing = await Billing.made(shop, options)
+    await publish(shop, "a1", "b2", "c3")
+    page = await billing.fetch("mary")
+    epoch = page.member_epoch
+    _, b2, c3 = ids_of(page)
+    tx, other = await shop.transactions.begin(), await shop.transactions.begin()
+    await billing.acknowledge(ids=[b2], member="mary", tx=tx.id)
+    await billing.acknowledge(ids=[c3], member="mary", tx=other.id)
+    await shop.transactions.abort(other.id)
+    assert (await billing.fetch("mary", epoch=epoch)).claim is None
+    await billing.release(page.claim, member="mary", counts=False)
+    first = await billing.fetch("mary", epoch=epoch)
+    assert texts(first.fetch) == ["a1"]
+    await billing.acknowledge(first.claim, member="mary")
+    waiting = await billing.fetch("mary", epoch=epoch)
+    assert (waiting.claim, waiting.waiting_for) == (None, "claimed")
+    await shop.transactions.commit(tx.id)
+    assert await billing.handled("mary") == ["c3"]
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_waited_once_goes_on_in_the_next_transaction_as_ever(shop: Wired) -> None:
+    held = await Held.made(shop, "a1", "b2", "c3", options=GroupOptions("stream", retry_delay_ms=0))
+    page = await held.fetch(1)
+    await held.billing.release(page.claim, member="mary")
+    await shop.transactions.commit(held.tx)
+    tx = await shop.transactions.begin()
+    for text in ("b2", "c3"):
+        page = await held.fetch(1)
+        assert texts(page.fetch) == [text]
+        await held.billing.acknowledge(page.claim, member="mary", tx=tx.id)
+    await shop.transactions.commit(tx.id)
+    assert len(held.billing.live.state.acknowledged) == 1
+
+
+@pytest.mark.anyio
 async def test_a_stream_deals_in_a_transaction_while_nothing_came_back(shop: Wired) -> None:
     held = await Held.made(shop, "a1", "b2", options=GroupOptions("stream"))
     page = await held.fetch()
@@ -287,8 +380,9 @@ def test_a_delay_goes_on_while_a_lane_waits() -> None:
     assert ready(comebacks, state, 500) == {1: [second.id]}
 
 
-MESSAGES = st.builds(message, st.integers(0, 2), st.integers(1, 6))
-STEPS = st.lists(st.tuples(st.sampled_from(["add", "stop", "deal", "decided", "hold", "let_go", "ready"]), MESSAGES))
+MESSAGES = st.builds(message, st.integers(0, 1), st.integers(1, 4))
+ACTS = ["add", "add", "add", "hold", "hold", "hold", "stop", "deal", "decided", "let_go", "ready"]
+STEPS = st.lists(st.tuples(st.sampled_from(ACTS), MESSAGES), min_size=4, max_size=40)
 
 
 @given(STEPS)
