@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.bodies.messages import RecordIn
+from basalt.commits.commit_stage import Asking
 from basalt.errors import AcknowledgeOrderError
 from basalt.groups.keyed.comebacks import Comebacks
 from basalt.groups.keyed.slots import Ahead
@@ -112,19 +113,19 @@ async def test_what_lies_behind_a_held_message_is_not_dealt_together_with_what_l
 
 
 @pytest.mark.anyio
-async def test_after_an_abort_the_next_failure_of_what_waited_counts(shop: Wired) -> None:
-    held = await Held.made(shop, "a1", "a2", options=GroupOptions("keyed", retry_delay_ms=0))
-    page = await held.fetch()
-    (a2,) = ids_of(page)
-    await held.billing.release(page.claim, member="mary")
-    await shop.transactions.abort(held.tx)
-    first = await held.fetch()
-    assert texts(first.fetch) == ["a1"]
-    await held.billing.release(first.claim, member="mary", counts=False)
-    await held.billing.acknowledge(ids=ids_of(first), member="mary")
-    page = await held.fetch()
-    await held.billing.release(page.claim, member="mary")
-    assert held.attempts(a2) == 1
+async def test_once_nothing_is_held_the_next_failure_counts_for_all(shop: Wired) -> None:
+    billing = await Billing.made(shop, GroupOptions("keyed", retry_delay_ms=0))
+    await publish(shop, "a1", "a2")
+    page = await billing.fetch("mary", 1)
+    async with shop.transactions._begun.begin(Asking()) as begun:  # is interrupted, which is no attempt
+        await billing.acknowledge(page.claim, member="mary", tx=begun.id)
+        behind = await billing.fetch("mary", epoch=page.member_epoch)
+        await billing.release(behind.claim, member="mary")
+    again = await billing.fetch("mary", epoch=page.member_epoch)
+    assert (texts(again.fetch), again.attempt) == (["a1", "a2"], 1)
+    await billing.release(again.claim, member="mary")
+    assert [attempt.attempts for _, _, attempt in billing.live.state.returns] == [1]
+    assert billing.live.state.returns.at(ids_of(again)[1]) is not None
 
 
 @pytest.mark.anyio
