@@ -15,6 +15,7 @@ from basalt.commits.commit_stage import Asking, Beginning, CommitStage
 from basalt.errors import StoppingError
 from basalt.runtime.group_commit import Group
 from basalt.transactions.manager import TransactionManager
+from basalt.transactions.rules.edits import Aborting
 from basalt.transactions.rules.transaction import Transaction
 from basalt_engine.errors import BasaltError
 
@@ -78,4 +79,4 @@ class BegunOneShots:
     def _give_up(self, group: Group) -> int:
         made = self._manager.state.give_up_begun(group.now_ms, () if self._stopping else self._carried).edits
         self._stages.apply(group, made)
-        return len(made) // 2
+        return sum(isinstance(edit, Aborting) for edit in made)

@@ -27,7 +27,7 @@ from basalt.transactions.rules.transaction import State, Transaction
 from basalt_engine.errors import CorruptionError
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.groups.conftest import Billing, ids_of
-from tests.wiring import A, Wired
+from tests.wiring import A, Wired, texts
 
 pytestmark = pytest.mark.anyio
 
@@ -239,6 +239,26 @@ async def test_a_begin_of_which_nobody_knows_and_that_comes_late_is_carried_on_b
     assert begun_of(shop).has_uncarried()
     await shop.transactions.expire()
     assert shop.transactions.state.begun_for_one_shots() == []
+
+
+async def test_one_whose_id_somebody_found_and_wrote_under_is_rolled_back_and_with_cells_ends_when_its_time_is_up(
+    shop: Wired,
+) -> None:
+    begin = begun_of(shop).begin(Asking())
+    begun, cells = await begin.__aenter__(), begun_of(shop).begin(Asking())
+    other = await cells.__aenter__()
+    LEFT.extend((begin, cells))
+    await shop.publish(A, "strange", tx=begun)
+    await shop.transactions.mark_external_writes(other.id, "a client's own table")
+    after = await shop.restarted()
+    assert (await after.transactions.outcome(begun.id)).state is State.ABORTED
+    assert texts(await after.messaging.fetch(A, None, True, committed=True)) == []
+    assert (await after.transactions.outcome(other.id)).state is State.OPEN
+    assert not after.transactions.has_left_over()
+    after.clock.advance(30_000)
+    await after.transactions.expire()
+    assert (await after.transactions.outcome(other.id)).state is State.INVALID
+    await after.services.close()
 
 
 async def test_the_mark_is_of_a_transaction_that_has_just_begun_alone(shop: Wired) -> None:

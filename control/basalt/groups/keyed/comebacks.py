@@ -8,7 +8,7 @@ it, so each attempt would be for nothing. docs/decisions/0086-begun-one-shots-ar
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from basalt.groups.keyed.slots import Ahead
@@ -19,7 +19,7 @@ NO_ATTEMPT = Attempt(0, 0, ReturnReason.RELEASED)
 
 
 class Comebacks:
-    """What came back of one group, and what is pending in transactions, by lane. Ids ascend."""
+    """The messages of one group that came back, and what is pending in transactions, by lane. Ids ascend."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[bytes]] = {}  # that came back
@@ -50,13 +50,9 @@ class Comebacks:
 
     def add(self, message: Ahead) -> None:
         """The message came back."""
-        lane = message.lane
-        ids = self._waiting.setdefault(lane, [])
-        index = bisect_left(ids, message.id)
-        if index == len(ids) or ids[index] != message.id:
-            ids.insert(index, message.id)
-        self._ready.pop(lane, None)
-        self._unsorted.add(lane)
+        _insert(self._waiting.setdefault(message.lane, []), message.id)
+        self._ready.pop(message.lane, None)
+        self._unsorted.add(message.lane)
 
     def deal(self, message: Ahead) -> None:
         """The message, which came back, is dealt again."""
@@ -85,18 +81,17 @@ class Comebacks:
     def hold(self, message: Ahead) -> None:
         """A transaction acknowledges the message, and has not ended: what came back behind it waits."""
         lane = message.lane
-        ids = self._pending.setdefault(lane, [])
-        if message.id not in ids:
-            insort(ids, message.id)
+        _insert(self._pending.setdefault(lane, []), message.id)
         if self._ready.pop(lane, self) is None:
             self._unsorted.add(lane)
 
     def let_go(self, message: Ahead) -> None:
         """The transaction that acknowledged the message has ended."""
         lane, ids = message.lane, self._pending.get(message.lane)
-        if ids is None or message.id not in ids:
+        index = -1 if ids is None else bisect_left(ids, message.id)
+        if ids is None or index == len(ids) or ids[index] != message.id:
             return
-        ids.remove(message.id)
+        del ids[index]
         if not ids:
             del self._pending[lane]
         if lane in self._waiting:
@@ -157,6 +152,13 @@ class Comebacks:
     def due_ms(self) -> int | None:
         """The time, by the wall clock, when the next message that came back is due, or may be; None when nothing waits for a time."""
         return self._due[0][0] if self._due else None
+
+
+def _insert(ids: list[bytes], message_id: bytes) -> None:
+    """Insert an id where it is not there."""
+    index = bisect_left(ids, message_id)
+    if index == len(ids) or ids[index] != message_id:
+        ids.insert(index, message_id)
 
 
 def attempt_of(state: GroupState, message_id: bytes) -> Attempt:

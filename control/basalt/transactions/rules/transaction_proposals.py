@@ -348,12 +348,15 @@ class TransactionProposals(TransactionTable):
     def give_up_begun(self, now_ms: int, carried: Collection[int] = ()) -> Proposal:
         """End what was begun for one-shot transactions, but for those that somebody still carries on.
 
-        The Aborting, of what is open and has no topic, says that it was interrupted: for what it acknowledged that is no failed attempt.
+        The Aborting says that it was interrupted: for what it acknowledged that is no failed attempt. Only where somebody found its id, and wrote
+        under it, there is something to roll back.
         """
         ended: list[Edit] = []
         for transaction in self.begun_for_one_shots():
             if transaction.id not in carried:
-                ended += (edits.Aborting(transaction.id, False), edits.Aborted(transaction.id, now_ms, False))
+                ended.append(edits.Aborting(transaction.id, False))
+                if not transaction.topics:
+                    ended.append(edits.Aborted(transaction.id, now_ms, False))
         return Proposal(tuple(ended))
 
     def finish(self, transaction_id: int, now_ms: int, one_shot_request_id: str | None = None) -> Proposal:

@@ -299,9 +299,12 @@ class TransactionTable:
         return [self.by_id[key] for key in sorted(self._unfinished)]
 
     def begun_for_one_shots(self) -> list[Transaction]:
-        """The open transactions that were begun for one-shot transactions, oldest first; costs their number."""
+        """The open transactions that were begun for one-shot transactions, oldest first; costs their number.
+
+        One in which somebody who found its id wrote cells ends when its time is up: as invalid.
+        """
         found = [self.by_id[key] for key in sorted(self._for_one_shots)]
-        return [each for each in found if each.state is State.OPEN]
+        return [each for each in found if each.state is State.OPEN and not each.cannot_roll_back]
 
     def apply(self, edit: Edit) -> None:
         """Make the edit true. `CorruptionError`, and nothing changed, when the state does not allow it."""
