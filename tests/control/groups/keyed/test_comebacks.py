@@ -18,7 +18,7 @@ from basalt.groups.keyed.comebacks import Comebacks
 from basalt.groups.keyed.slots import Ahead
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import Attempt, GroupState, Returns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
 

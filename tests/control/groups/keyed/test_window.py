@@ -11,7 +11,7 @@ from basalt.groups.keyed import slots as slots_module
 from basalt.groups.keyed import window as window_module
 from basalt.groups.keyed.slots import ENTRY_BYTES, SLOTS, Ahead, Cut, Sheet, Slots
 from basalt.groups.keyed.window import Window
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 HUGE = 1 << 40
 
