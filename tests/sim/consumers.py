@@ -17,7 +17,7 @@ from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import topic_name
 from basalt.errors import ClaimLostError, MemberFencedError
-from basalt.groups.dispatcher import FetchAsk
+from basalt.groups.fetches import FetchAsk
 from basalt.groups.groups import Groups
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules.transaction import Transaction

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from basalt.commits.begun_one_shots import BegunOneShots
 from basalt.commits.groups_elsewhere import GroupsElsewhere
+from basalt.groups.keyed.comebacks import Comebacks
 from basalt.groups.live_group import LiveGroup
 from basalt.groups.owned_groups import OwnedGroups
+from basalt.transactions.rules.edits import Proposal
+from basalt.transactions.rules.transaction_proposals import TransactionProposals
 
 
 @contextmanager
@@ -40,7 +44,36 @@ def ends_of_transactions_are_not_heard() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def the_next_leader_leaves_open_what_was_begun() -> Iterator[None]:
+    """A leader that reads the log leaves one-shot transactions to their time that the former one had begun."""
+    given_up = TransactionProposals.give_up_begun
+
+    def give_up_begun(self: TransactionProposals, now_ms: int, *carried: Any) -> Proposal:
+        return given_up(self, now_ms, *carried) if carried else Proposal(())
+
+    with patch.object(TransactionProposals, "give_up_begun", give_up_begun):
+        yield
+
+
+@contextmanager
+def a_call_that_fails_leaves_open_what_it_began() -> Iterator[None]:
+    """Nobody ends a one-shot transaction whose call is over, but a new leader."""
+    with patch.object(BegunOneShots, "has_uncarried", lambda _: False):
+        yield
+
+
+@contextmanager
+def a_key_that_a_transaction_held_waits_for_ever() -> Iterator[None]:
+    """A message that came back behind one that was pending is not dealt again."""
+    with patch.object(Comebacks, "let_go", lambda *_: None):
+        yield
+
+
 FAULTS = (
+    the_next_leader_leaves_open_what_was_begun,
+    a_call_that_fails_leaves_open_what_it_began,
+    a_key_that_a_transaction_held_waits_for_ever,
     memory_is_trusted_though_nobody_answered,
     a_commit_asks_no_other_owner,
     ends_of_transactions_are_not_heard,

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 from basalt.api.bodies.groups import AcknowledgeRequest, GroupOptions, ReleaseRequest
 from basalt.api.bodies.json import HexMessageId
-from basalt.api.bodies.messages import Work, WorkAcknowledge, WorkPublish
+from basalt.api.bodies.messages import RecordIn, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import topic_name
 from basalt.cluster.links.frames import Kind
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.owners import OwnersMap
-from basalt.groups.dispatcher import FetchAsk
+from basalt.groups.fetches import FetchAsk
 from basalt.groups.groups import Groups
 from basalt.groups.live_group import GroupFetch
 from basalt.server.wiring import RunningServices, Shared, open_services
@@ -46,7 +46,11 @@ DRAINED_MAX = 400  # rounds in which all that is left is handled
 LOST_CALLS = (
     Kind.PROPOSE, Kind.PROPOSE, Kind.PLACED, Kind.ACKNOWLEDGE, Kind.CARRY, Kind.ENTRIES, Kind.ASK, Kind.PREPARE, Kind.PLACE,
 )  # fmt: skip
-OPTIONS = GroupOptions(attempts_max=0, retry_delay_ms=1, retry_delay_ms_max=1, claim_ms=5_000)
+KEYS = 4
+OPTIONS = [
+    GroupOptions(mode, attempts_max=0, retry_delay_ms=1, retry_delay_ms_max=1, claim_ms=5_000, member_ms=5_000)
+    for mode in ("shared", "keyed")
+]
 
 
 class LinksOfRuns(LeadersLinks):
@@ -97,6 +101,7 @@ class GroupsWorld:
 
     def __init__(self, seed: int) -> None:
         self.chances = random.Random(seed)
+        self.options = OPTIONS[seed % 2]
         self.clock = ManualClock()
         self.hurry = self.chances.choice([0, 0.01])
         self.steady = self.chances.random() < 0.5
@@ -121,6 +126,7 @@ class GroupsWorld:
         self.handlers = Handlers()
         self.leaders_links = LinksOfRuns(self.handlers)
         services = await self._opened("leader", self.leaders_links, self.store, self.epoch)
+        assert services.transactions.state.begun_for_one_shots() == [], "whoever carried them on leads no more"
         self.leader.services = services
         services.share(cast("Any", self.leaders_links), lambda _: True)
 
@@ -207,8 +213,9 @@ class GroupsWorld:
             await self.leader.services.topics.create(title, {})
         await self._move(ORDERS, "a")
         await self._move(COPIES, self.chances.choice(NAMES))
-        await self.owner_of(ORDERS).groups.make(ORDERS, GROUP, OPTIONS)
-        await self.owner_of(ORDERS).services.messaging.publish(ORDERS, [b"%d" % each for each in range(SENT)], None)
+        await self.owner_of(ORDERS).groups.make(ORDERS, GROUP, self.options)
+        records = [RecordIn(b"%d" % each, b"%d" % (each % KEYS)) for each in range(SENT)]
+        await self.owner_of(ORDERS).services.messaging.publish_records(ORDERS, records)
         trouble = asyncio.ensure_future(self._trouble())
         await asyncio.gather(*[self._consumer(f"consumer{number}") for number in range(CONSUMERS)])
         self.working = False
@@ -308,7 +315,7 @@ class GroupsWorld:
 
     async def _trouble(self) -> None:
         troubles: dict[Callable[[], Awaitable[None]], int] = {
-            self._lose: 8, self._cut: 2, self._lose_entry: 1, self._jobs: 5, self._move_some: 3, self._lead_anew: 1,
+            self._lose: 8, self._cut: 2, self._lose_entry: 1, self._jobs: 5, self._move_some: 3, self._lead_anew: 3,
         }  # fmt: skip
         while self.working:
             await asyncio.sleep(self.chances.choice([0, 0.001, 0.05, 0.3]))
@@ -368,6 +375,8 @@ class GroupsWorld:
         for _ in range(DRAINED_MAX):
             with suppress(BasaltError):
                 await self.leader.services.transactions.expire()
+                left = self.leader.services.transactions.state.begun_for_one_shots()
+                assert left == [], f"nobody carries these on, and they are open: {left}"
             with suppress(BasaltError):
                 await self._round("last", type(self)._at_once)
             if await self._copied() == list(range(SENT)) and self._is_acknowledged():

@@ -14,7 +14,7 @@ from tests.sim.seeds import first_failure_of_groups, first_failure_with
 
 SEEDS = SIMULATION_SEEDS // 5
 SLICE = 10
-FAULT_SEEDS = range(30)  # each fault is found by one of these
+FAULT_SEEDS = range(60)  # each fault is found by one of these
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, SLICE))

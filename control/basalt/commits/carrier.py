@@ -126,7 +126,7 @@ class Carrier:
             if one_shot is not None and not (isinstance(answer, Outcome) and answer.id == transaction_id):
                 self._keep(self._recovery.drive_one(transaction_id))  # given up, for its request was carried out before
         self._owner.drop(asked.prepared)
-        tell(told, _run_anew(answer) if one_shot is not None and isinstance(answer, TransactionEndedError) else answer)
+        tell(told, run_anew(answer) if one_shot is not None and isinstance(answer, TransactionEndedError) else answer)
 
     async def _placed_in_time(self, place: Place) -> None:
         """Have the owner place the rows. One that is late goes on, and what it places is rolled back."""
@@ -230,7 +230,7 @@ def _not_placed(transaction_id: int, why: BasaltError) -> TransactionEndedError:
     )
 
 
-def _run_anew(why: TransactionEndedError) -> UnavailableError:
+def run_anew(why: TransactionEndedError) -> UnavailableError:
     """The error of a one-shot transaction that was given up: its request was not carried out, and its client knows no transaction."""
     return UnavailableError(why.message, hint="Nothing of it shows, now or later. Send the same call again.")
 

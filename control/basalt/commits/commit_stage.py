@@ -138,11 +138,14 @@ class CommitStage:
             group.when_durable(partial(self._owner.end, End(joined)))
 
     def begin(
-        self, group: Group, asked: Beginning, session: SessionBinding | None = None, *, changes_deferred: bool = False
-    ) -> Transaction:
+        self, group: Group, asked: Beginning, session: SessionBinding | None = None, *, changes_deferred: bool = False,
+        for_one_shot: bool = False,
+    ) -> Transaction:  # fmt: skip
         """In a stage: begin a transaction. `changes_deferred`: what it changes is logged with its commit only."""
         state = self._manager.state
-        proposal = state.begin(group.now_ms, *asked, session=session, changes_deferred=changes_deferred)
+        proposal = state.begin(
+            group.now_ms, *asked, session=session, changes_deferred=changes_deferred, for_one_shot=for_one_shot
+        )
         self._manager.apply(group, proposal.edits)
         return state.get(proposal.transaction_id)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from basalt.api.bodies.messages import Work
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.link import Handlers, Link
-from basalt.commits.carrier import Carrier
+from basalt.commits.begun_one_shots import BegunOneShots
+from basalt.commits.carrier import Carrier, run_anew
 from basalt.commits.commit_stage import Asking, Beginning, CommitAsked, CommitStage, Guard, OneShotAsked
 from basalt.commits.dead_letters import DeadLetters
 from basalt.commits.groups_elsewhere import (
@@ -35,7 +37,13 @@ from basalt.commits.one_shots import OneShots
 from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
 from basalt.commits.owners import Owners
 from basalt.commits.recovery import Recovery
-from basalt.errors import InputError, NotHereError, UnavailableError, UnknownOutcomeError
+from basalt.errors import (
+    ConflictError,
+    InputError,
+    NotHereError,
+    TransactionEndedError,
+    UnavailableError,
+)
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter
@@ -79,6 +87,7 @@ class Coordinator:
         self._recovery = Recovery(manager, self._stages, owner)
         self.carrier = Carrier(manager, self._stages, owner, self._recovery, clock, place_ms)
         self._decisions = OneShotDecisions(manager, self._stages, groups)
+        self._begun = BegunOneShots(manager, self._stages)
         self._linked = linked
         self._over_link = None if linked is None else CommitsOverLink(manager, owner, member, linked.link_of)
         self._one_shots = OneShots(manager, self._stages, owner, groups, clock, self._decisions, linked)
@@ -184,27 +193,26 @@ class Coordinator:
         first = await self._one_shots.answered(asking)
         if first is not None:
             return first
-        begun = await self.begin(owner=asking.owner, principal=asking.principal)
-        try:
-            left = await elsewhere.acknowledged(work, begun)
-            prepared, acknowledgements = await self._prepared(left, begun)
-            intend = Intend(begun.id, prepared.topics)
-            outcome = await self.carrier.carry_out(CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot))
-        except UnknownOutcomeError:
-            raise
-        except BaseException:
-            await self._drop_begun(begun)
-            raise
-        if outcome.id != begun.id:
-            await self._drop_begun(begun)
-        return outcome
+        async with self._begun.begin(asking) as begun:
+            try:
+                left = await elsewhere.acknowledged(work, begun)
+                prepared, acknowledgements = await self._prepared(left, begun)
+                intend = Intend(begun.id, prepared.topics)
+                asked = CommitAsked(intend, prepared, acknowledgements, one_shot=one_shot)
+                outcome = await self.carrier.carry_out(asked)
+            except TransactionEndedError as error:  # its time was up, or this server stops, or has read its log again
+                raise run_anew(error) from error
+            except ConflictError:
+                raise
+            except InputError:  # it would be refused again: a failed attempt for what it acknowledges
+                with suppress(BasaltError):  # then it ends as one that was interrupted
+                    await self.abort(begun.id)
+                raise
+            return outcome
 
-    async def _drop_begun(self, begun: Transaction) -> None:
-        """Abort what nobody knows of; if that fails, its time runs out."""
-        try:
-            await self.abort(begun.id)
-        except BasaltError as error:
-            log.info("transaction %s of a one-shot ends later: %s", begun.id, error)
+    async def give_up_begun(self) -> None:
+        """Before a stop, as the leader: what was begun for one-shot transactions ends now, and nothing more is begun for any."""
+        await self._begun.stop()
 
     async def one_shot_anywhere(
         self,
@@ -300,9 +308,9 @@ class Coordinator:
         """Before a stop: what was taken is decided, and nothing more comes."""
         await self._one_shots.give_back_all()
 
-    def has_idle_loan(self) -> bool:
-        """True while `expire` has a loan to give back, or to end."""
-        return self._one_shots.has_idle_loan() or bool(self._over())
+    def has_left_over(self) -> bool:
+        """True while `expire` has a loan to give back, or to end, or what was begun for a one-shot transaction and nobody carries on."""
+        return self._one_shots.has_idle_loan() or bool(self._over()) or self._begun.has_uncarried()
 
     async def abort(self, transaction_id: int, guard: Guard | None = None) -> Outcome:
         """Decide against the transaction and undo what it did to topics; again: the same answer.
@@ -453,6 +461,7 @@ class Coordinator:
             if not proposal:
                 break
             expired += proposal
+        expired += await self._begun.give_up_uncarried()
         await self._one_shots.give_back()
         await self.end_loans()
         if not self.manager.atomic:

@@ -89,6 +89,7 @@ class Recovery:
         """
         self._manager.adopt(group, state)
         self._manager.apply(group, state.loans.end({loan.member for loan in state.loans}).edits)
+        self._stages.apply(group, state.give_up_begun(group.now_ms).edits)  # whoever carried them on leads no more
         for transaction in state.transactions(State.COMMITTING):
             try:
                 self._stages.apply(group, state.give_up(transaction.id, group.now_ms).edits)

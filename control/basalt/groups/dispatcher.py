@@ -15,12 +15,26 @@ from itertools import islice
 from typing import NamedTuple
 
 from basalt.api.bodies.groups import GroupOptions
-from basalt.api.codecs.encoded import Encoding
 from basalt.groups.claims import ALONE_ATTEMPTS, Claim, ClaimPart, Claims, parts_of
+from basalt.groups.fetches import (
+    CLAIMED,
+    DRAINING,
+    KEYED,
+    NO_MESSAGES,
+    NOTHING,
+    PARKED,
+    PAUSED,
+    SPANS,
+    STANDBY,
+    STREAM,
+    UNACKED,
+    Dealt,
+    FetchAsk,
+)
 from basalt.groups.figures import GroupTotals
-from basalt.groups.lanes import Lanes
+from basalt.groups.keyed.lanes import Lanes
+from basalt.groups.keyed.window import Picked
 from basalt.groups.places import oldest_of
-from basalt.groups.window import Picked
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.messages import Messages
 from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
@@ -37,43 +51,8 @@ STALE_DELAYS = 4  # times as many delays as there are stretches that came back: 
 COUNTS_TURN = 100  # stretches that came back whose messages are counted without a pause
 LAST_ID = b"\xff" * MESSAGE_ID_BYTES  # behind every message
 RECOUNT_MS = 60_000  # between two counts of what came back, in a group that has too much unacknowledged
-NOTHING = Fetch([], None, None, 0, 0)
 
-KEYED = "keyed"
-
-# What a fetch waits for, beside `held ID` (a transaction) and `delayed MS`.
-NO_MESSAGES = "no_messages"
-PAUSED = "paused"
-UNACKED = "unacked"
-STANDBY = "standby"
-CLAIMED = "claimed"
-STOPPING = "stopping"
-DRAINING = "draining"
-PARKED = "parked"
 _SEARCHING = "searching"  # no answer to anybody: the search goes on after a pause
-SPANS = "spans"
-
-
-class FetchAsk(NamedTuple):
-    """The arguments of a fetch. `epoch` 0 joins as the only process of the member's name; without a member no lease ends the claim."""
-
-    member: str = ""
-    epoch: int = 0
-    limit: int | None = None
-    bytes_max: int | None = None
-    wait_ms: int = 0
-    transaction_id: int | None = None
-    claim_ms: int | None = None
-    encoding: Encoding | None = None
-    request_id: str | None = None
-
-
-class Dealt(NamedTuple):
-    """A claim with its messages; or none, and what the fetch waits for."""
-
-    claim: Claim | None
-    fetch: Fetch
-    waiting_for: str = ""
 
 
 class Piece(NamedTuple):
@@ -105,6 +84,7 @@ class Dispatcher:
         self.claims = Claims()
         self.totals = GroupTotals()
         self.pending = Spans()  # in transactions
+        self._is_held = False  # of a stream: something came back behind what is pending
         self.returned = Spans()  # not acknowledged since; pending or claimed again, some of it
         self.dead = Spans()  # gaps in which nothing lives any more; the next acknowledgement covers them
         # Returned, and dealt in company again: the message before them failed alone, so they had failed for it.
@@ -177,6 +157,7 @@ class Dispatcher:
     def _start_over(self) -> None:
         """Find anew what is free, and what is due."""
         self._cursor = self._passed = ZERO_ID
+        self._is_held = False
         self._freed = Spans()
         self._sort_anew()
 
@@ -206,8 +187,18 @@ class Dispatcher:
         else:
             self.unacked -= sum([messages for claim, _, messages in parts if claim.attempt == 1])
         self._take(parts, acknowledged=False)
+        self._is_held = self._is_held or self._is_held_stream(spans)
         self._look_again(spans, returned=returned)
         self._reckon()
+
+    def is_held(self, spans: Spans) -> bool:
+        """True where an earlier message of the lane of one of these is pending: until that is decided they cannot be acknowledged."""
+        if self.lanes is not None:
+            return self.lanes.is_held(spans)
+        return self._is_held_stream(spans)
+
+    def _is_held_stream(self, spans: Spans) -> bool:
+        return self.options.mode == STREAM and bool(self.pending and spans) and self.pending.begin < spans.end
 
     def take(self, parts: Sequence[ClaimPart]) -> None:
         """These parts of claims are acknowledged, or pending."""
@@ -247,6 +238,7 @@ class Dispatcher:
         """
         messages = self._pending_messages.pop(transaction_id, 0)
         self.pending.subtract(spans)
+        self._is_held = self._is_held and bool(self.pending)
         if self.lanes is not None:
             self.lanes.acknowledged(spans) if committed else self.lanes.not_committed(spans, failed=returned)
         if committed:
@@ -259,6 +251,7 @@ class Dispatcher:
             else:
                 self.unacked -= messages
             self.claims.forget_acknowledged(spans)
+            self._is_held = self._is_held or self._is_held_stream(spans)
             self._look_again(spans, returned=returned)
         self._reckon()
         return messages
@@ -446,8 +439,12 @@ class Dispatcher:
             return PAUSED
         limits, options = self._messages.limits, self.options
         messages_max = min(ask.limit or limits.messages_max, limits.messages_max)
-        in_lane = options.mode == "stream"
-        returned = self._first_returned(state, messages_max) if in_lane else self._next_returned(state, messages_max)
+        if options.mode == STREAM:
+            returned = self._first_returned(state, messages_max)
+            if self._is_held and self._waits_for_pending(returned or self._next_fresh(state, messages_max)):
+                return CLAIMED
+        else:
+            returned = self._next_returned(state, messages_max)
         if returned is not None:
             return returned
         room = options.unacked_max - self.unacked
@@ -458,6 +455,10 @@ class Dispatcher:
         if isinstance(piece, Piece) and in_gaps and piece.after >= self._acknowledged_through(state):
             return SPANS
         return piece
+
+    def _waits_for_pending(self, piece: Piece | str) -> bool:
+        """True for a piece that lies behind what is pending."""
+        return isinstance(piece, Piece) and bool(self.pending) and piece.after >= self.pending.begin
 
     def _acknowledged_through(self, state: GroupState) -> bytes:
         """The end of all that is acknowledged, now or by a transaction: what lies before it lies in a gap."""

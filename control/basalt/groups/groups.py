@@ -46,11 +46,11 @@ from basalt.errors import (
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
 from basalt.groups.claims import Claim, ClaimPart
-from basalt.groups.dispatcher import KEYED, FetchAsk
+from basalt.groups.fetches import KEYED, FetchAsk
+from basalt.groups.keyed.window import WINDOW_BYTES_MAX
 from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of, refuse_another_mode
 from basalt.groups.members import FormerMembers
 from basalt.groups.places import MessagePlaces
-from basalt.groups.window import WINDOW_BYTES_MAX
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages

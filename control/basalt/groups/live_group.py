@@ -18,7 +18,8 @@ from basalt.api.bodies.groups import GroupOptions
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, GroupNotFoundError, TopicNotFoundError
 from basalt.groups.claims import Claim, ClaimPart
-from basalt.groups.dispatcher import NO_MESSAGES, NOTHING, SPANS, STANDBY, STOPPING, Dealt, Dispatcher, FetchAsk
+from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.fetches import NO_MESSAGES, NOTHING, SPANS, STANDBY, STOPPING, Dealt, FetchAsk
 from basalt.groups.figures import GroupTotals
 from basalt.groups.members import FormerMembers, Member, Members
 from basalt.groups.places import oldest_of
@@ -527,12 +528,20 @@ class LiveGroup:
     def failed(
         self,
         state: GroupState,
-        parts: Sequence[ClaimPart],
+        ended: Sequence[ClaimPart],
         reason: ReturnReason,
         now_ms: int,
         delay_ms: int | None = None,
     ) -> list[Edit]:
-        """In a stage: these parts of claims come back, and count as failed. The edits that say so, to be applied."""
+        """In a stage: these parts of claims come back, and count as failed. The edits that say so, to be applied.
+
+        Those of which some could not have been acknowledged, for an earlier message of the key is held by a transaction, come back uncounted.
+        """
+        parts, held = list[ClaimPart](), list[ClaimPart]()
+        for part in ended:
+            (held if self.dispatcher.is_held(part.spans) else parts).append(part)
+        if held:
+            self.dispatcher.give_back(held, returned=False)
         by_attempt: dict[int, list[Spans]] = defaultdict(list)
         for claim, spans, _ in parts:
             by_attempt[claim.attempt].append(spans)

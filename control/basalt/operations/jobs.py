@@ -75,7 +75,7 @@ async def _expire(transactions: Coordinator, clock: Clock) -> int:
     else:
         deadline_ms, now_ms = state.next_deadline_ms(), clock.now_ms()
         late = deadline_ms is not None and deadline_ms <= now_ms
-        if not late and not state.unfinished() and not transactions.has_idle_loan():
+        if not late and not state.unfinished() and not transactions.has_left_over():
             return 0
     return await transactions.expire()
 

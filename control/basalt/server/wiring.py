@@ -227,6 +227,8 @@ class RunningServices(services.Services):
     async def _stop_writing(self) -> None:
         """Answer what was taken: each lane takes no more, and steps that follow from what it took still go through the other."""
         lanes = self.transactions.manager.lanes
+        with contextlib.suppress(BasaltError):  # the next leader ends them, who reads the log in any case
+            await self.transactions.give_up_begun()
         await lanes.log.stop()
         await self.transactions.carry_through()
         await lanes.topics.stop()

@@ -20,7 +20,7 @@ from basalt_engine.spans.spans import Spans
 class EndedInGroups(NamedTuple):
     """A transaction that acknowledges no more, why not (None: it committed), and whether that is a failed attempt.
 
-    It is none when somebody else was first, and when a commit was interrupted, by a restart say.
+    It is none when somebody else was first, and when a commit, or a one-shot transaction, was interrupted, by a restart say.
     """
 
     transaction_id: int
@@ -40,7 +40,8 @@ def ended_in_groups(state: TransactionTable, edit: Edit) -> list[EndedInGroups]:
     for key in edit.ids if isinstance(edit, Invalidated) else (edit.id,):
         transaction = state.by_id.get(key)
         if transaction is not None and transaction.state is not State.ABORTING:  # whose abort they have heard of
-            counts = transaction.state is State.OPEN and transaction.doomed is None
+            interrupted = transaction.for_one_shot and isinstance(edit, Aborting)
+            counts = transaction.state is State.OPEN and transaction.doomed is None and not interrupted
             found.append(EndedInGroups(key, reason, counts, dict(state.groups.pending_of(key))))
     return found
 

@@ -210,7 +210,7 @@ async def test_rows_of_a_member_that_is_over_hold_readers_up_until_its_loans_are
         await a.one_shot(A, "late")
     shop.over.add("a")
     a.store.arrive()
-    assert shop.leader.transactions.has_idle_loan()
+    assert shop.leader.transactions.has_left_over()
     shop.clock.advance(1)
     other = Member(shop, "another owner of a's topics")
     shop.members.append(other)

@@ -29,7 +29,7 @@ from basalt.errors import (
     TransactionEndedError,
     UnavailableError,
 )
-from basalt.groups.dispatcher import FetchAsk
+from basalt.groups.fetches import FetchAsk
 from basalt.messaging.log import garbage_notes, stored_log
 from basalt.tables.tables import CellWrites
 from basalt.transactions.protocol import Expect, JoinedTransaction, Place, Prepare

@@ -13,7 +13,7 @@ from basalt.api.bodies.groups import (
     ReleaseRequest,
 )
 from basalt.api.bodies.json import HexMessageId
-from basalt.groups.dispatcher import FetchAsk
+from basalt.groups.fetches import FetchAsk
 from basalt.groups.groups import Groups
 from basalt.groups.live_group import GroupFetch, LiveGroup
 from tests.control.messaging.conftest import anyio_backend, memory, shop

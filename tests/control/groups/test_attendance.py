@@ -9,7 +9,7 @@ import pytest
 
 from basalt.groups import attendance
 from basalt.groups.attendance import SLOT_LOOKS_MAX
-from basalt.groups.slots import SLOTS
+from basalt.groups.keyed.slots import SLOTS
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
 from basalt_engine.clock import ManualClock

@@ -17,7 +17,7 @@ from basalt.errors import (
     UnavailableError,
 )
 from basalt.groups import live_group
-from basalt.groups.dispatcher import Dealt
+from basalt.groups.fetches import Dealt
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
 

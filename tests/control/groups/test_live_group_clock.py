@@ -8,7 +8,7 @@ import pytest
 
 from basalt.api.bodies.groups import GroupMode, GroupOptions
 from basalt.groups import attendance
-from basalt.groups.dispatcher import Dealt, FetchAsk
+from basalt.groups.fetches import Dealt, FetchAsk
 from basalt.groups.live_group import LiveGroup
 from basalt_engine.records import Extras
 from tests.control.groups.conftest import Billing

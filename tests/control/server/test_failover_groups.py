@@ -9,9 +9,11 @@ import uvloop
 
 import basalt
 from basalt.api.bodies.groups import GroupOptions
+from basalt.api.bodies.messages import Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import topic_name
 from basalt.client import Batch, Output
 from basalt.client.consumer import processing
+from basalt.commits.groups_elsewhere import GroupsElsewhere
 from basalt.errors import (
     ClaimLostError,
     GroupNotFoundError,
@@ -20,7 +22,10 @@ from basalt.errors import (
     TransactionEndedError,
     TransactionNotFoundError,
 )
+from basalt.groups.fetches import FetchAsk
 from basalt.transactions.followed import FollowedTransactions
+from basalt.transactions.rules.transaction import State, Transaction
+from basalt_engine.errors import BasaltError
 from tests.control.server.sharing_servers import Sharers, SharingServer, Story, sharers
 from tests.led_servers import HANG_S
 
@@ -229,6 +234,53 @@ def test_each_message_is_handled_once_though_the_leader_or_the_owner_dies():
             before = copying.copied
             await world.until(lambda: copying.copied > before + 10, "messages are copied again")  # noqa: B023
         await copying.end()
+
+    run(story, 3)
+
+
+@pytest.mark.parametrize("how", ["stops", "dies"])
+def test_a_one_shot_that_a_leader_leaves_open_holds_no_message_once_another_one_leads(
+    how: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It had been acknowledged at the owner, and its commit was not asked for yet. Its time would be up much later."""
+    acknowledged, held = GroupsElsewhere.acknowledged, list[Transaction]()
+
+    async def and_no_further(self: GroupsElsewhere, work: Work | None, found: Transaction | None) -> Work | None:
+        left = await acknowledged(self, work, found)
+        if found is not None and not held:
+            held.append(found)
+            await asyncio.Event().wait()
+        return left
+
+    async def story(world: Sharers) -> None:
+        leader, second, third = (world.leader, *world.members)
+        async with basalt.aio.connect(second.url, namespace="shop") as client:
+            await shop(world, client, orders=second, copies=third)
+            for text in ("a", "b"):
+                await client.topic("orders").publish([text], key="same")
+        groups = second.services.groups
+        options = GroupOptions("keyed", attempts_max=1, retry_delay_ms=1, dead_letter_topic="dead", claim_ms=600_000)
+        await groups.make(ORDERS, "billing", options)
+        page = await groups.fetch(ORDERS, "billing", FetchAsk("ann", limit=1))
+        assert page.claim is not None
+        entry = WorkAcknowledge(*ORDERS, "billing", claims=(page.claim,), member="ann", epoch=page.member_epoch)
+        work = Work([WorkPublish("shop", "copies", [b"a"])], acknowledge=[entry])
+        monkeypatch.setattr(GroupsElsewhere, "acknowledged", and_no_further)
+        shot = asyncio.ensure_future(second.services.transactions.one_shot_anywhere(work, request_id="one"))
+        await world.until(lambda: bool(held), "it is acknowledged")
+        await (leader.stop() if how == "stops" else leader.die())
+        await world.until(lambda: any(each.leads for each in world.living) and world.all_is_dealt(), "another leads")
+        with pytest.raises(BasaltError):
+            await shot
+        state = world.leader.services.transactions.state
+        assert state.begun_for_one_shots() == []
+        outcome = state.outcome(held[0].id)
+        assert (outcome.state, outcome.timed_out) == (State.ABORTED, False)
+        async with basalt.aio.connect(third.url, namespace="shop") as client:
+            assert await drained(client, "orders", mode="keyed", member="ann") == ["a", "b"]
+            assert await read(client, "copies") == []
+        (group,) = world.leader.services.transactions.state.groups.by_number.values()
+        assert (len(group.acknowledged), len(group.returns)) == (1, 0)
 
     run(story, 3)
 

@@ -70,7 +70,7 @@ class Author:
         return found[pick % len(found)].id if found else 0
 
     def _begin(self, pick: int) -> Sequence[Edit]:
-        return self.state.begin(self.clock.now_ms()).edits
+        return self.state.begin(self.clock.now_ms(), for_one_shot=pick % 4 == 3).edits
 
     def _join(self, pick: int) -> Sequence[Edit]:
         return self.state.join(self._any(pick, State.OPEN), TOPIC, self.clock.now_ms()).edits
@@ -94,6 +94,8 @@ class Author:
         return self.state.abort(self._any(pick), self.clock.now_ms()).edits
 
     def _give_up(self, pick: int) -> Sequence[Edit]:
+        if pick % 4 == 3:
+            return self.state.give_up_begun(self.clock.now_ms()).edits
         return self.state.give_up(self._any(pick, State.COMMITTING), self.clock.now_ms()).edits
 
     def _invalidate(self, pick: int) -> Sequence[Edit]:

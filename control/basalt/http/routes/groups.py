@@ -25,10 +25,10 @@ from basalt.catalog.catalog import check_name
 from basalt.catalog.topics import TopicName
 from basalt.groups import attendance
 from basalt.groups.attendance import CLAIMS_SHOWN_MAX
-from basalt.groups.dispatcher import NOTHING, FetchAsk
+from basalt.groups.fetches import NOTHING, FetchAsk
 from basalt.groups.groups import dead_letter_title
+from basalt.groups.keyed.slots import SLOTS
 from basalt.groups.live_group import GroupFetch, LiveGroup
-from basalt.groups.slots import SLOTS
 from basalt.http.asgi.requests import AVRO, JSON, Headers
 from basalt.http.asgi.responses import Response
 from basalt.http.routes import schemas

@@ -29,8 +29,8 @@ from basalt.errors import (
 from basalt.groups.claims import Claim, Claims
 from basalt.groups.figures import Figures, GroupTotals, Lag, expired_through, reason_text
 from basalt.groups.groups import Groups
+from basalt.groups.keyed.slots import SLOTS
 from basalt.groups.live_group import LiveGroup
-from basalt.groups.slots import SLOTS
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.peek import Peek

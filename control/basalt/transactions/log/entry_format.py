@@ -490,6 +490,7 @@ _EDITS: dict[int, tuple[type[Edit], dict[str, FieldType]]] = {
     33: (edits.LoanReturned, {"first": POINTER, "last": POINTER}),
     34: (edits.GivenUp, {"first": POINTER, "last": POINTER}),
     35: (edits.MemberEnded, {"member": TEXT}),
+    36: (edits.ForOneShot, {"id": POINTER}),
 }  # fmt: skip
 _FORMATS = {number: record(kind, fields) for number, (kind, fields) in _EDITS.items()}
 NUMBERS: dict[type[Edit], int] = {kind: number for number, (kind, _) in _EDITS.items()}

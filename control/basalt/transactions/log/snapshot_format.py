@@ -67,9 +67,10 @@ _FLAGS = {
     "timed_out": 2,
     "was_invalid": 4,
     "changes_unlogged": 128,
+    "for_one_shot": 1024,
 }  # of a transaction, with those below
 _HAS_CHANGES, _DOOMED, _OTHER_INVALID, _IN_SESSION, _ACKNOWLEDGES, _OWNED = 8, 16, 32, 64, 256, 512
-_ALL_FLAGS = 1023
+_ALL_FLAGS = 2047
 _LATE, _OF_SESSION, _OF_PRINCIPAL = 1, 2, 4  # flags of an outcome
 _JOINS, _TABLE_JOINS = many(JOIN), many(TABLE_JOIN)
 

@@ -102,7 +102,7 @@ def key_text(key: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else key.hex()
 
 
-_NO_STEPS = (edits.ChangesUnlogged, edits.Owned)  # they belong to a begin
+_NO_STEPS = (edits.ChangesUnlogged, edits.ForOneShot, edits.Owned)  # they belong to a begin
 _LISTS = (edits.Invalidated, edits.Pruned, edits.Restored)
 _NAMES: dict[type, str] = {  # the others are called as their class
     edits.Began: "begun",

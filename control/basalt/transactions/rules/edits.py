@@ -197,6 +197,12 @@ class ChangesUnlogged(Edit, frozen=True):
     id: int
 
 
+class ForOneShot(Edit, frozen=True):
+    """The transaction that has just begun is a one-shot transaction, which the leader alone carries on. In the entry of its Began."""
+
+    id: int
+
+
 class GroupMade(Edit, frozen=True):
     """A consumer group reads a generation of a topic; what is up to `floor` it has acknowledged. `options`: JSON, members sorted.
 

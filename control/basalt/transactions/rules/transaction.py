@@ -366,7 +366,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     `external_writes` means that it has, or may have, writes outside Basalt that only its client can undo. `was_invalid` marks one
     that is being aborted from the invalid list: its pointers stay on that list until it is rolled back, and its snapshot
     is gone. `changes_unlogged`: its change set is deferred, and comes with the commit. `principal` began it, and is empty where
-    nobody had to prove who they are; `owner` is a label, and proves nothing.
+    nobody had to prove who they are; `owner` is a label, and proves nothing. `for_one_shot`: no client knows it, and the leader that began
+    it alone can carry it on.
     """
 
     id: int
@@ -393,6 +394,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     was_invalid: bool = False
     principal: str = ""
+    for_one_shot: bool = False
 
     @property
     def belonging(self) -> Belonging:

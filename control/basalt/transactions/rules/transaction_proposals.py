@@ -109,11 +109,13 @@ class TransactionProposals(TransactionTable):
         session: SessionBinding | None = None,
         *,
         changes_deferred: bool = False,
+        for_one_shot: bool = False,
     ) -> Proposal:
         """A new transaction. `InputError` for a bad time-out or owner, `BusyError` when too many are in progress.
 
         Of a session: `SessionFencedError` for an epoch that is over. Ask `sessions.is_done` first. `changes_deferred`: its
         change set is logged with its commit, where that makes sense: others than short ones that write outside have none.
+        `for_one_shot`: it is ended where nobody carries it on, see `give_up_begun`.
         """
         answered = self._answered(request_id, RequestCall.BEGIN, None, "a begin")
         if answered is not None:
@@ -122,6 +124,8 @@ class TransactionProposals(TransactionTable):
             self.sessions.admit(session)
         self.check_room()
         proposal = self.propose_begin(now_ms, kind, timeout_ms, owner, external_writes, request_id, session, principal)
+        if for_one_shot:
+            return Proposal((*proposal.edits, edits.ForOneShot(proposal.transaction_id)), proposal.transaction_id)
         if not changes_deferred or kind is Kind.LONG or not external_writes:
             return proposal
         marked = (*proposal.edits, edits.ChangesUnlogged(proposal.transaction_id))
@@ -340,6 +344,20 @@ class TransactionProposals(TransactionTable):
         if found.cannot_roll_back:
             return Proposal((edits.Invalidated((transaction_id,), now_ms, False),), transaction_id)
         return Proposal((edits.Aborting(transaction_id, False),), transaction_id)
+
+    def give_up_begun(self, now_ms: int, carried: Collection[int] = ()) -> Proposal:
+        """End what was begun for one-shot transactions, but for those that somebody still carries on.
+
+        The Aborting says that it was interrupted: for what it acknowledged that is no failed attempt. Only where somebody found its id, and wrote
+        under it, there is something to roll back.
+        """
+        ended: list[Edit] = []
+        for transaction in self.begun_for_one_shots():
+            if transaction.id not in carried:
+                ended.append(edits.Aborting(transaction.id, False))
+                if not transaction.topics:
+                    ended.append(edits.Aborted(transaction.id, now_ms, False))
+        return Proposal(tuple(ended))
 
     def finish(self, transaction_id: int, now_ms: int, one_shot_request_id: str | None = None) -> Proposal:
         """The participants of a committing or aborting transaction are done. Repeated: no edits."""

@@ -109,6 +109,7 @@ class TransactionTable:
         # may be asked for again, and those of sessions that did not commit.
         self._ended_checkpoints: dict[int, int] = {}
         self._unfinished: set[int] = set()  # ids of those whose end is decided: few among thousands of open ones
+        self._for_one_shots: set[int] = set()  # ids of those that were begun for one-shot transactions: likewise
         self._change_bytes: dict[int, int] = {}  # what the change set of each transaction in progress takes
         self._open_changes_bytes = 0  # all of them
         self._view: TransactionSnapshot | None = None
@@ -147,6 +148,7 @@ class TransactionTable:
             edits.SessionsForgotten: self._sessions_forgotten,
             edits.CounterOwnerClaimed: self.session_table.claimed,
             edits.ChangesUnlogged: self._changes_unlogged,
+            edits.ForOneShot: self._for_one_shot,
             edits.Lent: self._lent,
             edits.LoanReturned: self._loan_returned,
             edits.GivenUp: self._given_up,
@@ -175,6 +177,8 @@ class TransactionTable:
                 self._open_changes_bytes += self._change_bytes[transaction.id]
             if transaction.state is not State.OPEN:
                 self._unfinished.add(transaction.id)
+            if transaction.for_one_shot:
+                self._for_one_shots.add(transaction.id)
             if transaction.was_invalid:
                 continue
             pointers += transaction.pointers
@@ -294,6 +298,14 @@ class TransactionTable:
         """The transactions that are COMMITTING or ABORTING, oldest first; costs their number."""
         return [self.by_id[key] for key in sorted(self._unfinished)]
 
+    def begun_for_one_shots(self) -> list[Transaction]:
+        """The open transactions that were begun for one-shot transactions, oldest first; costs their number.
+
+        One in which somebody who found its id wrote cells ends when its time is up: as invalid.
+        """
+        found = [self.by_id[key] for key in sorted(self._for_one_shots)]
+        return [each for each in found if each.state is State.OPEN and not each.cannot_roll_back]
+
     def apply(self, edit: Edit) -> None:
         """Make the edit true. `CorruptionError`, and nothing changed, when the state does not allow it."""
         self._apply[type(edit)](edit)
@@ -368,6 +380,13 @@ class TransactionTable:
     def _changes_unlogged(self, edit: edits.ChangesUnlogged) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
         self.by_id[edit.id] = replace(transaction, changes_unlogged=True)
+
+    def _for_one_shot(self, edit: edits.ForOneShot) -> None:
+        transaction = self._moved(edit.id, State.OPEN, Event.CHANGE)
+        if edit.id != self.last_pointer or transaction.for_one_shot:
+            raise CorruptionError(f"transaction {edit.id} is to be a one-shot one, and did not just begin, or is one")
+        self.by_id[edit.id] = replace(transaction, for_one_shot=True)
+        self._for_one_shots.add(edit.id)
 
     def _doomed(self, edit: edits.Doomed) -> None:
         transaction = self._moved(edit.id, State.OPEN, Event.LOSE)
@@ -542,6 +561,7 @@ class TransactionTable:
         self.groups.dropped(transaction.id)
         self._open_changes_bytes -= self._change_bytes.pop(transaction.id, 0)
         self._unfinished.discard(transaction.id)
+        self._for_one_shots.discard(transaction.id)
         self.deadlines.remove(transaction.id)
         if transaction.session is not None:
             self.session_table.left(transaction.session.name, transaction.id)

@@ -16,7 +16,7 @@ from basalt.catalog.topics import TopicName
 from basalt.errors import GroupNotFoundError
 from basalt.groups import attendance
 from basalt.groups.claims import Claim, Claims
-from basalt.groups.dispatcher import FetchAsk
+from basalt.groups.fetches import FetchAsk
 from basalt.groups.live_group import GroupFetch, LiveGroup
 from basalt.operations.groups.inspection import (
     AVAILABLE,

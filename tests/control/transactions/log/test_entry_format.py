@@ -99,6 +99,7 @@ EDITS = (
     st.builds(edits.Owned, pointers, texts),
     st.builds(edits.SessionBegan, pointers, in_sessions),
     st.builds(edits.ChangesUnlogged, pointers),
+    st.builds(edits.ForOneShot, pointers),
     st.builds(edits.CounterOwnerClaimed, texts, texts),
     st.builds(
         edits.GroupMade,
@@ -162,7 +163,15 @@ def test_the_numbers_of_the_edits_are_those_of_the_page():
 
 
 @pytest.mark.parametrize(
-    "name", ["entry_began", "entry_session_began", "entry_acknowledged_in", "entry_owned", "snapshot_new"]
+    "name",
+    [
+        "entry_began",
+        "entry_session_began",
+        "entry_acknowledged_in",
+        "entry_owned",
+        "entry_for_one_shot",
+        "snapshot_new",
+    ],
 )
 def test_the_worked_examples_of_the_page_are_the_vectors(name):
     page = (ROOT / "docs/formats/transaction-log.md").read_text()
@@ -437,6 +446,7 @@ def images(draw: st.DrawFn) -> StateImage:
             changes_unlogged=draw(st.booleans()),
             doomed=draw(st.none() | losses),
             principal=draw(principals),
+            for_one_shot=draw(st.booleans()),
         )
         for key in ids
     )

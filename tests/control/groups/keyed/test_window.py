@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from basalt.groups import slots as slots_module
-from basalt.groups import window as window_module
-from basalt.groups.slots import ENTRY_BYTES, SLOTS, Ahead, Cut, Sheet, Slots
-from basalt.groups.window import Window
+from basalt.groups.keyed import slots as slots_module
+from basalt.groups.keyed import window as window_module
+from basalt.groups.keyed.slots import ENTRY_BYTES, SLOTS, Ahead, Cut, Sheet, Slots
+from basalt.groups.keyed.window import Window
 from basalt_engine.spans.spans import ZERO_ID, Spans
 
 HUGE = 1 << 40

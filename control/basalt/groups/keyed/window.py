@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from basalt.groups.slots import (
+from basalt.groups.keyed.slots import (
     ENTRY,
     ENTRY_BYTES,
     SLOTS,

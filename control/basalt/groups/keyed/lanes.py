@@ -8,15 +8,14 @@ which costs nothing per message of the topic.
 Most claims are acknowledged as they were dealt, and in their turn. So what one deal was is kept together (`_Deal`) until somebody
 asks about its messages one by one; only then are they noted in `flight`, and counted where a slot waits for them.
 
-A lane of which a message came back waits until that one's next attempt is over: what follows would be refused anyway. What the
-log says of a message is asked there each time (`GroupState`); what is here can be made again by reading.
+What came back has rules of its own (`Comebacks`). What the log says of a message is asked there each time (`GroupState`); what is here can
+be made again by reading.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -24,15 +23,15 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from basalt.groups.claims import Claims, Companies
+from basalt.groups.keyed.comebacks import Comebacks, attempt_of
+from basalt.groups.keyed.slots import SLOTS, Ahead, Sheet, Slots
+from basalt.groups.keyed.window import WINDOW_BYTES_MAX, Picked, Window, picked_parts
 from basalt.groups.members import Members
-from basalt.groups.slots import SLOTS, Ahead, Sheet, Slots
-from basalt.groups.window import WINDOW_BYTES_MAX, Picked, Window, picked_parts
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.messages import Messages
 from basalt.messaging.read.log_reader import Fetch, SliceLimits, Stopped
 from basalt.messaging.read.slices import Slice
-from basalt.transactions.rules.edits import ReturnReason
-from basalt.transactions.rules.groups import NEVER_MS, Attempt, GroupState
+from basalt.transactions.rules.groups import GroupState
 from basalt_engine.records import BatchSection, Extras
 from basalt_engine.spans.spans import ZERO_ID, Spans
 
@@ -42,7 +41,6 @@ SHEET_MESSAGES_MIN = 16  # of a batch, on average: of smaller ones each message 
 PICKED_MESSAGES_MIN = 16  # asked for where what is wanted lies far apart
 PICK_LOOKS_MAX = 64  # looks at a window that one fetch takes: the next one goes on
 NOTHING = Fetch([], None, None, 0, 0)
-NO_ATTEMPT = Attempt(0, 0, ReturnReason.RELEASED)
 HEADER_PREFIX = "header:"  # of the option `key`: the lane is told by this header's value
 
 
@@ -92,12 +90,8 @@ class Lanes:
         self._by_lane: dict[int, list[bytes]] = {}  # the ids in flight, ascending
         self._counted: set[bytes] = set()  # of those, the ones for which a slot waits: they were claimed
         self._out_of_turn: set[bytes] = set()  # of those, the ones before which undealt messages of their lanes may lie
-        self._waiting: dict[int, list[bytes]] = {}  # of those, the ones that came back, ascending
-        self._retried: dict[int, set[bytes]] = {}  # of those, the ones that were dealt again; both by lane
+        self._comebacks = Comebacks()  # of those, the ones that came back, were dealt again, or are pending
         self._companies = Companies()
-        self._unsorted: set[int] = set()  # waiting lanes whose time is not known yet
-        self._due: list[tuple[int, int]] = []  # a heap of times and lanes
-        self._ready: dict[int, None] = {}  # lanes whose first waiting message is due
         self._last = ZERO_ID  # the last message that was read, or where reading began
         self._tried = ZERO_ID  # somebody tried to read ahead up to here
         self._is_complete = True  # False: something came back of which nothing is known here
@@ -123,8 +117,8 @@ class Lanes:
         self.slots.owners = owners
         self.window = Window(self.slots, self._bytes_max)
         for known in (
-            self.flight, self._deals, self._deals_of, self._by_lane, self._waiting, self._retried, self._companies,
-            self._due, self._ready, self._counted, self._out_of_turn, self._unsorted,
+            self.flight, self._deals, self._deals_of, self._by_lane, self._comebacks, self._companies, self._counted,
+            self._out_of_turn,
         ):  # fmt: skip
             known.clear()
         self._pending, self._last, self._tried, self._is_complete, self.held = pending, ZERO_ID, ZERO_ID, True, None
@@ -157,9 +151,10 @@ class Lanes:
             return
         self._unfold()
         messages, unknown = self._split(spans)
-        if self._waiting or self._retried:
+        if self._comebacks:
             for message in messages:
-                if message.lane in self._waiting or message.lane in self._retried:
+                self._comebacks.let_go(message)
+                if self._comebacks.has(message.lane):
                     self._stop_waiting(message)
                     self._uncount(message)
         # The work of each message of a group: as little as can be.
@@ -187,10 +182,12 @@ class Lanes:
         messages, unknown = self._split(spans)
         for message in messages:
             self._stop_waiting(message)
+            self._comebacks.hold(message)
         if unknown:
             for message in self.window.within(Spans(unknown)):
                 self._take_off(message)
                 self._out_of_turn.add(message.id)
+                self._comebacks.hold(message)
             for after, through in unknown:
                 self.window.forget(after, through)
 
@@ -201,6 +198,7 @@ class Lanes:
         if failed:
             self._companies.failed([message.id for message in messages])
         for message in messages:
+            self._comebacks.let_go(message)
             self._uncount(message)
         self._wait_all(messages)
         if unknown:
@@ -208,7 +206,7 @@ class Lanes:
 
     def look_again(self) -> None:
         """When they are due may have changed for all that came back."""
-        self._unsorted |= self._waiting.keys()
+        self._comebacks.look_again()
 
     def _split(self, spans: Iterable[tuple[bytes, bytes]]) -> tuple[list[Ahead], list[tuple[bytes, bytes]]]:
         """The messages in flight among these, and the spans in which there are, or may be, others."""
@@ -303,23 +301,12 @@ class Lanes:
             return
         self._counted.remove(message.id)
         self.slots.end((message.slot,))
-        lane = message.lane
-        retried = self._retried.get(lane)
-        if retried is None:
-            return
-        retried.discard(message.id)
-        if not retried:
-            del self._retried[lane]
-            self._go_on(lane)
+        if self._comebacks.decided(message):
+            self.window.unblock(message.lane)
 
     def _wait(self, message: Ahead) -> None:
         self._take_off(message)
-        ids = self._waiting.setdefault(message.lane, [])
-        index = bisect_left(ids, message.id)
-        if index == len(ids) or ids[index] != message.id:
-            ids.insert(index, message.id)
-        self._ready.pop(message.lane, None)
-        self._unsorted.add(message.lane)
+        self._comebacks.add(message)
         self.window.block(message.lane)
 
     def _wait_all(self, messages: Iterable[Ahead]) -> None:
@@ -334,23 +321,8 @@ class Lanes:
             self._wait(message)
 
     def _stop_waiting(self, message: Ahead) -> None:
-        lane, ids = message.lane, self._waiting.get(message.lane)
-        if ids is None or message.id not in ids:
-            return
-        ids.remove(message.id)
-        self._ready.pop(lane, None)
-        if not ids:
-            del self._waiting[lane]
-        if lane not in self._retried:
-            self._go_on(lane)
-
-    def _go_on(self, lane: int) -> None:
-        """A lane of which nothing is dealt again: to the next that came back, or to what was never dealt."""
-        if lane in self._waiting:
-            self._unsorted.add(lane)
-        else:
-            self._unsorted.discard(lane)
-            self.window.unblock(lane)
+        if self._comebacks.stop(message):
+            self.window.unblock(message.lane)
 
     # Reading ahead.
 
@@ -489,10 +461,7 @@ class Lanes:
                 continue
             holder = claims.holder(message.id) if parts else None
             if holder is not None or (parts and pending.covers(message.id)):
-                self._take_off(message)
-                self._out_of_turn.add(message.id)
-                if holder is not None and not self.slots.is_taken_by_another(message.slot, holder.member):
-                    self._count(message, holder.member)
+                self._is_somebodys(message, None if holder is None else holder.member)
             elif came_back and state.returns.at(message.id) is not None:
                 self._wait(message)
                 waiting[message.lane] = message.id
@@ -508,26 +477,38 @@ class Lanes:
                 self._wait(Ahead._make(entry))
         return [entry for entry in available if entry[0] not in self.flight]
 
+    def _is_somebodys(self, message: Ahead, member: str | None) -> None:
+        """A message that was read is claimed by a member, or (None) pending: it was so before it was known here."""
+        self._take_off(message)
+        self._out_of_turn.add(message.id)
+        if member is None:
+            self._comebacks.hold(message)
+        elif not self.slots.is_taken_by_another(message.slot, member):
+            self._count(message, member)
+
     # Dealing.
 
     def pick_returned(
         self, state: GroupState, member: str, messages_max: int, bytes_max: int, now_ms: int, attempts_max: int
     ) -> Picked | None:
         """The messages that came back and are due, of lanes whose slots this member has; all with equally many attempts."""
-        self._sort(state, now_ms)
         picked, attempts = list[Ahead](), -1
-        for lane in self._ready:
+        for lane, waiting in self._comebacks.ready(state, now_ms):
             if self.slots.owners[lane % SLOTS] != member or self.slots.drains(lane % SLOTS):
                 continue
-            for message_id in self._waiting[lane]:
-                message, attempt = self.flight[message_id], _attempt(state, message_id)
+            for message_id in waiting:
+                message, attempt = self.flight[message_id], attempt_of(state, message_id)
                 if attempts < 0:
                     attempts = attempt.attempts
                     if self._companies.is_alone(message_id, attempts, attempts_max):
                         messages_max = 1
                 elif self._companies.is_alone(message_id, attempts, attempts_max):
                     break
-                if attempt.attempts != attempts or attempt.not_before_ms > now_ms:
+                if (
+                    attempt.attempts != attempts
+                    or attempt.not_before_ms > now_ms
+                    or self._comebacks.is_held(lane, message_id)
+                ):
                     break
                 bytes_max -= message.size_bytes
                 if picked and (len(picked) >= messages_max or bytes_max < 0):
@@ -536,40 +517,22 @@ class Lanes:
             if picked and (len(picked) >= messages_max or bytes_max < 0):
                 break
         for message in picked:
-            self._deal_again(message, member)
+            self._comebacks.deal(message)
+            self._count(message, member)
         picked.sort()
         return Picked.of_messages(picked, attempts) if picked else None
 
-    def _deal_again(self, message: Ahead, member: str) -> None:
-        lane = message.lane
-        self._ready.pop(lane, None)
-        ids = self._waiting[lane]
-        ids.remove(message.id)
-        if not ids:
-            del self._waiting[lane]
-        self._retried.setdefault(lane, set()).add(message.id)
-        self._count(message, member)
-
-    def _sort(self, state: GroupState, now_ms: int) -> None:
-        """Find the lanes whose first message that came back is due."""
-        for lane in self._unsorted:
-            if lane in self._waiting and lane not in self._retried:
-                not_before_ms = _attempt(state, self._waiting[lane][0]).not_before_ms
-                if not_before_ms != NEVER_MS:
-                    heapq.heappush(self._due, (not_before_ms, lane))
-        self._unsorted.clear()
-        while self._due and self._due[0][0] <= now_ms:
-            _, lane = heapq.heappop(self._due)
-            if lane in self._waiting and lane not in self._retried:
-                if _attempt(state, self._waiting[lane][0]).not_before_ms <= now_ms:
-                    self._ready[lane] = None
-                else:
-                    self._unsorted.add(lane)
+    def is_held(self, spans: Iterable[tuple[bytes, bytes]]) -> bool:
+        """True where an earlier message of the key of one of these is pending: who has them cannot acknowledge them yet, unless in that transaction."""
+        if not self._comebacks.has_pending:
+            return False
+        self._unfold()
+        return any(self._comebacks.is_held(message.lane, message.id) for message in self._split(spans)[0])
 
     @property
     def due_ms(self) -> int | None:
         """The time, by the wall clock, when the next message that came back is due, or may be; None when nothing waits for a time."""
-        return self._due[0][0] if self._due else None
+        return self._comebacks.due_ms
 
     async def pick(
         self, log: TopicLog, state: GroupState, member: str, messages_max: int, bytes_max: int, through: bytes | None = None,
@@ -693,8 +656,3 @@ class Lanes:
 
 def _entries(sheets: Iterable[Sheet]) -> list[tuple[bytes, bytes, int, int]]:
     return [entry for sheet in sheets for entry in zip(*sheet[:4], strict=True)]
-
-
-def _attempt(state: GroupState, message_id: bytes) -> Attempt:
-    """The attempt of a message that waits; one that did not fail was given back, and goes first all the same."""
-    return state.returns.at(message_id) or NO_ATTEMPT

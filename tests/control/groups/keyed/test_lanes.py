@@ -20,10 +20,10 @@ from basalt.errors import (
     InputError,
     MemberFencedError,
 )
-from basalt.groups import lanes as lanes_module
-from basalt.groups import window as window_module
+from basalt.groups.keyed import lanes as lanes_module
+from basalt.groups.keyed import window as window_module
+from basalt.groups.keyed.slots import SLOTS
 from basalt.groups.live_group import GroupFetch
-from basalt.groups.slots import SLOTS
 from basalt_engine.records import Extras
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.groups.conftest import Billing, ids_of

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.groups.slots import SLOTS, Slots, slot_of
+from basalt.groups.keyed.slots import SLOTS, Slots, slot_of
 
 NAMES = [f"m{number}" for number in range(14)]
 

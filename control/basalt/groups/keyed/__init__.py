@@ -1,0 +1,1 @@
+"""The dealing of keyed groups."""
