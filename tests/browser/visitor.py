@@ -88,7 +88,8 @@ _LOOKS = """(marked) => {
   return [...looks];
 }"""
 
-_RUN_AXE = """([within, options]) => axe.run(within, {...options, resultTypes: ["violations"]}).then(({violations}) =>
+# Where a node is, which axe would search a short selector for, its HTML tells.
+_RUN_AXE = """([within, options]) => axe.run(within, {...options, resultTypes: ["violations"], selectors: false}).then(({violations}) =>
   violations.flatMap(({id, nodes}) => nodes.slice(0, 3).map(({html}) => `${id}: ${html.slice(0, 200)}`)))"""
 
 

@@ -82,7 +82,11 @@ def test_each_alert_fires_where_it_should_and_nowhere_else(promtool: str):
 
 def test_a_case_that_is_wrong_is_seen(promtool: str, tmp_path: Path):
     (tmp_path / "rules.yml").write_text((FOLDER / "rules.yml").read_text().replace("> 60", "> 6000"))
-    (tmp_path / "rules_test.yml").write_text((FOLDER / "rules_test.yml").read_text())
+    cases = yaml.safe_load((FOLDER / "rules_test.yml").read_text())
+    cases["tests"] = [
+        case for case in cases["tests"] if case["name"].startswith("BasaltReadersHeldBack ")
+    ]  # all take seconds
+    (tmp_path / "rules_test.yml").write_text(yaml.safe_dump(cases))
     tested = check(promtool, "test", "rules", "rules_test.yml", folder=tmp_path)
     assert tested.returncode != 0
     assert "BasaltReadersHeldBack fires" in tested.stdout + tested.stderr

@@ -22,8 +22,7 @@ KIND, NAME = "owners", "map"
 FORMAT = 1
 GRANT_TRIES_MAX = 5  # only a former leader can write beside this one, once for each call that it has under way
 _HEAD = struct.Struct(">BQQH")
-_SHARD_BYTES = 8  # member, 2 and epoch, 6
-_EPOCH_BYTES = 6
+_SHARDS = struct.Struct(">" + "HHI" * SHARDS)  # of each: its member, and its epoch in two parts
 
 
 class OwnersMap(NamedTuple):
@@ -61,12 +60,15 @@ class OwnersMap(NamedTuple):
         if fault is not None:
             raise ValueError(fault)
         names = (name.encode() for name in self.members)
-        shards = zip(self.owners, self.epochs, strict=True)
+        parts = [0] * (3 * SHARDS)
+        parts[0::3] = self.owners
+        parts[1::3] = [epoch >> 32 for epoch in self.epochs]
+        parts[2::3] = [epoch & 0xFFFFFFFF for epoch in self.epochs]
         return b"".join(
             (
                 _HEAD.pack(FORMAT, self.version, self.leader_epoch, len(self.members)),
                 *(len(name).to_bytes(2, "big") + name for name in names),
-                *(owner.to_bytes(2, "big") + epoch.to_bytes(_EPOCH_BYTES, "big") for owner, epoch in shards),
+                _SHARDS.pack(*parts),
             )
         )
 
@@ -82,12 +84,11 @@ class OwnersMap(NamedTuple):
                 at = end
         except (struct.error, UnicodeDecodeError) as error:
             raise CorruptionError(f"the map of owners has no whole head: {error}") from None
-        if form != FORMAT or len(data) != at + SHARDS * _SHARD_BYTES:
+        if form != FORMAT or len(data) != at + _SHARDS.size:
             raise CorruptionError(f"the map of owners has format {form} and {len(data)} bytes, which do not fit")
-        parts = [data[start : start + _SHARD_BYTES] for start in range(at, len(data), _SHARD_BYTES)]
-        owners = tuple(int.from_bytes(part[:2], "big") for part in parts)
-        epochs = tuple(int.from_bytes(part[2:], "big") for part in parts)
-        found = cls(version, leader_epoch, tuple(members), owners, epochs)
+        parts = _SHARDS.unpack_from(data, at)
+        epochs = tuple(high << 32 | low for high, low in zip(parts[1::3], parts[2::3], strict=True))
+        found = cls(version, leader_epoch, tuple(members), parts[0::3], epochs)
         fault = _fault(found)
         if fault is not None:
             raise CorruptionError(f"the map of owners is damaged: {fault}")
@@ -119,9 +120,9 @@ def _fault(found: OwnersMap) -> str | None:
         return "a member is there twice, or has no name"
     if not len(found.owners) == len(found.epochs) == SHARDS or len(found.members) > SHARDS:
         return f"it has {len(found.members)} members for {len(found.owners)} shards"
-    if not all(0 <= owner < len(found.members) for owner in found.owners):
+    if min(found.owners) < 0 or max(found.owners) >= len(found.members):
         return "a shard's owner is no member"
-    if not all(0 < epoch <= EPOCH_MAX for epoch in found.epochs):
+    if min(found.epochs) <= 0 or max(found.epochs) > EPOCH_MAX:
         return "a shard's epoch is out of range"
     return None
 

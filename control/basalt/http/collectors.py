@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, get_args
 
@@ -463,10 +464,15 @@ class RegionServerMetrics(Collector):
 def process_collectors() -> CollectorRegistry:
     """The series of the process and of Python."""
     registry = CollectorRegistry()
-    for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
+    for collector in _collectors_of_the_process():
         registry.register(collector)
-    GCCollector(registry=registry)
     return registry
+
+
+@cache
+def _collectors_of_the_process() -> tuple[Collector, ...]:
+    """The same for all services that it has, one after the other: each reads files of the system when it is made."""
+    return ProcessCollector(registry=None), PlatformCollector(registry=None), GCCollector(CollectorRegistry())
 
 
 def counter(name: str, text: str, value: float) -> CounterMetricFamily:

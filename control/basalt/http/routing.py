@@ -6,6 +6,7 @@ All of it is found once for requests that begin alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from basalt.access.authentication import Authentication, Identified, without_do_as
@@ -37,16 +38,26 @@ class _Method(NamedTuple):
     meters: tuple[Quota, ...]
 
 
+@cache
+def _segments(path: str) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """The segments of an operation's path, None for a parameter, and the names of the parameters."""
+    split = path.split("/")
+    segments = tuple(None if segment.startswith("{") else segment for segment in split)
+    return segments, tuple(segment[1:-1] for segment in split if segment.startswith("{"))
+
+
 class Endpoint:
     """All operations of one path."""
 
     def __init__(self, path: str, operations: Sequence[Operation]) -> None:
         self.path = path
-        self.segments = tuple(
-            None if segment.startswith("{") else segment for segment in path.split("/")
-        )  # None for a parameter
-        self.names = tuple(segment[1:-1] for segment in path.split("/") if segment.startswith("{"))
-        self._methods: dict[str, _Method] = {
+        self.segments, self.names = _segments(path)
+        self._operations = operations
+
+    @cached_property
+    def _methods(self) -> dict[str, _Method]:
+        """By their names. A server starts, and takes over, without those of all calls: most are never made."""
+        methods = {
             operation.method: _Method(
                 operation.needs,
                 operation.answer,
@@ -55,14 +66,16 @@ class Endpoint:
                 operation.needs.is_reading,
                 operation.meters,
             )
-            for operation in operations
+            for operation in self._operations
         }
-        if "GET" in self._methods:
-            self._methods.setdefault("HEAD", self._methods["GET"])
-        self._allowed = (*sorted(self._methods), "OPTIONS")
-        self._methods.setdefault(
-            "OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False, ())
-        )  # whatever the query
+        if "GET" in methods:
+            methods.setdefault("HEAD", methods["GET"])
+        methods.setdefault("OPTIONS", _Method(PUBLIC, self._tell_allowed, None, None, False, ()))  # whatever the query
+        return methods
+
+    @cached_property
+    def _allowed(self) -> tuple[str, ...]:
+        return (*sorted(self._methods.keys() - {"OPTIONS"}), "OPTIONS")
 
     def method(self, request: RequestHead) -> _Method:
         """The entry of the request's method; `MethodNotAllowedError`."""

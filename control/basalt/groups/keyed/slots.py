@@ -51,8 +51,11 @@ class Slots:
         assert len(set(members)) == len(members), members
         owned: dict[str | None, list[int]] = {name: [] for name in members}
         free = list[int]()
-        for slot, owner in enumerate(self.owners):
-            owned.get(owner, free).append(slot)
+        if self.owners.count(None) == SLOTS:
+            free += range(SLOTS)
+        else:
+            for slot, owner in enumerate(self.owners):
+                owned.get(owner, free).append(slot)
         share, more = divmod(SLOTS, len(members)) if members else (0, 0)
         # Who has the most may keep one more than the others: then the fewest slots move. `sorted` keeps ties in order.
         by_slots = sorted(members, key=lambda name: -len(owned[name]))
@@ -60,13 +63,19 @@ class Slots:
         for name in members:
             free += self._surplus(owned[name], len(owned[name]) - shares[name])
         free.sort(reverse=True)
-        moves = [self._move(free.pop(), name) for name in members for _ in range(shares[name] - len(owned[name]))]
-        moves += [self._move(slot, None) for slot in free if self.owners[slot] is not None]
-        for move in moves:
-            if self._claimed[move.slot] and self._holders[move.slot] != move.owner:
-                self.draining.add(move.slot)
+        moves, owners = list[Move](), self.owners
+        for name in members:
+            for _ in range(shares[name] - len(owned[name])):
+                slot = free.pop()
+                moves.append(Move(slot, owners[slot], name))
+        moves += [Move(slot, owners[slot], None) for slot in free if owners[slot] is not None]
+        claimed, holders, draining = self._claimed, self._holders, self.draining
+        for slot, _, now in moves:
+            owners[slot] = now
+            if claimed[slot] and holders[slot] != now:
+                draining.add(slot)
             else:
-                self.draining.discard(move.slot)
+                draining.discard(slot)
         return moves
 
     def of(self, member: str) -> list[int]:
@@ -111,10 +120,6 @@ class Slots:
     def draining_of(self, member: str) -> dict[int, str]:
         """The slots of this member that drain, and who has their messages."""
         return {slot: self._holders[slot] for slot in sorted(self.draining) if self.owners[slot] == member}
-
-    def _move(self, slot: int, owner: str | None) -> Move:
-        before, self.owners[slot] = self.owners[slot], owner
-        return Move(slot, before, owner)
 
     def _surplus(self, slots: list[int], number: int) -> list[int]:
         """Take so many slots away, busy and quiet ones alike: those without claimed messages need not drain, but they may have no keys.
