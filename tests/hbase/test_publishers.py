@@ -68,6 +68,23 @@ def test_a_message_that_is_not_there_is_found_wherever_it_was(
         check(load, Topic(left, {4: [MOVING, HELD]}), monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("payload", "says"), [(b"0-1", "came twice"), (b"9-9", "nobody sent")], ids=["doubled", "of nobody"]
+)
+def test_a_message_too_many_is_found(
+    load: Publishers, payload: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_more = Message(bytes([0] * 19 + [len(MESSAGES)]), payload)
+    with pytest.raises(AssertionError, match=says):
+        check(load, Topic([*MESSAGES, one_more]), monkeypatch)
+
+
+def test_a_message_of_which_nobody_knows_may_be_there_or_not(load: Publishers, monkeypatch: pytest.MonkeyPatch) -> None:
+    load.unknown = {b"0-5", b"9-9"}
+    load.done -= load.unknown
+    check(load, Topic(MESSAGES), monkeypatch)
+
+
 def test_a_message_that_was_seen_under_another_id_is_found(load: Publishers, monkeypatch: pytest.MonkeyPatch) -> None:
     load.seen = {bytes(MESSAGES[1].id): b"0-2"}
     with pytest.raises(AssertionError, match="0-2"):
