@@ -16,13 +16,13 @@ from tests.hbase.holding_proxy import HoldingProxy
 from tests.hbase.server_pair import TAKE_OVER_SECONDS_MAX, WAIT_SECONDS_MAX, Installation, serves, until
 from tests.hbase.switchboard import Switchboard
 from tests.ports import reserved_port
-from tests.system.server_process import ServerProcess
+from tests.system.server_process import Reply, ServerProcess
 
 MOVES = "/v1/admin/cluster/moves"
 BALANCE = "cluster.balance"
 SHARE = "cluster.share"  # off: the leader owns all, and the others only pass on
-MOVES_TRIED_MAX = 200  # a move may be called off, and one is made at a time; a bound for a hang
-CALLED_OFF = {409, 503}
+CALLED_OFF = {409, 503}  # it is asked for again: one move is made at a time, and what nobody serves is dealt anew first
+JSON_BODY = {"Content-Type": "application/json"}
 
 
 class Member:
@@ -149,13 +149,19 @@ class Members:
     def move(self, namespace: str, topic: str, to: Member) -> float:
         """Move the shard of a topic there: for how long calls to it waited, in milliseconds."""
         asked = {"to": self.run_of(to), "namespace": namespace, "topic": topic}
-        for _ in range(MOVES_TRIED_MAX):
-            body = json.dumps(asked).encode()
-            last = self.leader().process.ask("POST", MOVES, body, {"Content-Type": "application/json"})
-            if last.status == 200:
-                return float(last.json()["tookMs"])
-            assert last.status in CALLED_OFF, last
-        raise AssertionError(f"the shard of {topic} was not moved: {last}")
+        told: list[Reply] = []
+
+        def is_moved() -> bool:
+            told[:] = [self.leader().process.ask("POST", MOVES, json.dumps(asked).encode(), JSON_BODY)]
+            assert told[0].status == 200 or told[0].status in CALLED_OFF, told
+            return told[0].status == 200
+
+        try:
+            until(is_moved, self.up()[0].process, TAKE_OVER_SECONDS_MAX)
+        except AssertionError as error:
+            error.add_note(f"the shard of {topic} was not moved: {told}")
+            raise
+        return float(told[0].json()["tookMs"])
 
     def spread(self, namespace: str, topics: Sequence[str]) -> None:
         """Have each topic owned by another server, the last one by the leader; with one that owns all, leave them where they are."""

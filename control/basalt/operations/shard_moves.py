@@ -110,6 +110,7 @@ class ShardMoves:
         ] * SHARDS  # the version of the map that granted a shard, or that of the term's first one
         self._missing_ms: dict[tuple[int, int], float] = {}  # since when nobody reports this shard under this epoch
         self._under_way: set[int] = set()  # shards that are being dealt
+        self._were_under_way: set[int] = set()  # as of the last look at what nobody serves
         self._telling: set[str] = set()  # members that are being told of the map again
         self._leads_since_ms = self._wave_ms = 0.0
         self._balance_ms = -float("inf")  # when loads were looked at
@@ -170,9 +171,22 @@ class ShardMoves:
             raise StoppingError("the server is shutting down", hint="send the call again to the next server")
         if self._moving is not None or self._under_way & shards:
             raise BusyError("another move is under way", hint="send the same call again after Retry-After")
+        self._check_served(shards)
         task = self._moving = self._start(self._move(dict.fromkeys(shards, to), PLANNED))
         task.add_done_callback(self._move_ended)
         return await self._ended_in_time(task)
+
+    def _check_served(self, shards: Collection[int]) -> None:
+        """`BusyError` for what nobody has served for long: it is about to be dealt anew, and moves that are asked for again and again would put that off."""
+        assert self._owners is not None
+        now_ms, epochs = self._clock.monotonic_ms(), self._owners.epochs
+        since_ms = {shard: self._missing_ms.get((shard, epochs[shard]), now_ms) for shard in shards}
+        late = [shard for shard in sorted(shards) if now_ms - since_ms[shard] >= TAKE_MS_MAX]
+        if late:
+            raise BusyError(
+                f"the owner of shard {late[0]} does not serve it, and the leader is about to deal it anew",
+                hint="send the same call again after Retry-After",
+            )
 
     async def _ended_in_time(self, task: asyncio.Task[Moved]) -> Moved:
         """The move's end. Who gives up waiting stops no move."""
@@ -553,12 +567,16 @@ class ShardMoves:
                 served = self._reported(beats[owner])
             else:
                 continue  # nobody can ask it: its membership decides
-            for shard in epochs.keys() - served - self._under_way:
+            for shard in epochs.keys() - served:
                 key = shard, epochs[shard]
-                missing[key] = self._missing_ms.get(key, now_ms)
-                if now_ms - missing[key] >= TAKE_MS_MAX:
-                    late.setdefault(owner, {})[shard] = epochs[shard]
-        self._missing_ms = missing
+                if shard not in self._under_way:
+                    missing[key] = self._missing_ms.get(key, now_ms)
+                    # What was released until a moment ago, and is served again, the next beat reports.
+                    if now_ms - missing[key] >= TAKE_MS_MAX and shard not in self._were_under_way:
+                        late.setdefault(owner, {})[shard] = epochs[shard]
+                elif key in self._missing_ms:  # moves that are called off put nothing off
+                    missing[key] = self._missing_ms[key]
+        self._missing_ms, self._were_under_way = missing, set(self._under_way)
         return late
 
     def _served_here(self, epochs: Epochs) -> set[int]:

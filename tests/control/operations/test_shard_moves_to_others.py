@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -132,6 +133,44 @@ def test_a_release_that_is_lost_moves_nothing_and_the_shard_is_served_again_by_i
         await world.until_all_served()
         await world.until(lambda: not leader.moves._under_way)  # which counts a move when it has ended
         assert (leader.moves.moves[MISSING], len(member.held)) == ((3, 0) if done else (0, 3))
+
+    run(story)
+
+
+def test_a_shard_that_its_owner_does_not_serve_is_dealt_anew_however_often_somebody_asks_to_move_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def story(world: DealtWorld) -> None:
+        leader, member = await world.served("first", "second")
+        await leader.moves.move(frozenset([SHARD]), member.run)
+        member.holding.withdraw(member.held)
+        await world.until(lambda: (SHARD, world.map.epochs[SHARD]) in leader.moves._missing_ms)
+        look, release, looks = leader.moves._late, Fellows.release, 0
+
+        def counted() -> dict[str, dict[int, int]]:
+            nonlocal looks
+            looks += 1
+            return look()
+
+        async def slow(fellows: Fellows, run: str, asked: Release, ms: float) -> Any:
+            """The next look comes before the answer."""
+            before = looks
+            await until(lambda: asked.at_once or looks > before)
+            return await release(fellows, run, asked, ms)
+
+        async def ask_again_and_again() -> None:
+            while SHARD not in leader.held:
+                with suppress(ConflictError, BusyError):
+                    await leader.moves.move(frozenset([SHARD]), leader.run)
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(leader.moves, "_late", counted)
+        monkeypatch.setattr(Fellows, "release", slow)
+        asking = asyncio.create_task(ask_again_and_again())
+        await world.until(lambda: SHARD in leader.held)
+        await asking
+        await world.until(lambda: leader.moves.moves[MISSING] == 1)  # which counts it when it has ended
+        assert looks <= 3 * shard_moves.TAKE_MS_MAX / shard_moves.LOOK_MS
 
     run(story)
 

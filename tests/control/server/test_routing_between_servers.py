@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import aiohttp
+import msgspec
 import pytest
 import uvloop
 from uvicorn.server import ServerState
 
 import basalt
+from basalt.cluster.links.beats import LINKED_MS
 from basalt.cluster.owners import OwnersMap, granted
 from basalt.cluster.reigns import MOVING_WAIT_MS_MAX
 from basalt.errors import ShardElsewhereError
@@ -23,6 +25,7 @@ from basalt.server.leader_connection import LeaderLostError
 from basalt.server.standby.standby_frame import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
 from basalt.settings import Settings
 from basalt.settings.auth import AuthSettings
+from basalt_engine.stores.shards import SHARDS
 from tests.control.server.passing_pair import JSON, SHARD, TOPIC, PortServer, until
 from tests.control.server.sharing_servers import SHARING, STEP_S, Sharers, SharingServer, sharers, told_apart
 from tests.led_servers import HANG_S
@@ -260,6 +263,42 @@ def test_a_topic_whose_owner_died_moves_and_all_else_goes_on():
                     assert (told.status, told.json()["code"]) == (503, "shard_moving"), told.body
                     await asyncio.sleep(STEP_S)
         assert await read(three.other) == [three.leader.name, three.other.name]
+
+    run(story)
+
+
+def test_an_owner_whose_renewals_are_late_is_passed_on_to_while_the_leader_hears_that_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def story(three: Three) -> None:
+        await three.owner.ask("PUT", TOPIC)
+        time, leader = three.world.time, three.leader.member
+        monkeypatch.setattr(three.owner.member.membership, "step", lambda: 0.0)
+
+        def is_silent() -> bool:
+            seen = [each.member.membership.owner(three.owner.instance).state for each in (three.leader, three.other)]
+            if "silent" in seen and "live" not in seen:
+                monkeypatch.setattr(time, "pass_on", lambda: None)  # its own lease lasts
+            return "live" not in seen
+
+        await three.world.until(is_silent, "others have not seen it renew its row")
+        told = await three.leader.ask("POST", PUBLISH, {"messages": ["a"]})
+        assert (told.status, told.headers.get("basalt-owner")) == (200, three.owner.url), told.body
+        told = await three.leader.ask("GET", TOPIC, Basalt_Direct="1")
+        assert (told.json()["code"], told.json().get("owner")) == ("not_owner", three.owner.url)
+        told = await three.other.ask("POST", PUBLISH, {"messages": ["b"]})
+        assert (told.status, told.json()["code"]) == (503, "shard_moving"), "who hears nothing of it asks the leader"
+
+        row = leader.membership.row_of(three.owner.instance)
+        assert row is not None
+        heard = leader.links.beats.heard[row]
+        assert heard.beat is not None
+        at_ms, beat = heard.since_ms, heard.beat
+        for since_ms, shards in ((at_ms - LINKED_MS, beat.shards), (at_ms, ((SHARD + 1, SHARDS - 1),))):
+            heard.since_ms, heard.beat = since_ms, msgspec.structs.replace(beat, shards=shards)
+            told = await three.leader.ask("POST", PUBLISH, {"messages": ["b"]})
+            assert (told.status, told.json()["code"]) == (503, "shard_moving"), told.body
+        assert await read(three.owner) == ["a"]
 
     run(story)
 

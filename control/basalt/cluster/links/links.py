@@ -118,6 +118,14 @@ class Links:
                 return link
         return None
 
+    def hears_of(self, run: str, shard: int) -> bool:
+        """True while the member that the map knows by this name tells this server, which leads, that it serves the shard."""
+        row = self._membership.row_of(run)
+        if row is None or not self.beats.is_linked(row, self._clock.monotonic_ms()):
+            return False
+        beat = self.beats.heard[row].beat
+        return beat is not None and any(first <= shard <= last for first, last in beat.shards)
+
     def when_linked(self, call: Callable[[], None]) -> None:
         """Call each time that there is a new link to the leader, until `forget`."""
         self._when_linked.append(call)

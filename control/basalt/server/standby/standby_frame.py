@@ -245,14 +245,19 @@ class StandbyFrame:
 
         None: no other server leads.
         """
-        lease, candidate = self._leadership.leader, self._leadership.candidate
+        lease, candidate, place = self._leadership.leader, self._leadership.candidate, place_of(head)
         leader = None if lease is None else lease.instance
-        name = other_owner(place_of(head), self._owners(), candidate.instance, leader)
+        name = other_owner(place, self._owners(), candidate.instance, leader)
         if name is not None:
+            assert place.shard is not None
             owner = self._membership.owner(name)
-            if owner.state == "live" and owner.url and owner.secret:
+            if owner.url and owner.secret and self._is_there(owner, place.shard):
                 return owner
         return lease
+
+    def _is_there(self, owner: Owner, shard: int) -> bool:
+        """Tell whether an owner is known to live: by its row, or by its beats while it cannot renew that, as where a region is away. Its own lease lasts for longer."""
+        return owner.state == "live" or self._links.hears_of(owner.instance, shard)
 
     def _refused(self, request: RequestHead, server: LeaseRecord | Owner | None, why: str) -> BasaltError:
         """The answer to a call that is passed on to nobody, for this reason (empty: nobody wants to know)."""
@@ -280,7 +285,7 @@ class StandbyFrame:
         if by is By.LEADER and (lease is None or owner.instance != lease.instance):
             return None
         # One that is silent may be followed by another soon, whom the leader knows first.
-        if owner.state != "live" or owner.instance == self._leadership.candidate.instance:
+        if owner.instance == self._leadership.candidate.instance or not self._is_there(owner, shard):
             return None
         error = NotOwnerError(  # nobody was asked who they are: it tells no name of a machine but that in the address
             f"this server does not own shard {shard}, member {owner.instance} does; nothing was done",

@@ -161,6 +161,25 @@ def test_a_members_link_is_found_by_the_name_that_the_map_of_owners_has():
     run(story)
 
 
+def test_the_leader_hears_of_the_shards_that_a_member_serves_while_it_is_linked():
+    async def story(world: World) -> None:
+        leader, standby, other = await three(world)
+        name = standby.leadership.candidate.instance
+        standby.links.holds = lambda: Held(((2, 3), (7, 7)), 1)
+        await world.until(lambda: leader.links.hears_of(name, 2))
+        assert [shard for shard in range(10) if leader.links.hears_of(name, shard)] == [2, 3, 7]
+        assert not other.links.hears_of(name, 2), "beats come to the leader alone"
+        assert not leader.links.hears_of("nobody-1", 2)
+        standby.links.holds = Held
+        await world.until(lambda: not leader.links.hears_of(name, 2))
+        standby.links.holds = lambda: Held(((2, 3),), 2)
+        await world.until(lambda: leader.links.hears_of(name, 2))
+        await standby.stop()
+        await world.until(lambda: not leader.links.hears_of(name, 2))
+
+    run(story)
+
+
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
     async def story(world: World) -> None:
