@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import uvloop
 
 from basalt.api.bodies.messages import ConsumeRequest, Work, WorkAcknowledge, WorkPublish
-from basalt.api.codecs.avro import END_OF_ARRAY, encode_consume_request, encode_work
+from basalt.api.codecs.avro import encode_consume_request, encode_work
+from basalt.api.codecs.avro_values import END_OF_ARRAY
 from bench.load import Connection, request
 from bench.readers import BATCHES, Reader, next_position
 from bench.setting_up import BATCH, MESSAGE_BYTES, NAMESPACE, messages, path

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import basalt
-from basalt.client.blocking import Topic
+from basalt.client.blocking.client import Topic
 from bench import processes
 from bench.figures import Figure
 from bench.load import drive

@@ -1,7 +1,7 @@
 """Generates the blocking client from the async one: `make format`, or `python -m deploy.blocking_twin` (`--check` only compares).
 
-The two differ in the words of async and in a few names, so `basalt.client.asynchronous` is written and `basalt.client.blocking` is
-not. Where blocking code must do something else, the comment `# blocking: CODE` says what: at the end of a line CODE replaces it, alone on a line CODE is added.
+The two differ in the words of async and in a few names, so `basalt.client.asynchronous` is written and `basalt.client.blocking` is not, file by file. Where
+blocking code must do something else, the comment `# blocking: CODE` says what: at the end of a line CODE replaces it, alone on a line CODE is added.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "control" / "basalt" / "client" / "asynchronous.py"
-TWIN = SOURCE.with_name("blocking.py")
+SOURCES = ROOT / "control" / "basalt" / "client" / "asynchronous"
+TWINS = SOURCES.with_name("blocking")
 
 # In this order, over the whole text: code, comments and docstrings.
 WORDS = (
@@ -27,41 +27,45 @@ WORDS = (
     (r"\bStopAsyncIteration\b", "StopIteration"),
     (r"\bawaiting\b", "blocking"),
     (r"\basked_aside\b", "asked_here"),
+    (r"\bbasalt\.client\.asynchronous\b", "basalt.client.blocking"),
     (r"\baiohttp_transport\b", "http_transport"),
     (r"\bAiohttpTransport\b", "HttpTransport"),
     (r"\b(_?)Async([A-Z])", r"\1\2"),
 )
 
 
-def twin_of(source: str) -> str:
-    """Return the blocking twin of the async module's text, formatted."""
+def twin_of(source: str, name: str) -> str:
+    """Return the blocking twin of the text of the async module of this file name, formatted."""
     text = source
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    origin = f"basalt/client/{SOURCE.name}"
+    origin = f"basalt/client/{SOURCES.name}/{name}"
     text = f"# Generated from {origin} by deploy/blocking_twin.py: edit that one, then run `make format`.\n{text}"
     # Names that only the async module needs (unused imports) go, and imports are put in order.
-    tidied = _ruff(text, "check", "--fix-only", "--select", "F401,I", "--quiet")
-    return _ruff(tidied, "format", "--quiet")
+    tidied = _ruff(text, name, "check", "--fix-only", "--select", "F401,I", "--quiet")
+    return _ruff(tidied, name, "format", "--quiet")
 
 
 def main(arguments: list[str]) -> int:
-    """Write the twin; with `--check` say how it differs from what is there, and return 1 if it does."""
-    wanted, present = twin_of(SOURCE.read_text()), TWIN.read_text() if TWIN.exists() else ""
+    """Write the twins; with `--check` say how they differ from what is there, and return 1 if they do."""
+    wanted = {path.name: twin_of(path.read_text(), path.name) for path in sorted(SOURCES.glob("*.py"))}
+    present = {path.name: path.read_text() for path in sorted(TWINS.glob("*.py"))}
     if arguments != ["--check"]:
-        TWIN.write_text(wanted)
+        for name, text in wanted.items():
+            (TWINS / name).write_text(text)
+        for name in present.keys() - wanted.keys():
+            (TWINS / name).unlink()
     elif wanted != present:
-        lines = (present.splitlines(), wanted.splitlines())
-        print(
-            "\n".join(difflib.unified_diff(*lines, f"{TWIN.name} as it is", f"{TWIN.name} as generated", lineterm=""))
-        )
-        print("basalt/client/blocking.py differs from what is generated: run `make format`.", file=sys.stderr)
+        for name in sorted(present.keys() | wanted.keys()):
+            lines = (present.get(name, "").splitlines(), wanted.get(name, "").splitlines())
+            print("\n".join(difflib.unified_diff(*lines, f"{name} as it is", f"{name} as generated", lineterm="")))
+        print("basalt/client/blocking differs from what is generated: run `make format`.", file=sys.stderr)
         return 1
     return 0
 
 
-def _ruff(text: str, command: str, *options: str) -> str:
-    ruff = [sys.executable, "-m", "ruff", command, *options, "--stdin-filename", str(TWIN), "-"]
+def _ruff(text: str, name: str, command: str, *options: str) -> str:
+    ruff = [sys.executable, "-m", "ruff", command, *options, "--stdin-filename", str(TWINS / name), "-"]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
-from basalt.client import AsyncClient, Client, asynchronous, blocking
+from basalt.client import AsyncClient, Client
+from basalt.client.asynchronous import client as asynchronous
 from basalt.client.attempts import RetryPolicy, Send
+from basalt.client.blocking import client as blocking
 from basalt.client.plans import Answer, AnswerLost, Reply
 from basalt.client.servers import EMBEDDED_SCHEME
 from basalt.errors import InputError, not_installed

@@ -33,7 +33,7 @@ def test_the_blocking_client_is_generated_from_the_async_one(capsys):
 
 
 def test_words_of_async_go_and_names_lose_their_prefix():
-    twin = blocking_twin.twin_of(ASYNC)
+    twin = blocking_twin.twin_of(ASYNC, "client.py")
     assert not re.search(r"\b(async|await|Async\w*)\b", twin)
     assert "class Topic:" in twin
     assert '    def __enter__(self) -> "Topic":\n        self.open()\n' in twin
@@ -41,30 +41,35 @@ def test_words_of_async_go_and_names_lose_their_prefix():
 
 
 def test_the_first_line_says_where_it_comes_from():
-    assert blocking_twin.twin_of(ASYNC).startswith(
-        "# Generated from basalt/client/asynchronous.py by deploy/blocking_twin.py"
+    assert blocking_twin.twin_of(ASYNC, "client.py").startswith(
+        "# Generated from basalt/client/asynchronous/client.py by deploy/blocking_twin.py"
     )
 
 
 def test_what_only_the_async_module_imports_is_left_out():
-    assert "Coroutine" not in blocking_twin.twin_of(ASYNC)
+    assert "Coroutine" not in blocking_twin.twin_of(ASYNC, "client.py")
 
 
 def test_a_comment_says_what_blocking_code_does_instead():
-    twin = blocking_twin.twin_of(ASYNC)
+    twin = blocking_twin.twin_of(ASYNC, "client.py")
     assert "    def pause(self) -> None:\n        raise self.refused()\n        self.rest()\n" in twin
 
 
 def test_a_twin_that_was_edited_fails_the_check_and_is_written_again(tmp_path, monkeypatch, capsys):
-    source, twin = tmp_path / "asynchronous.py", tmp_path / "blocking.py"
-    source.write_text(ASYNC)
-    twin.write_text("edited = True\n")
-    monkeypatch.setattr(blocking_twin, "SOURCE", source)
-    monkeypatch.setattr(blocking_twin, "TWIN", twin)
+    sources, twins = tmp_path / "asynchronous", tmp_path / "blocking"
+    sources.mkdir()
+    twins.mkdir()
+    (sources / "client.py").write_text(ASYNC)
+    (twins / "client.py").write_text("edited = True\n")
+    (twins / "former.py").write_text("left = True\n")
+    monkeypatch.setattr(blocking_twin, "SOURCES", sources)
+    monkeypatch.setattr(blocking_twin, "TWINS", twins)
 
     assert blocking_twin.main(["--check"]) == 1
     said = capsys.readouterr()
     assert "-edited = True" in said.out
+    assert "-left = True" in said.out
     assert "make format" in said.err
     assert blocking_twin.main([]) == 0
+    assert [path.name for path in twins.iterdir()] == ["client.py"]
     assert blocking_twin.main(["--check"]) == 0

@@ -56,7 +56,7 @@ UNNAMED_LIMITS: set[str] = {
     "basalt.api.bodies.messages.SEGMENTS_MAX",
     "basalt.api.bodies.messages.SEQUENCE_MAX",
     "basalt.api.bodies.messages.WORK_ENTRIES_MAX",
-    "basalt.api.codecs.avro.VARINT_BYTES_MAX",
+    "basalt.api.codecs.avro_values.VARINT_BYTES_MAX",
     "basalt.api.codecs.json_bodies.OBJECT_FIELDS_MAX",
     "basalt.api.codecs.json_bodies.SHOWN_CHARS_MAX",
     "basalt.api.codecs.json_records.RECORD_VALUES_MAX",

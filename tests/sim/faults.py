@@ -51,7 +51,7 @@ from basalt.transactions.rules.transaction_table import TransactionTable
 from basalt_engine.messages import PRODUCERS, MessageRow, MessageTable
 from basalt_engine.payloads import PayloadTable
 from basalt_engine.snapshot import NO_RUNS, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.system import SystemTable
 from basalt_engine.table import Put
 

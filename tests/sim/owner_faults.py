@@ -67,9 +67,9 @@ def late_places_are_taken() -> AbstractContextManager[object]:
     """A place counts though nobody expects it any more."""
     original = Owner._place
 
-    def place(owner: Owner, transaction: JoinedTransaction, number: int, group: Any) -> None:
+    def place(owner: Owner, transaction: JoinedTransaction, number: int, lane: GroupCommit, group: Any) -> None:
         owner._expected[transaction.id] = set()
-        original(owner, transaction, number, group)
+        original(owner, transaction, number, lane, group)
 
     return patch.object(Owner, "_place", place)
 

@@ -18,7 +18,7 @@ import zstandard
 
 from basalt.api.bodies.messages import ConsumeRequest, PublishRequest, Work, WorkMarker, WorkPublish
 from basalt.api.codecs import avro
-from basalt.api.codecs.avro import encode_long
+from basalt.api.codecs.avro_values import encode_long
 from tests.control.api.codecs import client_codecs
 from tests.system.server_process import ANSWER_SECONDS_MAX, ORDERS, ServerProcess
 

@@ -22,7 +22,7 @@ from basalt.api.bodies.transactions import (
     WrittenTable,
 )
 from basalt.api.positions import Position
-from basalt.client.asynchronous import (
+from basalt.client.asynchronous.client import (
     AsyncClient,
     AsyncConsumer,
     AsyncGroup,
@@ -35,8 +35,8 @@ from basalt.client.asynchronous import (
     AsyncTransaction,
     AsyncTransactionalTable,
 )
-from basalt.client.asynchronous import connect as connect_async
-from basalt.client.blocking import (
+from basalt.client.asynchronous.client import connect as connect_async
+from basalt.client.blocking.client import (
     Client,
     Consumer,
     Group,

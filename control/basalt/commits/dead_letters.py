@@ -20,7 +20,8 @@ from basalt.errors import BusyError, ConflictError, MessageNotFoundError, TooLar
 from basalt.groups.groups import Groups, dead_letter_title
 from basalt.groups.live_group import LiveGroup, options_of
 from basalt.messaging.log.topic_log import TopicLog
-from basalt.messaging.read.log_reader import Slice, SliceLimits, before
+from basalt.messaging.read.log_reader import SliceLimits, before
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.manager import TransactionManager
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock

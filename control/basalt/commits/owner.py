@@ -436,7 +436,7 @@ class Owner:
         # Each lane of the topics and tables has a part: writes under way wait in it, too. What one of them refuses is given up as a whole.
         whole = asked.transaction
         await in_each_lane({
-            lane: (partial(self._place, part, asked.number), self._plan_of(asked.number, whole.id, lane).payload_bytes)
+            lane: (partial(self._place, part, asked.number, lane), self._plan_of(asked.number, whole.id, lane).payload_bytes)
             for lane, part in self._by_lane(whole).items()
         })  # fmt: skip
 
@@ -451,7 +451,7 @@ class Owner:
             for lane in topics | tables
         }
 
-    def _place(self, transaction: JoinedTransaction, number: int, group: Group) -> None:
+    def _place(self, transaction: JoinedTransaction, number: int, lane: GroupCommit, group: Group) -> None:
         """In a stage: the same as `commit`, of which the outcome follows. Where the rows lie is noted until then."""
         placed, keys = self._expected.get(transaction.id), _keys_of(transaction)
         if placed is None or not placed.isdisjoint(keys):
@@ -460,7 +460,7 @@ class Owner:
             [table.table for table in transaction.tables]
         )  # else another server takes cells under them
         self._pointers.close(transaction.id)  # before anything is read: what was stored until now is all
-        plan = self._plan_of(number, transaction.id, *self._by_lane(transaction))
+        plan = self._plan_of(number, transaction.id, lane)
         self.check(plan, transaction)
         newest = {log: log.newest for log in self._logs.loaded_joined(transaction.topics).values()}
         self.commit(group, plan, transaction)

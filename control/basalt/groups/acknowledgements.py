@@ -27,7 +27,7 @@ from basalt.transactions.rules.edits import Doomed, Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt.transactions.rules.refusals import naming
 from basalt.transactions.rules.transaction import Transaction
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 UNPARKED_TOGETHER = 1_000  # stretches of parked messages that are freed by one entry of the log: a few milliseconds
 COUNTED_MAX = 1_000  # stretches of what `upTo` covers whose messages are counted

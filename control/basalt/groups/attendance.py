@@ -26,7 +26,7 @@ from basalt.groups.claims import Claim
 from basalt.groups.live_group import LiveGroup
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans.spans import ZERO_ID
 
 CLAIMS_SHOWN_MAX = 5_000  # of a group, at some 250 bytes each
 CLAIMS_TURN = 500  # of them without a pause

@@ -14,7 +14,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from basalt_engine.spans import SpanMap, Spans
+from basalt_engine.spans.span_map import SpanMap
+from basalt_engine.spans.spans import Spans
 
 K = TypeVar("K", str, int)
 MANY_SPANS = 16  # of one claim: whose each message is, is found out once somebody asks

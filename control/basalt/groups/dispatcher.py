@@ -27,7 +27,7 @@ from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 SPARED_LOOKS_MAX = 16  # stretches behind a message that failed alone of which it is asked whether they were its company
 LOOKS_MAX = 64  # gaps without a living message that one fetch passes; the next one goes on behind them

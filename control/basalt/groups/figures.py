@@ -21,7 +21,7 @@ from basalt.messaging.read.log_reader import LogReader, ReadBudget, SliceLimits,
 from basalt.transactions.rules.edits import ReturnReason
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MessageId, position
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 OLDEST_TRIES_MAX = 100  # gaps without a living message that one search for the oldest message passes
 REMEMBERED_STRETCHES_MAX = 4_000  # of which a group remembers how many messages lie there: of claims, returned ones

@@ -67,7 +67,7 @@ from basalt.transactions.rules.transaction import Transaction, TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, topic_prefix
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from basalt_engine.stores.shards import shard_of
 
 # Claim numbers begin anywhere, so that a number of before a restart means no other claim, whatever the clock did; below 2^53,

@@ -29,11 +29,12 @@ from basalt.groups.slots import SLOTS, Ahead, Sheet, Slots
 from basalt.groups.window import WINDOW_BYTES_MAX, Picked, Window, picked_parts
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.messages import Messages
-from basalt.messaging.read.log_reader import Fetch, Slice, SliceLimits, Stopped
+from basalt.messaging.read.log_reader import Fetch, SliceLimits, Stopped
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, Attempt, GroupState
 from basalt_engine.records import BatchSection, Extras
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 READ_MESSAGES_MAX = 4_096  # read ahead at once, some 5 ms of work: then others get their turn
 READ_BYTES_MAX = 4 << 20

@@ -34,7 +34,7 @@ from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt.transactions.rules.transaction import State, TransactionIds
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError, InputError, RetryError
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 WAITING_MAX = 10_000  # fetches that wait in one group
 TIMER_MS_MIN = 10  # between two looks at what has run out

@@ -19,16 +19,8 @@ from basalt.messaging.log.tails import Tail
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.first_unstable import FirstUnstable
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reader import (
-    NO_PAYLOAD_ROW,
-    LogReader,
-    Slice,
-    SliceLimits,
-    Start,
-    before,
-    numbers,
-    row_slices,
-)
+from basalt.messaging.read.log_reader import LogReader, SliceLimits, Start, before
+from basalt.messaging.read.slices import NO_PAYLOAD_ROW, Slice, numbers, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.log_state import LogState
 from basalt.transactions.rules.transaction import TransactionIds
@@ -38,7 +30,7 @@ from basalt_engine.messages import POSITION_BYTES, MessageRow
 from basalt_engine.payloads import PayloadRow
 from basalt_engine.records import count_counted
 from basalt_engine.snapshot import TransactionSnapshot, Visibility
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans.spans import ZERO_ID
 from basalt_engine.table import Store
 
 _HEAD_BYTES = 8  # of a position: the time, before the number

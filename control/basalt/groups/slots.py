@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from basalt.messaging.read.log_reader import Slice
+from basalt.messaging.read.slices import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import taker
 

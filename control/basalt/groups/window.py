@@ -35,10 +35,10 @@ from basalt.groups.slots import (
     lane_of,
     message_of,
 )
-from basalt.messaging.read.log_reader import Slice
+from basalt.messaging.read.slices import Slice
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import taker
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 WINDOW_BYTES_MAX = 64 << 20  # of one group, unless the settings say otherwise
 SHEETS_PART = 2  # of the window's bytes one in so many may be batches that messages lie in; then they are packed

@@ -13,13 +13,13 @@ from basalt.access.authentication import Authentication
 from basalt.access.directory import Directory
 from basalt.access.quotas import Quotas
 from basalt.access.refusals import Refusals
+from basalt.api.bodies.cluster import ShardMoveRequest
 from basalt.api.bodies.operations import (
     ChangedSettings,
     ManagerSnapshotInfo,
     Readiness,
     RegionInfo,
     ServerPart,
-    ShardMoveRequest,
     StoreInfo,
     StoreTable,
 )

@@ -34,7 +34,8 @@ from basalt.messaging.log.stored_log import MARKERS, SavedMarkers
 from basalt.messaging.log.topic_log import RolledBack, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.last_stable import StableEnds
-from basalt.messaging.read.log_reader import LogReader, Slice, before, end_of
+from basalt.messaging.read.log_reader import LogReader, before, end_of
+from basalt.messaging.read.slices import Slice
 from basalt.runtime.group_commit import Group, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt.runtime.write_lanes import TopicLanes

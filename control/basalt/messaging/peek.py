@@ -13,7 +13,8 @@ from basalt.errors import InputError, MessageNotFoundError
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import KnownTransactions
-from basalt.messaging.read.log_reader import Fetch, LogReader, Slice, SliceLimits, start_from
+from basalt.messaging.read.log_reader import Fetch, LogReader, SliceLimits, start_from
+from basalt.messaging.read.slices import Slice
 from basalt.messaging.read.views import Views
 from basalt_engine.keys import MessageId
 from basalt_engine.records import Buffer, Extras, RecordKind

@@ -29,7 +29,6 @@ from basalt.messaging.read.log_reader import (
     LogReader,
     ReadBudget,
     Reading,
-    Slice,
     SliceLimits,
     Start,
     Stopped,
@@ -38,6 +37,7 @@ from basalt.messaging.read.log_reader import (
     start_from,
 )
 from basalt.messaging.read.range_permit import Asked, RangePermit, View
+from basalt.messaging.read.slices import Slice
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions
 from basalt.transactions.rules.transaction import Transaction

@@ -22,7 +22,8 @@ from basalt.messaging.log.stored_log import PAGE_BYTES, counted, pages
 from basalt.messaging.log.topic_log import TopicLog, prefix_of
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.read.first_unstable import FirstUnstable
-from basalt.messaging.read.log_reader import LogReader, SliceLimits, before, row_slices, start_from
+from basalt.messaging.read.log_reader import LogReader, SliceLimits, before, start_from
+from basalt.messaging.read.slices import row_slices
 from basalt.runtime.group_commit import Group
 from basalt.runtime.store_calls import StoreCalls
 from basalt.runtime.write_lanes import TopicLanes

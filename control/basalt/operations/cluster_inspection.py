@@ -12,15 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from basalt.api.bodies.operations import (
-    ClusterMember,
-    ClusterMembers,
-    DealtShard,
-    MemberLoad,
-    Readiness,
-    RegionInfo,
-    ShardBalance,
-)
+from basalt.api.bodies.cluster import ClusterMember, ClusterMembers, DealtShard, MemberLoad, ShardBalance
+from basalt.api.bodies.operations import Readiness, RegionInfo
 from basalt.api.bodies.owners import (
     BusyShard,
     ClusterShards,

@@ -14,7 +14,7 @@ from basalt.access.quotas import QuotaLimits, Quotas
 from basalt.access.refusals import Refusals
 from basalt.errors import InputError, InvalidSettingError
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.auth import AuthSettings
 from basalt_engine.clock import Clock
 from basalt_engine.table import Store
 

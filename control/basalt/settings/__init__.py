@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
+from basalt.settings.auth import AuthSettings, CertSettings, JwtSettings, KerberosSettings, TlsSettings
 from basalt.settings.kinds import DayWindow
 from basalt.settings.sources import changed_settings, load_settings, read_settings
 from basalt.settings.tree import (
-    AuthSettings,
-    CertSettings,
     HBaseSettings,
     HttpSettings,
     JobSettings,
     JobsSettings,
-    JwtSettings,
-    KerberosSettings,
     LogSettings,
     MessagingSettings,
     Origin,
@@ -23,7 +20,6 @@ from basalt.settings.tree import (
     Settings,
     StoreSettings,
     ThriftSettings,
-    TlsSettings,
     TransactionSettings,
     effective,
 )

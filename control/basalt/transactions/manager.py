@@ -46,7 +46,7 @@ from basalt.transactions.rules.transaction import Join, State, TableJoin, Transa
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.snapshot import NO_RUNS, PointerRuns, TransactionSnapshot
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.system import SystemRecord, SystemTable, number_name
 from basalt_engine.table import Insert, Put, Store
 

@@ -14,7 +14,7 @@ from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Aborted, Aborting, Committed, Edit, Invalidated, ReturnReason
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt.transactions.rules.transaction_table import TransactionTable
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 
 class EndedInGroups(NamedTuple):

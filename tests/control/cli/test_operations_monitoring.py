@@ -8,7 +8,7 @@ import pytest
 
 from basalt.api.bodies.operations import Alert, AlertList
 from basalt.cli.commands import operations
-from basalt.client.blocking import Admin
+from basalt.client.blocking.client import Admin
 
 
 def alert(state: str, severity: str) -> Alert:

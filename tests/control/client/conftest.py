@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from basalt.client import asynchronous, blocking
+import basalt
+from basalt.client.asynchronous import client as asynchronous
+from basalt.client.asynchronous.transport import AsyncRedirectingTransport
 from basalt.client.attempts import RetryPolicy, Send
+from basalt.client.blocking import client as blocking
+from basalt.client.blocking.transport import RedirectingTransport
 from basalt.client.http_transport import HttpTransport
 from basalt.client.plans import AnswerLost, Call, ClientScope, Reply, Steps, TopicScope
 from basalt.client.servers import Servers, parse_urls, shown
@@ -101,7 +105,7 @@ class Side:
         clock = SystemClock()
         servers, now_ms = parse_urls(url), clock.monotonic_ms
         if self.name == "blocking":
-            transport = blocking.RedirectingTransport(
+            transport = RedirectingTransport(
                 Servers(
                     servers, lambda at: HttpTransport(at, headers=headers or {}, tls=None, monotonic_ms=now_ms), now_ms
                 )
@@ -109,7 +113,7 @@ class Side:
             return self.keep(blocking.client_of(transport, shown(servers), "shop", retries, clock, dedup=dedup))
         from basalt.client.aiohttp_transport import AiohttpTransport
 
-        over = asynchronous.AsyncRedirectingTransport(
+        over = AsyncRedirectingTransport(
             Servers(servers, lambda at: AiohttpTransport(at, headers=headers or {}, tls=None), now_ms)
         )
         return self.keep(asynchronous.client_of(over, shown(servers), "shop", retries, clock, dedup=dedup))
@@ -182,3 +186,21 @@ def connected(side) -> Iterator[Any]:
     side.do(client.topics.create("invoices"))
     yield client
     side.do(client.close())
+
+
+@pytest.fixture
+def no_token_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No environment variable says what proves who calls."""
+    for name in ("BASALT_TOKEN", "BASALT_TOKEN_FILE", "BASALT_CA_FILE", "BASALT_CERT_FILE", "BASALT_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def opened(side, no_token_around) -> Callable[..., Any]:
+    """A client through the front door, as a program opens it."""
+
+    def opens(url: str, **options: Any) -> Any:
+        connect = basalt.connect if side.name == "blocking" else basalt.aio.connect
+        return side.keep(connect(url, **{"attempts_max": 1, **options}))
+
+    return opens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -11,17 +12,16 @@ import pytest
 
 import basalt
 from basalt.client import RecordIn
-from basalt.client import asynchronous as asynchronous_client
-from basalt.client import blocking as blocking_client
 from basalt.client.attempts import TIMEOUT_MS_DEFAULT
-from basalt.client.blocking import NAMESPACE_DEFAULT
+from basalt.client.blocking.client import NAMESPACE_DEFAULT
 from basalt.errors import InputError, SessionFencedError
 from basalt.outbox import Relay
 
 PAIRS = [
-    (member, getattr(asynchronous_client, f"Async{name}"))
-    for name, member in vars(blocking_client).items()
-    if inspect.isclass(member) and member.__module__ == blocking_client.__name__ and not name.startswith("_")
+    (member, getattr(importlib.import_module(f"basalt.client.asynchronous.{module}"), f"Async{name}"))
+    for module in ("client", "driver", "transport")
+    for name, member in vars(importlib.import_module(f"basalt.client.blocking.{module}")).items()
+    if inspect.isclass(member) and member.__module__ == f"basalt.client.blocking.{module}"
 ]
 
 
@@ -35,7 +35,7 @@ def methods(of: type) -> dict[str, inspect.Signature]:
 
 
 def test_the_clients_and_their_iterators_are_compared():
-    assert len(PAIRS) == 28
+    assert len(PAIRS) == 29
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS)

@@ -27,7 +27,7 @@ from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.transaction import Kind, State
 from basalt_engine.records import Extras
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import Insert, TableWrite
 from tests.control.groups.conftest import Billing, ids_of

@@ -17,7 +17,7 @@ from basalt.commits.owner import Owner
 from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError, TooLargeError
 from basalt.groups import acknowledgements
 from basalt.groups.live_group import LiveGroup
-from basalt.messaging.read.log_reader import Slice
+from basalt.messaging.read.slices import Slice
 from basalt.operations.jobs import end_late
 from basalt.transactions.protocol import RollBack
 from basalt_engine.errors import CorruptionError, StoreError

@@ -14,7 +14,8 @@ from basalt.console.app import PAGES
 from basalt.http.app import build_app
 from basalt.server.wiring import RunningServices, open_services
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings, TransactionSettings
+from basalt.settings.auth import AuthSettings
+from basalt.settings.tree import TransactionSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

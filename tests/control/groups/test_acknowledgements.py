@@ -25,7 +25,7 @@ from basalt.transactions.log import transaction_log
 from basalt.transactions.log.entry_format import encode_entry
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction import Kind
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, ids, texts
 

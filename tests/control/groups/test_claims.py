@@ -17,7 +17,7 @@ from basalt.groups.claims import (
     Claims,
     parts_of,
 )
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 
 def place(number: int) -> bytes:

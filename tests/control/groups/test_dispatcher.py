@@ -18,7 +18,7 @@ from basalt.transactions.rules import acknowledgements
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import Attempt, Returns
 from basalt_engine.records import Extras
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
 

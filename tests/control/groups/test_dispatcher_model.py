@@ -13,7 +13,7 @@ from basalt.api.bodies.groups import GroupOptions, SeekRequest
 from basalt.errors import ConflictError, InputError
 from basalt.groups.live_group import GroupFetch
 from basalt.transactions.rules.transaction import Transaction
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from basalt.groups.figures import Figures, GroupTotals, Lag, expired_through
 from basalt.messaging import ranges as range_scan
 from basalt.messaging.read.log_reader import before
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.messaging.test_markers import emit
 from tests.control.messaging.test_ranges import STEPS, counting, seen_by_all, small_blocks, write_log

@@ -18,7 +18,7 @@ from basalt.errors import (
 from basalt.groups import groups
 from basalt.operations import jobs
 from basalt.runtime.store_calls import StoreCalls
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired
 

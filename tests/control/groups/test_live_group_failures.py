@@ -17,7 +17,7 @@ from basalt.messaging.messages import Messages
 from basalt.transactions.rules import edits
 from basalt_engine.errors import RetryError, StoreError
 from basalt_engine.records import Extras
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from tests.control.groups.conftest import WAIT_S_MAX, Billing, ids_of
 from tests.wiring import A, Wired, encoded, texts
 

@@ -14,7 +14,7 @@ from basalt.errors import (
     MessageNotFoundError,
 )
 from basalt.groups import places
-from basalt_engine.spans import ZERO_ID
+from basalt_engine.spans.spans import ZERO_ID
 from tests.control.groups.conftest import Billing, ids_of
 from tests.wiring import A, Wired, texts
 

@@ -11,7 +11,7 @@ from basalt.groups import slots as slots_module
 from basalt.groups import window as window_module
 from basalt.groups.slots import ENTRY_BYTES, SLOTS, Ahead, Cut, Sheet, Slots
 from basalt.groups.window import Window
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 HUGE = 1 << 40
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.auth import AuthSettings
 from tests.control.http.conftest import Client, Reply
 
 BOOTSTRAP = "b" * 40

@@ -13,7 +13,7 @@ import pytest
 from basalt.access.proofs.jwks import STALE_MS_MAX
 from basalt.access.proofs.jwt import VERIFIED_MS_MAX
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.auth import AuthSettings
 from basalt_engine.clock import ManualClock
 from tests.control.access.proofs.identity_provider import (
     ISSUER,

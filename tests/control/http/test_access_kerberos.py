@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from basalt.settings import KerberosSettings, Settings
-from basalt.settings.tree import AuthSettings, ProxySettings
+from basalt.settings.auth import AuthSettings, ProxySettings
 from tests.control.http.conftest import Client, Reply
 from tests.control.http.raw_line import RawLine, request
 from tests.kdc import Kdc, negotiate_token, running_kdc, with_clock_ahead

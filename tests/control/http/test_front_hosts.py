@@ -20,8 +20,8 @@ from basalt.http.asgi import front
 from basalt.http.asgi.front import Front
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
 from basalt.settings import ServerSettings
+from basalt.settings.auth import AuthSettings
 from basalt.settings.cluster import LeaderSettings
-from basalt.settings.tree import AuthSettings
 from tests.control.http.raw_line import FACES, RawLine, request
 
 OURS = [

@@ -9,7 +9,7 @@ import pytest
 
 from basalt.api.bodies.messages import ConsumeRequest, Message, PublishRequest, PublishResponse
 from basalt.api.codecs import avro
-from basalt.api.codecs.avro import encode_long
+from basalt.api.codecs.avro_values import encode_long
 from basalt.transactions.codec import TransactionFields
 from tests.control.api.codecs import client_codecs
 from tests.control.transactions.whole_bytes import encode_transaction

@@ -13,7 +13,7 @@ from basalt.api.codecs.arrow import COLUMNS, Source
 from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN
 from basalt.http.routes import polls as routes
 from basalt.http.routes import ranges
-from basalt.messaging.read.log_reader import Slice
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import position
 from basalt_engine.messages import MessageRow

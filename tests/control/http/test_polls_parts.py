@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from basalt.api.bodies.messages import ConsumeRequest, Message, PublishRequest
-from basalt.api.codecs import avro
+from basalt.api.codecs import avro, avro_values
 from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN
 from basalt.client.calls.pages import Page
 from basalt.http.asgi import content_encoding
@@ -32,7 +32,7 @@ def test_a_run_is_encoded_as_a_block_of_the_same_messages(head: bytes, messages:
     run = avro.encode_messages_run(head, numbers, tail, payloads)
     assert run == avro.encode_messages_block(ids, payloads)
     if messages:
-        assert client_codecs.decode_avro_messages(run + avro.END_OF_ARRAY) == list(map(Message, ids, payloads))
+        assert client_codecs.decode_avro_messages(run + avro_values.END_OF_ARRAY) == list(map(Message, ids, payloads))
 
 
 @pytest.mark.parametrize(

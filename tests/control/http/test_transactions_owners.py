@@ -17,7 +17,7 @@ from basalt.api.codecs import avro
 from basalt.http.app import ANYBODY, build_app
 from basalt.server.wiring import open_services
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.auth import AuthSettings
 from basalt_engine.clock import ManualClock
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.table import TABLE_NAMES, Row

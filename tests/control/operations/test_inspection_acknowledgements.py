@@ -8,7 +8,7 @@ from basalt.api.bodies.transactions import PendingAcknowledgement, TransactionDe
 from basalt.cli.commands.diagnosis import _story
 from basalt.cli.output import row
 from basalt.transactions.rules.edits import AcknowledgedIn, Edit
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio

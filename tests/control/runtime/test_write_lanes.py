@@ -73,6 +73,12 @@ def add(prefix: bytes, text: bytes, group: Group) -> bytes:
     return text
 
 
+def handing(lanes: TopicLanes, first: bytes, other: bytes, told: asyncio.Future[bytes], group: Group) -> None:
+    """A stage of one topic's lane that hands a call to the lane of another."""
+    add(first, b"first", group)
+    lanes.lane_of(other).submit(partial(add, other, b"handed"), told, must_run=True)
+
+
 def lanes_of(store: object, *, clock: object = None, queue_bytes_max: int = 64 << 20, number: int = 8) -> TopicLanes:
     return TopicLanes.of(
         store,  # type: ignore[arg-type]
@@ -176,14 +182,10 @@ async def test_who_passes_has_what_a_stage_handed_to_another_lane():
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     store.hang(bucket_of(other))
 
-    def handing(group: Group) -> None:
-        add(first, b"first", group)
-        lanes.lane_of(other).submit(partial(add, other, b"handed"), told, must_run=True)
-
     store.hang(bucket_of(first))
     before = asyncio.ensure_future(lanes.lane_of(first).run(partial(add, first, b"before")))
     await until(lambda: lanes.lane_of(first)._write_began_ms is not None)
-    handed = asyncio.ensure_future(lanes.lane_of(first).run(handing))
+    handed = asyncio.ensure_future(lanes.lane_of(first).run(partial(handing, lanes, first, other, told)))
     passing = asyncio.ensure_future(lanes.passed())
     await until(lambda: lanes.lane_of(first).waiting == 2 and lanes.lane_of(other).is_idle)
     store.let_go(bucket_of(first))
@@ -204,11 +206,7 @@ async def test_a_stop_waits_for_what_a_stage_hands_to_a_lane_that_had_nothing_to
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     store.hang(bucket_of(other))
 
-    def handing(group: Group) -> None:
-        add(first, b"first", group)
-        lanes.lane_of(other).submit(partial(add, other, b"handed"), told, must_run=True)
-
-    handed = asyncio.ensure_future(lanes.lane_of(first).run(handing))
+    handed = asyncio.ensure_future(lanes.lane_of(first).run(partial(handing, lanes, first, other, told)))
     await asyncio.sleep(0)
     stopping = asyncio.ensure_future(lanes.stop())
     await handed

@@ -22,8 +22,8 @@ from basalt.embedded import exchange
 from basalt.server import failover
 from basalt.server.wiring import RunningServices, Shared, open_services
 from basalt.settings import Settings
+from basalt.settings.auth import AuthSettings
 from basalt.settings.cluster import ClusterSettings
-from basalt.settings.tree import AuthSettings
 from basalt_engine.errors import CorruptionError, StoreError
 from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.system import SystemTable

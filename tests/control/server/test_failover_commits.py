@@ -20,7 +20,7 @@ from basalt.api.bodies.messages import Work, WorkPublish
 from basalt.api.codecs import avro
 from basalt.cluster.links.frames import Kind
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.auth import AuthSettings
 from tests.control.server.sharing_servers import SHARING, STEP_S, Sharers, SharingServer, Story, sharers
 from tests.control.server.test_failover_one_shots import LEADERS, OWN, with_topics
 from tests.control.server.test_failover_sharing import read

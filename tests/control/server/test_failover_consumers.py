@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from basalt.client import Batch, Output
-from basalt.client.asynchronous import AsyncClient, AsyncRedirectingTransport, client_of
+from basalt.client.asynchronous.client import AsyncClient, client_of
+from basalt.client.asynchronous.transport import AsyncRedirectingTransport
 from basalt.client.attempts import RetryPolicy, Send
 from basalt.client.consumer import processing
 from basalt.client.plans import Reply

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from basalt.client import AsyncClient, asynchronous
+from basalt.client import AsyncClient
+from basalt.client.asynchronous import client as asynchronous
 from basalt.client.attempts import RetryPolicy, Send
 from basalt.client.plans import AnswerLost, NotSent, Reply
 from basalt.embedded import exchange

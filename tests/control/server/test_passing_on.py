@@ -13,10 +13,10 @@ import uvloop
 from basalt.console.assets import ASSETS
 from basalt.http.app import OPERATIONS
 from basalt.http.asgi.requests import BodyBudget, Head, RequestHead
-from basalt.server.passing_on import CALLERS_OF_HEAD_MAX
 from basalt.settings import Settings
+from basalt.settings.auth import AuthSettings, TlsSettings
 from basalt.settings.cluster import ClusterSettings
-from basalt.settings.tree import AuthSettings, HttpSettings, LogSettings
+from basalt.settings.tree import HttpSettings, LogSettings
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, Told, passing_pair, until
 from tests.led_servers import ONE_LEADS
 
@@ -386,61 +386,6 @@ def test_what_two_readers_could_read_differently_is_not_passed_on(request_bytes:
     run(story)
 
 
-def test_headers_between_two_servers_are_not_the_callers_and_the_others_go_along():
-    async def story(leader: PortServer, standby: PortServer) -> None:
-        heads: list[dict[bytes, bytes]] = []
-        serving = leader.member._serving
-        assert serving is not None
-        made = serving.app._request
-
-        def noted(head, exchange, client_id):
-            heads.append(head.headers)
-            return made(head, exchange, client_id)
-
-        serving.app._request = noted  # type: ignore[method-assign]
-        reader, writer = await standby.line()
-        writer.write(
-            b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive, x-forwarded-for\r\nKeep-Alive: 5\r\nTE: trailers\r\n"
-            b"Upgrade: h2c\r\nProxy-Authorization: secret\r\nX-Forwarded-For: 6.6.6.6\r\nTraceparent: 00-%s-%s-01\r\nX-Mine: yes\r\n"
-            b"\r\n" % (TOPIC.encode(), b"a" * 32, b"b" * 16)
-        )
-        await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-        (headers,) = heads
-        assert {name for name in headers if not name.startswith(b"basalt-")} == {
-            b"host", b"x-forwarded-for", b"traceparent", b"x-mine",
-        }  # fmt: skip
-        assert headers[b"host"] == b"localhost"
-
-    run(story)
-
-
-def test_callers_whose_calls_begin_alike_are_told_apart_and_few_of_them_are_kept():
-    async def story(leader: PortServer, standby: PortServer) -> None:
-        serving = leader.member._serving
-        assert serving is not None
-        seen: list[str | None] = []
-        made = serving.app._request
-
-        def noted(head, exchange, client_id):
-            seen.append(exchange.client)
-            return made(head, exchange, client_id)
-
-        serving.app._request = noted  # type: ignore[method-assign]
-        addresses = [f"127.0.0.{number}" for number in range(1, CALLERS_OF_HEAD_MAX + 3)]
-        for address in addresses * 2:
-            reader, writer = await asyncio.open_connection("127.0.0.1", standby.port, local_addr=(address, 0))
-            for _ in range(2):
-                writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % TOPIC.encode())
-                answer = await reader.readuntil(b"\r\n\r\n")
-                await reader.readexactly(int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
-            writer.close()
-        assert seen == [address for address in addresses * 2 for _ in range(2)]
-        assert max(len(head.passing or ()) for head in standby.member.heads._known.values()) <= CALLERS_OF_HEAD_MAX
-
-    run(story)
-
-
 def test_the_log_says_once_that_the_leader_cannot_be_reached(caplog: pytest.LogCaptureFixture):
     async def story(leader: PortServer, standby: PortServer) -> None:
         await leader.hang_up()
@@ -451,3 +396,21 @@ def test_the_log_says_once_that_the_leader_cannot_be_reached(caplog: pytest.LogC
         ] == [f"the leader at {leader.url} cannot be reached"]
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "why"),
+    [
+        (replace(ONE_LEADS, tls=TlsSettings(client="required")), {}, "certificate"),
+        (ONE_LEADS, {"Authorization": "Negotiate YIIabc"}, "Kerberos"),
+        (ONE_LEADS, {"Authorization": "negotiate YIIabc"}, "Kerberos"),
+    ],
+)
+def test_who_proves_it_by_what_cannot_be_passed_on_is_told_why(settings: Settings, given: dict[str, str], why: str):
+    async def story() -> None:
+        async with passing_pair(ONE_LEADS, settings) as (leader, standby):
+            told = await standby.ask("GET", "/v1/namespaces", **given)
+            assert (told.status, told.json()["code"], told.json()["leader"]) == (503, "not_leader", leader.url)
+            assert why in told.json()["detail"]
+
+    uvloop.run(story())

@@ -18,12 +18,12 @@ from basalt.server.leader_connection import LeaderConnections
 from basalt.server.passing_on import PassingOn
 from basalt.server.tls import load
 from basalt.settings import Settings
+from basalt.settings.auth import AuthSettings, TlsSettings
 from basalt.settings.cluster import ClusterSettings
-from basalt.settings.tree import AuthSettings, TlsSettings
 from basalt_engine.clock import SystemClock
 from tests.certificates import Authority
 from tests.control.server.passing_pair import TOPIC, PortServer, passing_pair
-from tests.control.server.test_passing_on_faults import run as run_scripted
+from tests.control.server.test_passed_call import run as run_scripted
 from tests.led_servers import ONE_LEADS
 
 ROOT = "Bearer " + "r" * 40

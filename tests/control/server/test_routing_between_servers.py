@@ -22,7 +22,7 @@ from basalt.http.routes.route_table import Request
 from basalt.server.leader_connection import LeaderLostError
 from basalt.server.standby.standby_frame import FOLLOW_LOOK_MS, FOLLOW_MS_MAX
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings
+from basalt.settings.auth import AuthSettings
 from tests.control.server.passing_pair import JSON, SHARD, TOPIC, PortServer, until
 from tests.control.server.sharing_servers import SHARING, STEP_S, Sharers, SharingServer, sharers, told_apart
 from tests.led_servers import HANG_S

@@ -18,7 +18,8 @@ from basalt.http.app import OPERATIONS, Frame
 from basalt.http.asgi.front import Front
 from basalt.http.routing import Routes
 from basalt.settings import Settings
-from basalt.settings.tree import AuthSettings, ThriftSettings
+from basalt.settings.auth import AuthSettings
+from basalt.settings.tree import ThriftSettings
 from basalt.thrift.calls import BAD_ARGUMENT
 from basalt.thrift.wire import METHODS, types
 from basalt.transactions.rules.transaction import State

@@ -13,8 +13,9 @@ import pytest
 from basalt.access.principal import NAME_CHARS_MAX
 from basalt.errors import InvalidSettingError
 from basalt.settings import Settings, load_settings
+from basalt.settings.auth import AuthSettings
 from basalt.settings.kinds import _PRINCIPAL_NAME_CHARS_MAX
-from basalt.settings.tree import AuthSettings, ThriftSettings, TransactionSettings
+from basalt.settings.tree import ThriftSettings, TransactionSettings
 from basalt.thrift.face import _advertised, check_thrift
 
 

@@ -23,7 +23,7 @@ from basalt.transactions.rules.transaction import (
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import ManualClock
 from basalt_engine.snapshot import InvalidList, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 TABLE = TableJoin(b"shop:~accounts:", 1)
 TOPIC = Join(b"shop:orders:", 1, 1_700_000_000_000)

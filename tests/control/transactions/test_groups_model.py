@@ -16,7 +16,7 @@ from basalt.errors import AcknowledgeConflictError, ConflictError, TransactionCo
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.transaction import Join, Kind, State, TransactionLimits
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.transactions.whole_bytes import snapshot_mutations
 

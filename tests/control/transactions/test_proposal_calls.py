@@ -8,7 +8,7 @@ import pytest
 from basalt.transactions.proposal_calls import PLACED, PROPOSE, Placed, Propose, Unit
 from basalt.transactions.rules import edits
 from basalt_engine.errors import CorruptionError
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 
 def test_a_proposal_is_read_as_it_was_sent() -> None:

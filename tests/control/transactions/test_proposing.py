@@ -18,7 +18,7 @@ from basalt.transactions.rules.edits import Edit, ReturnReason
 from basalt.transactions.rules.transaction import TransactionLimits
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import ManualClock
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 pytestmark = pytest.mark.anyio
 

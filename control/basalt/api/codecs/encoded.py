@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import ClassVar
 
 from basalt.api.bodies.messages import MESSAGE_ID_BYTES, Buffer
-from basalt.api.codecs import avro, batches
+from basalt.api.codecs import avro, avro_values, batches
 
 ALONE_BYTES_MIN = 64 * 1024  # a stretch of stored bytes this long is sent as it lies; shorter ones are joined
 RUN_MESSAGES_MIN = 16  # below that, gathering costs less than a block, or a frame
@@ -67,7 +67,7 @@ class AvroMessages(EncodedMessages):
         column = memoryview(b"".join(payloads))
         self.ids = b"".join(ids)
         self.whole = avro.encode_messages_block(ids, [column[start:stop] for start, stop in pairwise(self.ends)])
-        heads = [MESSAGE_ID_BYTES + 1 + len(avro.encode_length(length)) for length in lengths]
+        heads = [MESSAGE_ID_BYTES + 1 + len(avro_values.encode_length(length)) for length in lengths]
         head_bytes = len(self.whole) - sum(heads) - len(column)
         # Where each message begins, and the last one ends.
         self._places = array(
@@ -78,7 +78,7 @@ class AvroMessages(EncodedMessages):
         if stop - start == self.count:
             return [self.whole]
         places = self._places
-        return [avro.encode_long(stop - start), memoryview(self.whole)[places[start] : places[stop]]]
+        return [avro_values.encode_long(stop - start), memoryview(self.whole)[places[start] : places[stop]]]
 
     @property
     def size_bytes(self) -> int:

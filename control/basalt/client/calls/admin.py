@@ -8,6 +8,14 @@ from typing import Literal, TypeAlias, TypeVar
 from msgspec import ValidationError
 
 from basalt.api.bodies import json
+from basalt.api.bodies.cluster import (
+    ClusterInfo,
+    ClusterMembers,
+    MemberDrain,
+    ShardBalance,
+    ShardMove,
+    ShardMoveRequest,
+)
 from basalt.api.bodies.groups import GroupMode, ListedGroups
 from basalt.api.bodies.operations import (
     AlertList,
@@ -16,8 +24,6 @@ from basalt.api.bodies.operations import (
     BackupPage,
     BackupRequest,
     ChangedSettings,
-    ClusterInfo,
-    ClusterMembers,
     CompactionRequest,
     Compactions,
     ExplainedWriter,
@@ -27,7 +33,6 @@ from basalt.api.bodies.operations import (
     JobRun,
     MadeBackup,
     ManagerSnapshotInfo,
-    MemberDrain,
     ProcessInfo,
     PrunedWriters,
     PruneRun,
@@ -40,9 +45,6 @@ from basalt.api.bodies.operations import (
     RestoreRequest,
     SeriesPage,
     SettingInfo,
-    ShardBalance,
-    ShardMove,
-    ShardMoveRequest,
     StoreInfo,
     Version,
 )

@@ -7,16 +7,8 @@ from urllib.parse import quote
 
 from basalt.access.needs import PUBLIC
 from basalt.access.resources import CLUSTER
-from basalt.api.bodies.operations import (
-    Backup,
-    BackupRequest,
-    ClusterInfo,
-    ClusterMembers,
-    MadeBackup,
-    ProcessInfo,
-    Readiness,
-    StoreInfo,
-)
+from basalt.api.bodies.cluster import ClusterInfo, ClusterMembers
+from basalt.api.bodies.operations import Backup, BackupRequest, MadeBackup, ProcessInfo, Readiness, StoreInfo
 from basalt.api.bodies.owners import ClusterShards
 from basalt.console import acts
 from basalt.console.acts import ACT_BODY, STEP, Act

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from basalt.access.needs import needs
-from basalt.api.bodies.operations import (
+from basalt.api.bodies.cluster import (
     ClusterInfo,
     ClusterMembers,
     MemberDrain,

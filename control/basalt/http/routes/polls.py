@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from basalt.access.needs import needs
 from basalt.access.quotas import FETCH_BYTES, WAITING_FETCHES
 from basalt.api.bodies.messages import INT_MAX, Buffer, Carried, ConsumeRequest, Record
-from basalt.api.codecs import avro, batches, json_bodies, json_records
+from basalt.api.codecs import avro, avro_values, batches, json_bodies, json_records
 from basalt.api.codecs.encoded import ALONE_BYTES_MIN, RUN_MESSAGES_MIN, AvroMessages, BatchedMessages, Encoding
 from basalt.catalog.topics import TopicName
 from basalt.errors import InputError, SessionFencedError, TransactionEndedError, TransactionNotFoundError
@@ -39,7 +39,8 @@ from basalt.http.routes.route_table import (
 )
 from basalt.http.routes.topics import BACK, FROM, INCLUSIVE, start_of
 from basalt.messaging.log.answers import StretchPart
-from basalt.messaging.read.log_reader import Fetch, Slice
+from basalt.messaging.read.log_reader import Fetch
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.codec import decode_transaction
 from basalt.transactions.rules.transaction import ID_PATTERN
 from basalt_engine.records import RecordKind
@@ -338,7 +339,7 @@ def _avro_pieces(pieces: Sequence[Piece]) -> Iterator[Buffer]:
             yield from part.pieces()
         else:
             yield avro.encode_messages_run(*part.id_parts(), part.payloads())
-    yield avro.END_OF_ARRAY
+    yield avro_values.END_OF_ARRAY
 
 
 def batch_parts(pieces: Sequence[Piece]) -> Iterator[Buffer]:
@@ -419,7 +420,7 @@ def _records(piece: Slice) -> Iterator[Record]:
 
 def _avro_record_parts(_request: Request, fetched: Fetch) -> Iterator[bytes]:
     yield from map(avro.encode_records_block, records_of(fetched.slices))
-    yield avro.END_OF_ARRAY
+    yield avro_values.END_OF_ARRAY
 
 
 def _json_record_parts(request: Request, fetched: Fetch) -> Iterator[bytes]:

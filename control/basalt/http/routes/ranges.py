@@ -37,8 +37,8 @@ from basalt.http.routes.route_table import (
 )
 from basalt.http.routes.schemas import ARROW_STREAM
 from basalt.messaging.ranges import SPLITS_MAX, Range, undecided
-from basalt.messaging.read.log_reader import Slice
 from basalt.messaging.read.range_permit import Asked
+from basalt.messaging.read.slices import Slice
 from basalt.transactions.rules.transaction import TransactionIds
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import BatchSection

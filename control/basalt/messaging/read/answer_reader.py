@@ -18,18 +18,16 @@ from basalt.messaging.log.answers import Answers, Stretch, StretchPart
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.read.log_reader import (
     LOOK_ROWS_MAX,
-    NO_PAYLOAD_ROW,
     Fetch,
     LogReader,
     Reading,
     RowsAhead,
-    Slice,
     SliceLimits,
     Start,
     Stopped,
     end_of,
-    numbers,
 )
+from basalt.messaging.read.slices import NO_PAYLOAD_ROW, Slice, numbers
 from basalt_engine.errors import CorruptionError
 from basalt_engine.messages import POSITION_BYTES, ROW_BYTES_MAX, MessageRow
 from basalt_engine.records import BatchSection, Buffer, RecordKind, count_messages, decode, plain_span

@@ -11,7 +11,8 @@ from itertools import islice
 from basalt.catalog.topics import Topic, TopicName
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.log_reader import LogReader, Slice, before, row_slices, start_from
+from basalt.messaging.read.log_reader import LogReader, before, start_from
+from basalt.messaging.read.slices import Slice, row_slices
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
 from basalt_engine.messages import POSITION_BYTES, MessageRow

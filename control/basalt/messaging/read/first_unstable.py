@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from basalt.messaging.log.topic_log import Range, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
-from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget, row_slices
+from basalt.messaging.read.log_reader import NO_LIMIT, LogReader, ReadBudget
+from basalt.messaging.read.slices import row_slices
 from basalt.messaging.read.views import Views
 from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.manager import Transactions

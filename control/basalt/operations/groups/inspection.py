@@ -57,7 +57,7 @@ from basalt.transactions.rules.transaction import Sees, TransactionIds, sees_all
 from basalt_engine.clock import Clock
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.records import RecordKind
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from basalt_engine.table import Store
 
 LOOKS_MAX = 250  # pieces in one state before others get their turn: some milliseconds, for there are four states

@@ -42,10 +42,10 @@ from basalt.http.collectors import (
     process_collectors,
 )
 from basalt.http.services import member_part
-from basalt.server import passing_on
 from basalt.server.authentication import is_asked
 from basalt.server.leader_connection import LeaderLostError
-from basalt.server.passing_on import Again, MovedError, PassingMetrics, PassingOn
+from basalt.server.passed_call import MovedError, not_leading
+from basalt.server.passing_on import Again, PassingMetrics, PassingOn
 from basalt.server.routing import By, other_owner, place_of
 from basalt.server.standby.reading_here import ROUTE, ReadingHere, ReadingMetrics
 from basalt.settings import Settings
@@ -269,7 +269,7 @@ class StandbyFrame:
                 f"no server is known to serve shard {place.shard} now, or two servers know different ones; nothing was done",
                 hint="send the same call again after Retry-After",
             )
-        return passing_on.refused(self._leadership.leader_url, why)
+        return not_leading(self._leadership.leader_url, why)
 
     def _not_owner(self, request: RequestHead) -> NotOwnerError | None:
         """The answer to who took this server for the owner of a topic; None where the call is about none, or no other server is known to serve it."""
@@ -340,4 +340,4 @@ class StandbyFrame:
         return responses.Response(200, encode(self._registry), content_type.encode("ascii"))
 
     async def _nothing(self, _request: RequestHead) -> responses.Response:
-        raise passing_on.refused(self._leadership.leader_url, "")
+        raise not_leading(self._leadership.leader_url, "")

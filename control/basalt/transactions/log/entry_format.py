@@ -25,7 +25,7 @@ from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBindi
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.snapshot import NO_RUNS, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.varints import VARINT_BYTES_MAX, encode_deltas, encode_varint
 
 VERSION = 1

@@ -54,7 +54,7 @@ from basalt.transactions.rules.transaction import Kind, PointerSet, State, Trans
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import NO_RUNS, InvalidList, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.varints import encode_varint
 
 VERSION = 3

@@ -29,7 +29,7 @@ from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, GroupState, GroupTable
 from basalt.transactions.rules.transaction import ACKNOWLEDGED_KEY, Loss, State, Transaction
 from basalt.transactions.rules.transaction_table import StateImage, TransactionTable
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 GROUP_NAME_CHARS_MAX = 255  # shown in messages, and in each path of the group
 SPANS_MAX = 65_536  # in which one transaction acknowledges; its commit merges them into those of its groups

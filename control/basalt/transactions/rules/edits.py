@@ -14,7 +14,7 @@ import msgspec
 from basalt.errors import BasaltError
 from basalt.transactions.rules.transaction import Join, Kind, Loss, SessionBinding, TableJoin, Transaction
 from basalt_engine.snapshot import NO_RUNS, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 
 class Edit(msgspec.Struct, frozen=True):

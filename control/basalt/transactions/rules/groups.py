@@ -18,7 +18,8 @@ from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.transaction import State, Transaction
 from basalt_engine.errors import CorruptionError
-from basalt_engine.spans import ZERO_ID, SpanMap, Spans
+from basalt_engine.spans.span_map import SpanMap
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 NEVER_MS = (1 << 63) - 1  # `not_before_ms` of a message that is parked: nobody gets it until somebody asks for that
 ATTEMPTS_MAX = 0xFFFF  # what the log's snapshot can hold; counted no further

@@ -38,7 +38,7 @@ from basalt.transactions.rules.transaction import (
 )
 from basalt.transactions.rules.transaction_table import StateImage, TransactionTable
 from basalt_engine.snapshot import NO_RUNS, POINTERS_PER_MS, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 
 class TransactionProposals(TransactionTable):

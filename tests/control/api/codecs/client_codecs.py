@@ -21,7 +21,7 @@ from basalt.api.bodies.messages import (
     check_records,
     check_write_pointer,
 )
-from basalt.api.codecs import avro, json_bodies, json_records
+from basalt.api.codecs import avro, avro_values, json_bodies, json_records
 from basalt.errors import MalformedBodyError
 
 
@@ -35,12 +35,14 @@ class RecordsPage(NamedTuple):
 
 def encode_avro_messages(messages: Sequence[Message]) -> bytes:
     """A whole Messages answer in Avro."""
-    return avro.encode_messages_block([m.id for m in messages], [m.payload for m in messages]) + avro.END_OF_ARRAY
+    return (
+        avro.encode_messages_block([m.id for m in messages], [m.payload for m in messages]) + avro_values.END_OF_ARRAY
+    )
 
 
 def decode_avro_messages(body: bytes | bytearray | memoryview) -> list[Message]:
     """The answer of a poll in Avro."""
-    cursor = avro.AvroCursor(body)
+    cursor = avro_values.AvroCursor(body)
     messages: list[Message] = []
     for count in cursor.read_blocks("messages", item_bytes_min=2):
         for _ in range(count):
@@ -54,7 +56,7 @@ def decode_avro_messages(body: bytes | bytearray | memoryview) -> list[Message]:
 
 def encode_avro_records(records: Sequence[Record]) -> bytes:
     """A whole Records answer in Avro; the position to go on from stands in the answer's headers."""
-    return avro.encode_records_block(records) + avro.END_OF_ARRAY
+    return avro.encode_records_block(records) + avro_values.END_OF_ARRAY
 
 
 def encode_json_publish_request(request: PublishRequest) -> bytes:

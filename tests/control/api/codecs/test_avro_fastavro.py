@@ -24,7 +24,7 @@ from basalt.api.bodies.messages import (
     WorkMarker,
     WorkPublish,
 )
-from basalt.api.codecs import avro
+from basalt.api.codecs import avro, avro_values
 from tests.control.api.codecs import avro_schemas, client_codecs
 from tests.control.api.codecs.acknowledgements import acknowledgements
 
@@ -309,7 +309,7 @@ def test_blocks_that_are_streamed_one_by_one_make_one_answer(batches: list[list[
     blocks = [
         avro.encode_messages_block([m.id for m in batch], [memoryview(m.payload) for m in batch]) for batch in batches
     ]
-    body = b"".join(blocks) + avro.END_OF_ARRAY
+    body = b"".join(blocks) + avro_values.END_OF_ARRAY
     messages = [message for batch in batches for message in batch]
     assert client_codecs.decode_avro_messages(body) == messages
     assert their_value("MESSAGES", body) == as_dicts(messages)

@@ -11,7 +11,7 @@ import pytest
 
 from basalt.api.bodies.messages import PublishResponse, Record, check_rollback, check_store
 from basalt.api.bodies.transactions import TransactionInfo
-from basalt.api.codecs import avro, batches
+from basalt.api.codecs import avro, avro_values, batches
 from basalt.client.calls import admin, messages, topics, transactions
 from basalt.client.calls.messages import position
 from basalt.client.calls.pages import Message
@@ -231,7 +231,7 @@ def test_a_poll_from_the_end_asks_where_that_is(topic_scope, play):
 
 def test_the_end_of_a_topic_is_read_from_the_answer(topic_scope, play):
     (call,) = play(messages.end(topic_scope)).calls
-    nothing = avro.END_OF_ARRAY
+    nothing = avro_values.END_OF_ARRAY
     record = client_codecs.encode_avro_records([Record(ID, b"new")])
     assert call.parse(Answer(200, {}, nothing)).text == "start"  # an empty topic
     assert call.parse(Answer(200, {"basalt-next": ID.hex()}, nothing)).id == ID[:-1] + bytes([ID[-1] + 1])

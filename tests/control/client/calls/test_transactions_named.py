@@ -6,7 +6,7 @@ import pytest
 
 from basalt.api.bodies.messages import WorkMarker
 from basalt.errors import InputError, SessionFencedError, SessionForeignError, TransactionEndedError
-from tests.control.client.test_blocking_end_to_end import everything
+from tests.control.client.test_client_end_to_end import everything
 
 
 def segment(side, tx, topic, *messages):

@@ -10,7 +10,7 @@ from basalt.errors import (
     TransactionConflictError,
     TransactionEndedError,
 )
-from tests.control.client.test_blocking_end_to_end import everything
+from tests.control.client.test_client_end_to_end import everything
 
 
 def used(side, tx, work=None):

@@ -21,7 +21,7 @@ from basalt.errors import (
     TransactionConflictError,
 )
 from tests.control.cli.conftest import served, services_with_jobs
-from tests.control.client.test_blocking_end_to_end import everything, transaction
+from tests.control.client.test_client_end_to_end import everything, transaction
 
 QUICKLY_MS = 100  # a round's wait for messages, so that a test ends soon behind the last one
 

@@ -12,7 +12,7 @@ import pytest
 from basalt.client.transaction.open_transaction import PostCommitError
 from basalt.errors import SessionFencedError, TransactionConflictError, TransactionEndedError
 from tests.control.client.participants_world import Awaited, Broken, Recording
-from tests.control.client.test_blocking_end_to_end import everything, transaction
+from tests.control.client.test_client_end_to_end import everything, transaction
 
 
 def participant(side, name: str = "a", failures: dict[str, str] | None = None, *, hosted: bool = False) -> Recording:

@@ -16,7 +16,7 @@ from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, ReturnReason
 from basalt_engine.clock import ManualClock
 from basalt_engine.errors import CorruptionError
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from basalt_engine.stores.memory import MemoryStore
 from tests.wiring import A, Wired
 

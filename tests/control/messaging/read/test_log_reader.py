@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from basalt.messaging.read import log_reader
 from basalt.messaging.read.log_reader import (
     Fetch,
-    PayloadRows,
     ReadBudget,
     Reading,
     SliceLimits,
     Start,
     Stopped,
     end_of,
+    not_before,
     start_from,
 )
+from basalt.messaging.read.slices import PayloadRows
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position, position_fields
 from basalt_engine.messages import MessageRow, Reference
@@ -406,6 +407,24 @@ def test_the_last_time_that_there_is_is_a_start_in_both_ways() -> None:
     for inclusive in (True, False):
         found = fetched(log_of([b"a"]), start_from(2**63 - 1, inclusive), EVERYTHING, None)
         assert (found.slices, found.next_id) == ([], None)
+
+
+def test_what_has_expired_moves_the_start_and_never_back() -> None:
+    early, late = start_from(5, True), start_from(50, True)
+    assert not_before(early, 20) == start_from(20, True)
+    assert not_before(late, 20) == late
+    assert not_before(early, -3) == early
+    exclusive = Start(MessageId(20, 0).encode(), False)
+    assert not_before(exclusive, 20) == exclusive
+
+
+def test_reading_on_within_a_reference_reads_no_payload_row_again() -> None:
+    log = Log()
+    log.refer([[b"a"], [b"b", b"c"], [b"d"]], 11, 0, lost=False)
+    for message, first in zip(log.messages, (0, 1, 1, 2), strict=True):
+        narrowed = Start(message.id, True).within(log.rows[0])
+        assert log.payload_rows(narrowed) == log.stored[11][first:]
+        assert Start(message.id[:9] + b"\xff" + message.id[10:], True).within(log.rows[0]) == log.rows[0]
 
 
 def test_a_reader_that_is_past_an_open_writers_row_does_not_wait_for_it() -> None:

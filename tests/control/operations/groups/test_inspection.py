@@ -32,7 +32,7 @@ from basalt.operations.groups.inspection import (
 from basalt.transactions.rules import acknowledgements
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, Attempt, GroupState
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from basalt.transactions.log.transaction_log import LogEntry
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit
 from basalt.transactions.rules.transaction import Join, Kind, SessionBinding, TableJoin
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 ORDERS, INVOICES = b"shop:orders:", b"shop:invoices:"
 SPANS = Spans([(bytes(20), b"\1" * 20)])

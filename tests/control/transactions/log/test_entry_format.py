@@ -35,7 +35,7 @@ from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt.transactions.rules.transaction_table import StateImage
 from basalt_engine.errors import CorruptionError
 from basalt_engine.snapshot import InvalidList, PointerRuns
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 from basalt_engine.varints import encode_varint
 from tests.control.transactions.whole_bytes import encode_snapshot
 

@@ -20,7 +20,7 @@ from basalt.transactions.rules.acknowledgements import GROUP_NAME_CHARS_MAX, RET
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS
 from basalt.transactions.rules.transaction import State, Transaction, TransactionLimits
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 TOPIC = b"shop:orders:"
 

@@ -14,7 +14,7 @@ from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import ATTEMPTS_MAX, Attempt, GroupTable, PendingSpans, Returns
 from basalt.transactions.rules.transaction import Kind, State, Transaction
 from basalt_engine.errors import CorruptionError
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 TOPIC = b"shop:orders:"
 PLACES = 12

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.codecs import avro
+from basalt.api.codecs import avro, avro_values
 from basalt.errors import MalformedBodyError
 
-COUNT = avro.EVEN_ITEMS_MIN
+COUNT = avro_values.EVEN_ITEMS_MIN
 # Of one, two and three bytes; none at all; and the largest and smallest of each.
 LENGTHS = st.sampled_from([0, 1, 63, 64, 100, 300, 8_191, 8_192, 9_000])
 
 
 def publish(lengths: list[int]) -> tuple[bytes, list[bytes]]:
     messages = [bytes((index % 251,)) * length for index, length in enumerate(lengths)]
-    items = b"".join(avro.encode_bytes(message) for message in messages)
-    return b"\x02" + avro.encode_long(len(messages)) + items + avro.END_OF_ARRAY, messages
+    items = b"".join(avro_values.encode_bytes(message) for message in messages)
+    return b"\x02" + avro_values.encode_long(len(messages)) + items + avro_values.END_OF_ARRAY, messages
 
 
 def outcome(body: bytes) -> object:
@@ -32,7 +32,7 @@ def outcome(body: bytes) -> object:
 
 def one_by_one(body: bytes) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(avro, "EVEN_ITEMS_MIN", 1 << 62)
+        patch.setattr(avro_values, "EVEN_ITEMS_MIN", 1 << 62)
         return outcome(body)
 
 

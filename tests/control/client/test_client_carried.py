@@ -9,7 +9,7 @@ import pytest
 
 from basalt.client import RecordIn
 from basalt.errors import MalformedBodyError
-from tests.control.client.test_blocking_end_to_end import transaction
+from tests.control.client.test_client_end_to_end import transaction
 
 RICH = RecordIn(b"paid", key=b"k1", headers=(("trace", b"t1"), ("trace", b"t2")), event_time_ms=17, ttl_ms=600_000)
 

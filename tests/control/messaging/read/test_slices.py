@@ -1,4 +1,4 @@
-"""Slices, starts and limits by themselves: what each says of its messages, and where it cuts them."""
+"""Slices by themselves: what each says of its messages, and where it cuts them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.messaging.read.log_reader import Slice, Start, not_before, start_from
+from basalt.messaging.read.log_reader import start_from
+from basalt.messaging.read.slices import Slice
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MessageId, position
 from basalt_engine.messages import MessageRow
@@ -34,24 +35,6 @@ def test_every_slice_says_the_same_of_its_messages_in_every_way(log: Log, snapsh
         assert bytes(stretch) == b"".join(part.payloads())
         assert len(part.payloads()) == len(part.extras()) == part.count
         assert part.payload_bytes == sum(map(len, part.payloads()))
-
-
-def test_what_has_expired_moves_the_start_and_never_back() -> None:
-    early, late = start_from(5, True), start_from(50, True)
-    assert not_before(early, 20) == start_from(20, True)
-    assert not_before(late, 20) == late
-    assert not_before(early, -3) == early
-    exclusive = Start(MessageId(20, 0).encode(), False)
-    assert not_before(exclusive, 20) == exclusive
-
-
-def test_reading_on_within_a_reference_reads_no_payload_row_again() -> None:
-    log = Log()
-    log.refer([[b"a"], [b"b", b"c"], [b"d"]], 11, 0, lost=False)
-    for message, first in zip(log.messages, (0, 1, 1, 2), strict=True):
-        narrowed = Start(message.id, True).within(log.rows[0])
-        assert log.payload_rows(narrowed) == log.stored[11][first:]
-        assert Start(message.id[:9] + b"\xff" + message.id[10:], True).within(log.rows[0]) == log.rows[0]
 
 
 @relaxed

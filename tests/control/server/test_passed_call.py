@@ -1,4 +1,4 @@
-"""Calls that are passed on to a leader, or an owner of topics, that goes away, is slow, or says what it should not: what the caller is told, and how much is held."""
+"""One call that is passed on: the lines with which it goes, and what its caller is told, and how much is held, where the leader or an owner goes away, is slow, or says what it should not."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 import uvloop
 
 from basalt.server import leader_connection, passing_on
 from basalt.server.leader_connection import LeaderConnections
-from basalt.settings import Settings
-from basalt.settings.tree import TlsSettings
+from basalt.server.passed_call import CALLERS_OF_HEAD_MAX
 from tests.control.server.passing_pair import JSON, TOPIC, PortServer, deal, join, passing_pair, until
-from tests.led_servers import HANG_S, LEASE_MS, ONE_LEADS
+from tests.control.server.test_passing_on import run as run_pair
+from tests.led_servers import HANG_S, LEASE_MS
 
 PUBLISH = f"{TOPIC}/publish"
 ONE = {"messages": ["a"]}
@@ -99,6 +98,61 @@ def ok(body: bytes = b"{}") -> bytes:
 
 async def goes_away(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await head(reader)
+
+
+def test_headers_between_two_servers_are_not_the_callers_and_the_others_go_along():
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        heads: list[dict[bytes, bytes]] = []
+        serving = leader.member._serving
+        assert serving is not None
+        made = serving.app._request
+
+        def noted(head, exchange, client_id):
+            heads.append(head.headers)
+            return made(head, exchange, client_id)
+
+        serving.app._request = noted  # type: ignore[method-assign]
+        reader, writer = await standby.line()
+        writer.write(
+            b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive, x-forwarded-for\r\nKeep-Alive: 5\r\nTE: trailers\r\n"
+            b"Upgrade: h2c\r\nProxy-Authorization: secret\r\nX-Forwarded-For: 6.6.6.6\r\nTraceparent: 00-%s-%s-01\r\nX-Mine: yes\r\n"
+            b"\r\n" % (TOPIC.encode(), b"a" * 32, b"b" * 16)
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        (headers,) = heads
+        assert {name for name in headers if not name.startswith(b"basalt-")} == {
+            b"host", b"x-forwarded-for", b"traceparent", b"x-mine",
+        }  # fmt: skip
+        assert headers[b"host"] == b"localhost"
+
+    run_pair(story)
+
+
+def test_callers_whose_calls_begin_alike_are_told_apart_and_few_of_them_are_kept():
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        serving = leader.member._serving
+        assert serving is not None
+        seen: list[str | None] = []
+        made = serving.app._request
+
+        def noted(head, exchange, client_id):
+            seen.append(exchange.client)
+            return made(head, exchange, client_id)
+
+        serving.app._request = noted  # type: ignore[method-assign]
+        addresses = [f"127.0.0.{number}" for number in range(1, CALLERS_OF_HEAD_MAX + 3)]
+        for address in addresses * 2:
+            reader, writer = await asyncio.open_connection("127.0.0.1", standby.port, local_addr=(address, 0))
+            for _ in range(2):
+                writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % TOPIC.encode())
+                answer = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            writer.close()
+        assert seen == [address for address in addresses * 2 for _ in range(2)]
+        assert max(len(head.passing or ()) for head in standby.member.heads._known.values()) <= CALLERS_OF_HEAD_MAX
+
+    run_pair(story)
 
 
 @parts
@@ -470,23 +524,5 @@ def test_of_a_thousand_calls_while_the_leader_is_killed_none_is_lost_and_none_is
                     assert (number in done) == (outcome == "ok"), (number, outcome)
             assert sum(outcome == "outcome_unknown" for outcome in outcomes.values()) <= at_a_time
             assert outcomes[calls - 1] == "ok"
-
-    uvloop.run(story())
-
-
-@pytest.mark.parametrize(
-    ("settings", "given", "why"),
-    [
-        (replace(ONE_LEADS, tls=TlsSettings(client="required")), {}, "certificate"),
-        (ONE_LEADS, {"Authorization": "Negotiate YIIabc"}, "Kerberos"),
-        (ONE_LEADS, {"Authorization": "negotiate YIIabc"}, "Kerberos"),
-    ],
-)
-def test_who_proves_it_by_what_cannot_be_passed_on_is_told_why(settings: Settings, given: dict[str, str], why: str):
-    async def story() -> None:
-        async with passing_pair(ONE_LEADS, settings) as (leader, standby):
-            told = await standby.ask("GET", "/v1/namespaces", **given)
-            assert (told.status, told.json()["code"], told.json()["leader"]) == (503, "not_leader", leader.url)
-            assert why in told.json()["detail"]
 
     uvloop.run(story())

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import chain, compress, islice, repeat
-from operator import and_, eq, getitem, le, lt, ne, not_, xor
-from typing import Any, Generic, TypeVar
+from itertools import chain, compress, islice
+from operator import eq, getitem, le, lt, ne, xor
+from typing import Any
 
 from basalt_engine.errors import CorruptionError
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.varints import decode_varint, encode_varint
 
-V = TypeVar("V")
 _Columns = tuple[list[bytes], list[bytes]]  # the begins and the ends of spans
 ZERO_ID = bytes(MESSAGE_ID_BYTES)  # before every message
 _ID_BITS = 8 * MESSAGE_ID_BYTES
@@ -35,7 +33,7 @@ _RESTS = [slice(MESSAGE_ID_BYTES - (bits + 7) // 8, None) for bits in range(_ID_
 _HEADS = [[bytes((rest.start, length)) for length in range(MESSAGE_ID_BYTES + 1)] for rest in _RESTS]
 _ENCODED_SPAN_BYTES_MIN = 4  # two ids without bytes of their own
 BLOCK_SPANS_MAX = 512  # of which half are moved for one that comes between them, in a tenth of a microsecond
-_FEW = 16  # so many times fewer spans than there are: each is searched for, instead of going through all of them
+FEW = 16  # so many times fewer spans than there are: each is searched for, instead of going through all of them
 
 
 class SpanBlocks:
@@ -143,9 +141,9 @@ class SpanBlocks:
             return False
         if self._ends[-1] <= other._afters[0][0] or other._ends[-1] <= self._afters[0][0]:
             return False
-        if other._count == 1 or other._count * _FEW <= self._count:
+        if other._count == 1 or other._count * FEW <= self._count:
             return any(map(self.overlaps, chain.from_iterable(other._afters), chain.from_iterable(other._throughs)))
-        if self._count == 1 or self._count * _FEW <= other._count:
+        if self._count == 1 or self._count * FEW <= other._count:
             return any(map(other.overlaps, chain.from_iterable(self._afters), chain.from_iterable(self._throughs)))
         afters, throughs = self._columns_within(other._afters[0][0], other._ends[-1])
         afters += chain.from_iterable(other._afters)
@@ -159,7 +157,7 @@ class SpanBlocks:
         begins, ends = other._columns_within(afters[0], throughs[-1])
         gaps, behind = [afters[0], *ends], [*begins, throughs[-1]]
         kept = list(map(lt, gaps, behind))
-        return _common(afters, throughs, list(compress(gaps, kept)), list(compress(behind, kept)))
+        return common_parts(afters, throughs, list(compress(gaps, kept)), list(compress(behind, kept)))
 
     def _columns_within(self, after: bytes, through: bytes) -> _Columns:
         """The blocks in which there are spans that overlap (after, through], and maybe others."""
@@ -374,7 +372,7 @@ class Spans(SpanBlocks):
         if not self._count:
             self._be(other)
             return
-        if other._count == 1 or other._count * _FEW <= self._count:
+        if other._count == 1 or other._count * FEW <= self._count:
             for after, through in other:
                 self._add(after, through)
             return
@@ -412,11 +410,11 @@ class Spans(SpanBlocks):
         """Cover nothing any more that the other covers."""
         if not self._count or not other._count:
             return
-        if other._count == 1 or other._count * _FEW <= self._count:
+        if other._count == 1 or other._count * FEW <= self._count:
             for after, through in other._from(0, 0):
                 self.remove(after, through)
             return
-        if self._count * _FEW <= other._count:
+        if self._count * FEW <= other._count:
             left = [gap for each in self for gap in other.gaps(*each)]
             self._splice((0, 0), (len(self._ends), 0), [after for after, _ in left], [through for _, through in left])
             return
@@ -436,10 +434,10 @@ class Spans(SpanBlocks):
         if not self._count or not other._count:
             return Spans()
         few, many = (self, other) if self._count <= other._count else (other, self)
-        if few._count * _FEW <= many._count:
+        if few._count * FEW <= many._count:
             return Spans([part for each in few._from(0, 0) for part in many._parts(*each)])
         mine, others = self._columns(0, len(self._ends)), other._columns(0, len(other._ends))
-        return Spans.ascending(*_common(*mine, *others))
+        return Spans.ascending(*common_parts(*mine, *others))
 
     def encode(self) -> bytes:
         parts, last = [encode_varint(len(self))], 0
@@ -488,172 +486,7 @@ class Spans(SpanBlocks):
         return spans, offset
 
 
-class SpanMap(SpanBlocks, Generic[V]):
-    """Disjoint spans with a value each: whose their messages are, or how often they came back. Such as touch and have an equal one are one."""
-
-    __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
-    def __init__(self) -> None:
-        super().__init__([])
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes, V]]:
-        return zip(*map(chain.from_iterable, (self._afters, self._throughs, self._by_block)), strict=True)  # type: ignore[arg-type]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SpanMap):
-            return NotImplemented
-        return len(self) == len(other) and list(self) == list(other)
-
-    @property
-    def _by_block(self) -> list[list[V]]:
-        assert self._values is not None
-        return self._values
-
-    def fill(self, spans: Iterable[tuple[Spans, V]]) -> None:
-        """Put many at once; most of them where nothing was."""
-        given = list(spans)
-        if self._are_many(sum([len(each) for each, _ in given])) and self._merge(given):
-            return
-        for each, value in given:
-            for after, through in each:
-                self.put(after, through, value)
-
-    def copied_from(self, other: SpanMap[V]) -> None:
-        """Be as the other is, and go an own way."""
-        self._afters, self._throughs = list(map(list.copy, other._afters)), list(map(list.copy, other._throughs))
-        self._values = list(map(list.copy, other._by_block))
-        self._ends, self._count = other._ends.copy(), other._count
-
-    def span_of(self, message_id: bytes) -> tuple[bytes, bytes, V] | None:
-        """The span that this id is in, and its value."""
-        block, index = self._at_or_behind(message_id)
-        if block == len(self._ends):
-            return None
-        after = self._afters[block][index]
-        return (after, self._throughs[block][index], self._by_block[block][index]) if after < message_id else None
-
-    def within(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes, V]]:
-        """The parts of (after, through] that have a value, in order. Do not change anything while they are asked."""
-        block, index = self._behind(after)
-        while block < len(self._ends):
-            afters, throughs, values = self._afters[block], self._throughs[block], self._by_block[block]
-            while index < len(afters):
-                if afters[index] >= through:
-                    return
-                yield max(after, afters[index]), min(through, throughs[index]), values[index]
-                index += 1
-            block, index = block + 1, 0
-
-    def put(self, after: bytes, through: bytes, value: V) -> None:
-        """(after, through] has this value, whatever it had."""
-        first = stop = self._at_or_behind(after)
-        if first[0] < len(self._ends):
-            self.remove(after, through)
-            first = stop = self._at_or_behind(after)
-        if (found := self._at(first)) is not None and found[1] == after:
-            stop = self._next(first)
-            if found[2] == value:
-                after = found[0]
-            else:
-                first = stop
-        if (found := self._at(stop)) is not None and found[0] == through and found[2] == value:
-            through, stop = found[1], self._next(stop)
-        self._splice(first, stop, [after], [through], [value])
-
-    def remove(self, after: bytes, through: bytes) -> None:
-        """Nothing of (after, through] has a value any more."""
-        block, index = first = self._behind(after)
-        found = self._at(first)
-        if found is None or found[0] >= through:
-            return
-        if after <= found[0] and found[1] == through:
-            self._splice(first, (block, index + 1), [], [], [])
-            return
-        stop = self._at_or_behind(through)
-        kept = [(found[0], after, found[2])] if found[0] < after else []
-        last = self._at(stop)
-        if last is not None and last[0] < through:
-            stop = self._next(stop)
-            if through < last[1]:
-                kept.append((through, last[1], last[2]))
-        self._splice(first, stop, [each[0] for each in kept], [each[1] for each in kept], [each[2] for each in kept])
-
-    def _merge(self, spans: list[tuple[Spans, V]]) -> bool:
-        """Put them between those that are here in one go; False, and nothing done, where they overlap."""
-        afters, throughs = self._columns(0, len(self._ends))
-        values = list(chain.from_iterable(self._by_block))
-        for each, value in spans:
-            afters += chain.from_iterable(each._afters)
-            throughs += chain.from_iterable(each._throughs)
-            values += repeat(value, each._count)
-        order = sorted(range(len(afters)), key=afters.__getitem__)
-        afters, throughs = list(map(afters.__getitem__, order)), list(map(throughs.__getitem__, order))
-        if not all(map(le, throughs, islice(afters, 1, None))):
-            return False
-        values = list(map(values.__getitem__, order))
-        touching = list(map(eq, throughs, islice(afters, 1, None)))
-        if any(touching):
-            apart = list(map(not_, map(and_, touching, map(eq, values, islice(values, 1, None)))))
-            begins, ends = [True, *apart], [*apart, True]
-            afters, throughs = list(compress(afters, begins)), list(compress(throughs, ends))
-            values = list(compress(values, begins))
-        self._become(afters, throughs, values)
-        return True
-
-    def subtract(self, spans: Spans) -> None:
-        """Nothing of these spans has a value any more."""
-        if not self._are_many(len(spans)):
-            for after, through in spans:
-                self.remove(after, through)
-            return
-        if self._count:
-            known, values = self._columns(0, len(self._ends)), list(chain.from_iterable(self._by_block))
-            afters, throughs = self._parts_outside(spans, *known)
-            self._become(afters, throughs, _values_at(throughs, known[1], values))
-
-    def common(self, spans: Spans) -> list[tuple[bytes, bytes, V]]:
-        """The parts of these spans that have a value, in order."""
-        if not self._count or not spans._count:
-            return []
-        if not self._are_many(len(spans)):
-            return [part for each in spans for part in self.within(*each)]
-        if self._count * _FEW <= len(spans):
-            return [(*part, value) for after, through, value in self for part in spans.within(after, through)]
-        known, values = self._columns(0, len(self._ends)), list(chain.from_iterable(self._by_block))
-        afters, throughs = _common(*known, *spans._columns(0, len(spans._ends)))
-        return list(zip(afters, throughs, _values_at(throughs, known[1], values), strict=True))
-
-    def remove_of(self, value: V, spans: Spans) -> None:
-        """Nothing has this very value any more; these spans are all that had it."""
-        if not self._are_many(len(spans)):
-            for after, through in spans:
-                self.remove(after, through)
-            return
-        values = list(chain.from_iterable(self._by_block))
-        kept = [each is not value for each in values]
-        columns = (chain.from_iterable(self._afters), chain.from_iterable(self._throughs), values)
-        self._become(*(list(compress(column, kept)) for column in columns))
-
-    def _are_many(self, count: int) -> bool:
-        """True when it is less work to go through all than to search for each of so many spans."""
-        return count >= _FEW and count * _FEW > self._count
-
-    def _become(self, *columns: list[Any]) -> None:
-        self._splice((0, 0), (len(self._ends), 0), *columns)
-
-    def _at(self, place: tuple[int, int]) -> tuple[bytes, bytes, V] | None:
-        block, index = place
-        if block == len(self._ends):
-            return None
-        return self._afters[block][index], self._throughs[block][index], self._by_block[block][index]
-
-    def _next(self, place: tuple[int, int]) -> tuple[int, int]:
-        block, index = place
-        return (block, index + 1) if index + 1 < len(self._afters[block]) else (block + 1, 0)
-
-
-def _common(afters: list[bytes], throughs: list[bytes], begins: list[bytes], ends: list[bytes]) -> _Columns:
+def common_parts(afters: list[bytes], throughs: list[bytes], begins: list[bytes], ends: list[bytes]) -> _Columns:
     """The parts that two sets of disjoint spans both cover: no more than two of their spans are open at a place.
 
     Both do so between the n-th end and the n+1-th begin, where the begin comes first.
@@ -661,11 +494,6 @@ def _common(afters: list[bytes], throughs: list[bytes], begins: list[bytes], end
     behind, throughs = sorted([*afters, *begins])[1:], sorted([*throughs, *ends])
     both = list(map(lt, behind, throughs))
     return list(compress(behind, both)), list(compress(throughs, both))
-
-
-def _values_at(asked: list[bytes], throughs: list[bytes], values: list[V]) -> list[V]:
-    """The values of the spans in which these places are, each of them inside one."""
-    return list(map(values.__getitem__, map(partial(bisect_left, throughs), asked)))
 
 
 def _joined(afters: list[bytes], throughs: list[bytes]) -> _Columns:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basalt_engine.spans import SpanMap, Spans
+from basalt_engine.spans.span_map import SpanMap
+from basalt_engine.spans.spans import Spans
 
 relaxed = settings(deadline=None)
 NUMBERS = 24
@@ -21,7 +22,7 @@ steps = st.lists(st.tuples(st.sampled_from(["a", "b", None]), ranges), max_size=
 def block_spans_max(request: pytest.FixtureRequest) -> Iterator[int]:
     """Every story again with blocks so small that a few spans fill many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basalt_engine.spans.BLOCK_SPANS_MAX", request.param)
+        patch.setattr("basalt_engine.spans.spans.BLOCK_SPANS_MAX", request.param)
         yield request.param
 
 
@@ -128,7 +129,7 @@ def test_what_is_common_with_a_set_is_told_and_can_be_taken_out(
     )
     numbers = {number for after, through in asked for number in range(after + 1, through + 1)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basalt_engine.spans._FEW", few)
+        patch.setattr("basalt_engine.spans.span_map.FEW", few)
         common = spans.common(others)
         assert common == sorted(common)
         assert told(iter(common)) == {number: value for number, value in model.items() if number in numbers}

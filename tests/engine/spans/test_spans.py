@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.errors import CorruptionError
-from basalt_engine.spans import ZERO_ID, Spans
+from basalt_engine.spans.spans import ZERO_ID, Spans
 
 relaxed = settings(deadline=None)
 NUMBERS = 24  # few, so that spans touch and overlap often
@@ -22,7 +22,7 @@ WIDE = 0x0102_0300 << 64  # spreads numbers over the bytes of an id
 def block_spans_max(request: pytest.FixtureRequest) -> Iterator[int]:
     """Every story again with blocks so small that a few spans fill many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basalt_engine.spans.BLOCK_SPANS_MAX", request.param)
+        patch.setattr("basalt_engine.spans.spans.BLOCK_SPANS_MAX", request.param)
         yield request.param
 
 
@@ -151,7 +151,7 @@ def test_sets_meet_where_an_id_is_in_both(
 ) -> None:
     (spans, model), (other, other_model) = built(steps), built(other_steps)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basalt_engine.spans._FEW", few)
+        patch.setattr("basalt_engine.spans.spans.FEW", few)
         assert spans.meets(other) == other.meets(spans) == bool(model & other_model)
 
 
@@ -352,7 +352,7 @@ def test_a_set_without_another_covers_what_that_one_does_not(
 ) -> None:
     (spans, model), (other, known) = built(steps), built(others)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basalt_engine.spans._FEW", few)
+        patch.setattr("basalt_engine.spans.spans.FEW", few)
         left = spans.minus(other)
     assert numbers_of(left) == model - known
     assert left == Spans(list(left)), "as few as can be"

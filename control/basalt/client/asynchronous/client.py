@@ -6,16 +6,16 @@ body: `publish = awaiting(messages.publish)`.
 
 from __future__ import annotations
 
-import functools
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from ssl import SSLContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Self
 
 from basalt.client import handles
-from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, Pause, RetryPolicy, Say, Send, run_plan
+from basalt.client.asynchronous.driver import AsyncDriver, AsyncItems, awaiting, opening
+from basalt.client.asynchronous.transport import AsyncCredential, AsyncRedirectingTransport, AsyncTransport
+from basalt.client.attempts import TIMEOUT_MS_DEFAULT, Environment, RetryPolicy
 from basalt.client.calls import (
     access,
     admin,
@@ -38,226 +38,23 @@ from basalt.client.consumer import open_consumer, processing
 from basalt.client.consumer.batches import Batch
 from basalt.client.consumer.open_consumer import OpenConsumer
 from basalt.client.consumer.renewal import AsyncRenewal
-from basalt.client.credential import (
-    Hidden,
-    KeptToken,
-    Token,
-    TokenAwayError,
-    TokenSource,
-    asked_aside,
-    credential_of,
-    hidden,
-    proves,
-)
-from basalt.client.handles import Handle, making, signed
+from basalt.client.credential import Token, credential_of, hidden, proves
+from basalt.client.handles import Handle, making
 from basalt.client.kerberos import check_library, negotiate
-from basalt.client.plans import Answer, Await, ClientScope, Cursor, NoCredential, Reply, Steps, TableScope, TopicScope
+from basalt.client.plans import ClientScope, TableScope, TopicScope
 from basalt.client.producers import AutomaticProducers
-from basalt.client.servers import Redirects, Servers, ServerUrl, in_the_open, parse_urls, shown
+from basalt.client.servers import Servers, ServerUrl, in_the_open, parse_urls, shown
 from basalt.client.tls import Tls, tls_context
 from basalt.client.transaction import commit_protocol, open_transaction, transactional_table
 from basalt.client.transaction.open_transaction import OpenTransaction
 from basalt.client.transaction.transactional_table import TableInUse
 from basalt_engine.clock import Clock, SystemClock
 
-if TYPE_CHECKING:
-    from asyncio import Lock  # blocking: from threading import Lock
-
 NAMESPACE_DEFAULT = "default"
 log = logging.getLogger("basalt.client")
 
-P = ParamSpec("P")
-T = TypeVar("T")
-ItemT = TypeVar("ItemT")
-ScopeT = TypeVar("ScopeT")
-HandleT = TypeVar("HandleT")
 
-
-class AsyncTransport(Protocol):
-    """Sends requests, many at the same time."""
-
-    async def send(self, request: Send) -> Reply:
-        """Send it and return what came back within its time-out. Raise nothing but bugs, interrupts and cancellation."""
-        ...
-
-    async def close(self) -> None:
-        """Close every connection. Closing twice is no error."""
-        ...
-
-
-class AsyncCredential:
-    """The client's token: asks for it when it is first needed, and again where that may help; never twice at the same time."""
-
-    def __init__(self, source: TokenSource, now_ms: Callable[[], int]) -> None:
-        self._kept = KeptToken(source)
-        self._now_ms = now_ms
-        self._lock, self._process = _new_lock(), os.getpid()
-        self._said = False
-
-    async def header(self) -> Hidden:
-        """The Authorization to send."""
-        kept, now_ms = self._kept, self._now_ms()
-        if kept.header is not None and (now_ms < kept.ask_at_ms or (kept.may_wait(now_ms) and self._lock.locked())):
-            return kept.header  # still good, and where it is about to expire somebody asks for another one already
-        try:
-            return await self._other_than(kept.header)
-        except Exception as error:
-            if kept.header is None or not kept.may_wait(now_ms):
-                raise
-            kept.keep_on(now_ms)
-            if not self._said:
-                self._said = True
-                log.warning("the client's token cannot be had anew (%s); the one it has is sent", type(error).__name__)
-            return kept.header
-
-    async def instead_of(self, refused: Hidden) -> Hidden | None:
-        """Another Authorization than the one that a server has refused; None where there is none."""
-        if self._kept.source.ask is None:
-            return None
-        header = await self._other_than(refused)
-        return None if header == refused else header
-
-    async def _other_than(self, seen: Hidden | None) -> Hidden:
-        ask = self._kept.source.ask
-        if self._process != os.getpid():  # a fork took the lock along as it was, and whoever holds it stayed behind
-            self._lock, self._process = _new_lock(), os.getpid()
-        async with self._lock:
-            if ask is not None and (self._kept.header is None or self._kept.header is seen):
-                try:
-                    given = await asked_aside(ask)
-                except OSError as error:
-                    raise TokenAwayError(type(error).__name__) from None
-                self._kept.take(given, self._now_ms())
-                self._said = False
-            assert self._kept.header is not None
-            return self._kept.header
-
-
-def _new_lock() -> Lock:
-    from asyncio import Lock  # blocking: from threading import Lock
-
-    return Lock()
-
-
-class AsyncRedirectingTransport:
-    """Sends to the server that leads: one of those that were named, or one that a standby names."""
-
-    def __init__(self, servers: Servers[AsyncTransport], credential: AsyncCredential | None = None) -> None:
-        self._servers = servers
-        self._credential = credential
-
-    async def send(self, request: Send) -> Reply:
-        """Send the request, and send it again only where nothing was done."""
-        redirects = Redirects(self._servers, request)
-        try:
-            return await self._sent(redirects, self._credential)
-        except TokenAwayError as away:
-            return NoCredential(f"asking for one failed: {away}")
-
-    async def _sent(self, redirects: Redirects, credential: AsyncCredential | None) -> Reply:
-        header = None if credential is None else await credential.header()
-        if header is not None and not redirects.sign(header):
-            return NoCredential("asking for one took as long as the call may take")
-        while True:
-            reply = await self._servers.transport_to(redirects.server).send(redirects.request)
-            if credential is not None and header is not None and isinstance(reply, Answer) and reply.status == 401:
-                # Nothing was done, whatever the call. Once: what is refused again stays refused.
-                header = await credential.instead_of(header)
-                credential = None
-                if header is not None and redirects.sign(header):
-                    continue
-            standing = redirects.follow(reply)
-            if standing is not None:
-                return standing
-
-    async def close(self) -> None:
-        """Close every connection to every server."""
-        for transport in self._servers.transports():
-            await transport.close()
-
-
-class AsyncDriver:
-    """Runs plans, any number at the same time."""
-
-    def __init__(
-        self, transport: AsyncTransport, environment: Environment, sleep: Callable[[float], Awaitable[None]]
-    ) -> None:
-        self._transport = transport
-        self._environment = environment
-        self._sleep = sleep
-
-    async def run(self, steps: Steps[T]) -> T:
-        """Run a plan and return its result."""
-        running = run_plan(steps, self._environment)
-        try:
-            step = next(running)
-            while True:
-                try:
-                    reply = await self._take(step)
-                except BaseException as error:  # noqa: BLE001  # an interrupt or a cancellation, too: the plan may have something to undo
-                    step = running.throw(error)
-                else:
-                    step = running.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    async def close(self) -> None:
-        """Close the transport."""
-        await self._transport.close()
-
-    async def _take(self, step: Send | Pause | Say | Await) -> object:
-        if isinstance(step, Send):
-            return await self._transport.send(step)
-        if isinstance(step, Pause):
-            await self._sleep(step.duration_ms / 1_000)
-            return None
-        if isinstance(step, Say):
-            log.warning(step.line)
-            return None
-        return await step.awaitable  # blocking: raise step.refused()
-
-
-def awaiting(
-    plan: Callable[Concatenate[ScopeT, P], Steps[T]],
-) -> Callable[Concatenate[Handle[ScopeT, AsyncDriver], P], Coroutine[Any, Any, T]]:
-    """Make the method that runs this plan and returns its result."""
-
-    @functools.wraps(plan)
-    async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await handle._driver.run(plan(handle._scope, *args, **kwargs))
-
-    return signed(method, plan)
-
-
-def opening(
-    kind: Callable[[T, AsyncDriver], HandleT], plan: Callable[Concatenate[ScopeT, P], Steps[T]]
-) -> Callable[Concatenate[Handle[ScopeT, AsyncDriver], P], Coroutine[Any, Any, HandleT]]:
-    """Make the method that runs this plan and returns a handle of its result."""
-
-    @functools.wraps(plan)
-    async def method(handle: Handle[ScopeT, AsyncDriver], /, *args: P.args, **kwargs: P.kwargs) -> HandleT:
-        return kind(await handle._driver.run(plan(handle._scope, *args, **kwargs)), handle._driver)
-
-    return signed(method, plan, kind)
-
-
-class _AsyncItems(AsyncIterator[ItemT]):
-    def __init__(self, cursor: Cursor[ItemT], driver: AsyncDriver) -> None:
-        self._cursor = cursor
-        self._driver = driver
-        self._ready: Iterator[ItemT] = iter(())
-
-    async def __anext__(self) -> ItemT:
-        while True:
-            for item in self._ready:
-                return item
-            if self._cursor.done:
-                raise StopAsyncIteration
-            self._ready = iter(await self._driver.run(self._cursor.next_items()))
-
-
-class AsyncReader(_AsyncItems[Message], handles.ReaderFacts):
+class AsyncReader(AsyncItems[Message], handles.ReaderFacts):
     """The messages of a topic, page after page. `pages()` gives them a page at a time, which costs less."""
 
     _cursor: TopicCursor
@@ -270,11 +67,11 @@ class AsyncReader(_AsyncItems[Message], handles.ReaderFacts):
                 yield page
 
 
-class AsyncRowReader(_AsyncItems[TableRow]):
+class AsyncRowReader(AsyncItems[TableRow]):
     """The rows of a scan, page after page."""
 
 
-class AsyncFollower(_AsyncItems[Message], handles.FollowerFacts):
+class AsyncFollower(AsyncItems[Message], handles.FollowerFacts):
     """The messages of a topic in order, up to its end; markers are told on the way.
 
     With the blocking client a callback that is a coroutine function is a `TypeError`.
@@ -287,7 +84,7 @@ class AsyncFollower(_AsyncItems[Message], handles.FollowerFacts):
         # blocking: cursor.refuse_coroutines()
 
 
-class AsyncBatches(_AsyncItems[Batch]):
+class AsyncBatches(AsyncItems[Batch]):
     """The batches of a consumer, one after the other."""
 
 
