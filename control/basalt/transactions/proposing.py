@@ -23,7 +23,7 @@ from basalt.transactions.rules.groups import SavedGroup
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
-from basalt_engine.spans import Spans
+from basalt_engine.spans.spans import Spans
 
 TOGETHER_MAX = 256  # stages in one proposal: some milliseconds of the event loop, here and at the coordinator
 WAITING_MAX = 10_000  # stages that wait for the proposal under way: more than members of a thousand groups ask at once
