@@ -46,7 +46,8 @@ def at_members(folder: Path, quick: bool) -> Iterator[Figure]:
         pair = Sharers(stack, folder, tables("pair"))
         leader, member = pair.add(), pair.add()
         yield from _passed_on(pair, leader, member, calls)
-        yield _acknowledging(pair, leader, member, calls)
+        for clients in (CLIENTS, 8 * CLIENTS):
+            yield _acknowledging(pair, leader, member, clients, calls)
         yield from _cells(pair, leader, member, calls)
 
 
@@ -73,25 +74,25 @@ def _passed_on(pair: Sharers, leader: Process, member: Process, calls: int) -> I
             )  # fmt: skip
 
 
-def _acknowledging(pair: Sharers, leader: Process, member: Process, calls: int) -> Figure:
+def _acknowledging(pair: Sharers, leader: Process, member: Process, clients: int, calls: int) -> Figure:
     """Fetches that acknowledge what the one before was dealt, of a topic's group."""
     total = calls * A_CLAIM
     ways: Ways = {}
     for name, owner in (("member", member), ("leader", leader)):
-        topic = pair.topic(f"grouped-{name}", owner)
+        topic = pair.topic(f"grouped-{name}-{clients}", owner)
         drive(owner.port, 1, total // BATCH, publish_request(topic, BATCH))
-        ways[name] = partial(_acknowledge, owner, topic)
+        ways[name] = partial(_acknowledge, owner, topic, clients)
     cost = in_turns(ways, lambda _: pair.cpu_s(), calls)
     return Figure(
-        f"fetch and acknowledge {A_CLAIM} a call, a member's topic", 1e6 / cost["member"], "calls/s of processor",
+        f"fetch and acknowledge {A_CLAIM} a call by {clients}, a member's topic", 1e6 / cost["member"], "calls/s of processor",
         "calls/s of processor, the leader's topic", 1e6 / cost["leader"], AT_MEMBER_MIN, cpu_us=cost["member"],
     )  # fmt: skip
 
 
-def _acknowledge(owner: Process, topic: str) -> None:
+def _acknowledge(owner: Process, topic: str, clients: int) -> None:
     source = Source(topic, f"group-{next(_numbers)}")
     drive(owner.port, 1, 1, source.put())
-    timed(owner.port, source, ("",) * CLIENTS, partial(acknowledge_all, limit=A_CLAIM))
+    timed(owner.port, source, ("",) * clients, partial(acknowledge_all, limit=A_CLAIM))
 
 
 def _cells(pair: Sharers, leader: Process, member: Process, calls: int) -> Iterator[Figure]:
