@@ -6,20 +6,24 @@ sent to the topic's owner itself; to topics and tables of a member and of the le
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import uvloop
+from msgspec.json import encode
+
 from basalt.api.bodies.messages import ConsumeRequest
+from basalt.api.bodies.tables import WriteRequest
 from basalt.api.codecs.avro import encode_consume_request
 from basalt_engine.keys import table_prefix
 from basalt_engine.stores.shards import shard_of
 from bench.figures import Figure
-from bench.load import drive, request, turns
+from bench.load import Connection, drive, request, turns
 from bench.members import Source, acknowledge_all, timed
 from bench.observing import Ways, in_turns
 from bench.processes import Process
@@ -42,8 +46,9 @@ def at_members(folder: Path, quick: bool) -> Iterator[Figure]:
         pair = Sharers(stack, folder, tables("pair"))
         leader, member = pair.add(), pair.add()
         yield from _passed_on(pair, leader, member, calls)
-        yield _acknowledging(pair, leader, member, calls)
-        yield _cells(pair, leader, member, calls)
+        for clients in (CLIENTS, 8 * CLIENTS):
+            yield _acknowledging(pair, leader, member, clients, calls)
+        yield from _cells(pair, leader, member, calls)
 
 
 def _passed_on(pair: Sharers, leader: Process, member: Process, calls: int) -> Iterator[Figure]:
@@ -69,53 +74,84 @@ def _passed_on(pair: Sharers, leader: Process, member: Process, calls: int) -> I
             )  # fmt: skip
 
 
-def _acknowledging(pair: Sharers, leader: Process, member: Process, calls: int) -> Figure:
+def _acknowledging(pair: Sharers, leader: Process, member: Process, clients: int, calls: int) -> Figure:
     """Fetches that acknowledge what the one before was dealt, of a topic's group."""
     total = calls * A_CLAIM
     ways: Ways = {}
     for name, owner in (("member", member), ("leader", leader)):
-        topic = pair.topic(f"grouped-{name}", owner)
+        topic = pair.topic(f"grouped-{name}-{clients}", owner)
         drive(owner.port, 1, total // BATCH, publish_request(topic, BATCH))
-        ways[name] = partial(_acknowledge, owner, topic)
+        ways[name] = partial(_acknowledge, owner, topic, clients)
     cost = in_turns(ways, lambda _: pair.cpu_s(), calls)
     return Figure(
-        f"fetch and acknowledge {A_CLAIM} a call, a member's topic", 1e6 / cost["member"], "calls/s of processor",
+        f"fetch and acknowledge {A_CLAIM} a call by {clients}, a member's topic", 1e6 / cost["member"], "calls/s of processor",
         "calls/s of processor, the leader's topic", 1e6 / cost["leader"], AT_MEMBER_MIN, cpu_us=cost["member"],
     )  # fmt: skip
 
 
-def _acknowledge(owner: Process, topic: str) -> None:
+def _acknowledge(owner: Process, topic: str, clients: int) -> None:
     source = Source(topic, f"group-{next(_numbers)}")
     drive(owner.port, 1, 1, source.put())
-    timed(owner.port, source, ("",) * CLIENTS, partial(acknowledge_all, limit=A_CLAIM))
+    timed(owner.port, source, ("",) * clients, partial(acknowledge_all, limit=A_CLAIM))
 
 
-def _cells(pair: Sharers, leader: Process, member: Process, calls: int) -> Figure:
-    """Writes of a cell each in a transaction, to a table."""
-    ways: Ways = {}
-    for name, owner in (("member", member), ("leader", leader)):
-        table = f"cells-{name}"
-        drive(leader.port, 1, 1, request(f"/v1/namespaces/{NAMESPACE}/tables/{table}", b"", JSON, "PUT"))
-        pair.move_shard(shard_of(table_prefix(NAMESPACE, table)), owner)
-        ways[name] = partial(_write, pair, owner, table, calls)
-    cost = in_turns(ways, lambda _: pair.cpu_s(), calls)
-    return Figure(
-        "cell writes, a member's table", 1e6 / cost["member"], "calls/s of processor", "calls/s of processor, the leader's table",
-        1e6 / cost["leader"], AT_MEMBER_MIN, cpu_us=cost["member"],
-    )  # fmt: skip
+def _cells(pair: Sharers, leader: Process, member: Process, calls: int) -> Iterator[Figure]:
+    """Writes of a cell each to a table in one transaction, and transactions that write one: begun, written and committed, as the client does."""
+    tables = {"member": member, "leader": leader}
+    for name, owner in tables.items():
+        drive(leader.port, 1, 1, request(_table(name), b"", JSON, "PUT"))
+        pair.move_shard(shard_of(table_prefix(NAMESPACE, _name(name))), owner)
+    for title, way, count, target in (
+        ("cell writes", _write, calls, AT_MEMBER_MIN),
+        ("transactions that write a cell", _transact, calls // 2, AT_MEMBER_MIN),
+    ):
+        ways: Ways = {name: partial(way, pair, owner, name, count) for name, owner in tables.items()}
+        cost = in_turns(ways, lambda _: pair.cpu_s(), count)
+        yield Figure(
+            f"{title}, a member's table", 1e6 / cost["member"], "calls/s of processor", "calls/s of processor, the leader's table",
+            1e6 / cost["leader"], target, cpu_us=cost["member"],
+        )  # fmt: skip
 
 
-def _write(pair: Sharers, owner: Process, table: str, calls: int) -> None:
+def _name(whose: str) -> str:
+    return f"cells-{whose}"
+
+
+def _table(whose: str, call: str = "") -> str:
+    return f"/v1/namespaces/{NAMESPACE}/tables/{_name(whose)}{call}"
+
+
+def _put(whose: str, transaction: str, write_pointer: int, number: int) -> bytes:
+    """The write of one cell, as the client of this tree sends it."""
+    body = WriteRequest(transaction, generation=1, write_pointer=write_pointer)
+    body.put(b"row %d" % number, b"c", b"v")
+    return request(_table(whose, "/write"), encode(body), JSON)
+
+
+def _write(pair: Sharers, owner: Process, whose: str, calls: int) -> None:
     with pair.client(pair.servers[0]) as client:
         transaction = client.transactions.begin()
-        puts = [
-            {"transaction": transaction.id, "generation": 1, "puts": [{"row": _coded(f"row {number}"), "column": _coded("c"), "value": _coded("v")}]}
-            for number in range(calls)
-        ]  # fmt: skip
-        where = f"/v1/namespaces/{NAMESPACE}/tables/{table}/write"
-        drive(owner.port, CLIENTS, calls, turns([request(where, json.dumps(each).encode(), JSON) for each in puts]))
+        puts = [_put(whose, transaction.id, transaction.write_pointer, number) for number in range(calls)]
+        drive(owner.port, CLIENTS, calls, turns(puts))
         client.transactions.abort(transaction)
 
 
-def _coded(text: str) -> str:
-    return b64encode(text.encode()).decode()
+def _transact(pair: Sharers, owner: Process, whose: str, calls: int) -> None:
+    uvloop.run(_transactions(pair.servers[0].port, owner.port, whose, calls))
+
+
+async def _transactions(leads: int, owns: int, whose: str, calls: int) -> None:
+    """Begins and commits go to the leader, which has the work of them in any case, and cells to their owner."""
+    loop, numbers = asyncio.get_running_loop(), iter(range(calls))
+
+    async def client() -> None:
+        leader, owner = [(await loop.create_connection(Connection, "127.0.0.1", port))[1] for port in (leads, owns)]
+        for number in numbers:
+            begun = await leader.call(request("/v1/transactions", b'{"snapshot":false}', JSON))
+            told = json.loads(begun.partition(b"\r\n\r\n")[2])
+            await owner.call(_put(whose, told["id"], told["writePointer"], number))
+            await leader.call(request(f"/v1/transactions/{told['id']}/commit", b""))
+        leader.close()
+        owner.close()
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))

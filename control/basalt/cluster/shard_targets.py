@@ -143,11 +143,13 @@ class ShardTargets:
 
     def out_with_shards(self, owners: OwnersMap) -> Mapping[str, list[int]]:
         """The shards of those that are to have none."""
+        out = {place: member for place, member in enumerate(owners.members) if self.is_out(member)}
         found: dict[str, list[int]] = {}
-        for shard in range(SHARDS):
-            owner = owners.owner_of(shard)
-            if self.is_out(owner) and not (owner == self._own and self._is_alone()):
-                found.setdefault(owner, []).append(shard)
+        for shard, place in enumerate(owners.owners) if out else ():  # most looks find nobody
+            if place in out:
+                found.setdefault(out[place], []).append(shard)
+        if self._own in found and self._is_alone():
+            del found[self._own]
         return found
 
     def _is_alone(self) -> bool:

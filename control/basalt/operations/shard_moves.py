@@ -503,7 +503,8 @@ class ShardMoves:
         if live is None:
             return
         there = live | {self.name}
-        lost = {shard for shard in range(SHARDS) if owners.owner_of(shard) not in there} - self._under_way
+        ended = {place for place, member in enumerate(owners.members) if member not in there}
+        lost = {shard for shard, place in enumerate(owners.owners) if place in ended} - self._under_way if ended else ()
         if lost:  # before it is known who is drained, all of it is the leader's
             targets = self._targets
             known = targets.drained is not None

@@ -4,7 +4,8 @@ Nothing here undoes anything: a transaction that has written cells ends committe
 not theirs to see. So a writer and a reader never wait for each other.
 
 Cells have no order, and a row that the view leaves open is passed over, not waited for. So at a member, which learns late what was begun and
-decided, each call asks the coordinator once before it looks: docs/decisions/0076-tables-at-their-owners.md.
+decided, each call asks the coordinator once before it looks: docs/decisions/0076-tables-at-their-owners.md. A write need not, whose client says
+what would be asked for: docs/decisions/0087-fewer-words-between-owner-and-coordinator.md.
 """
 
 from __future__ import annotations
@@ -80,17 +81,20 @@ class Tables:
         self.activity = activity
 
     async def write(
-        self, title: TableName, transaction_id: int, writes: CellWrites, generation: int | None = None
-    ) -> None:
+        self, title: TableName, transaction_id: int, writes: CellWrites, generation: int | None = None,
+        write_pointer: int | None = None,
+    ) -> None:  # fmt: skip
         """Change cells under the transaction's current pointer; returns once that is durable. Repeating it changes nothing.
 
-        `generation` is the one that the client knows; `ConflictError` when the table was created again since.
+        `generation` is the one that the client knows; `ConflictError` when the table was created again since. `write_pointer` is the
+        transaction's newest pointer, of a client that knows it.
         `TransactionEndedError`, `TransactionConflictError`, `TooLargeError`: nothing was written.
         """
         async with self._at(title) as table:
             _check_generation(table, generation)
             _check_writes(writes)
-            await self._know()
+            if not await self._knows(transaction_id, write_pointer) or writes.delete_rows:  # deleting a row reads it
+                await self._know()
             await self._write(table, transaction_id, writes)
 
     async def _write(self, table: HostedTable, transaction_id: int, writes: CellWrites) -> None:
@@ -196,6 +200,12 @@ class Tables:
         """Know what was begun, checkpointed and decided before this call: at a member that is asked for. `CoordinatorUnavailableError`"""
         await self._manager.ensure_known()
         await self._manager.ask()
+
+    async def _knows(self, transaction_id: int, write_pointer: int | None) -> bool:
+        """True when the transaction is known here with its newest pointer, by what its client says. Whether it is open, the stage finds out."""
+        await self._manager.ensure_known()
+        known = None if write_pointer is None else self._manager.state.find(transaction_id)
+        return known is not None and write_pointer is not None and known.write_pointer >= write_pointer
 
     @contextmanager
     def _reader(self, transaction_id: int | None, level: VisibilityLevel) -> Iterator[TransactionSnapshot]:

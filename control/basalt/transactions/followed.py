@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from basalt.cluster.links.frames import CallKind
@@ -28,7 +29,7 @@ from basalt.errors import (
 )
 from basalt.runtime.group_commit import Group, tell
 from basalt.runtime.write_lanes import WriteLanes
-from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Taken
+from basalt.transactions.follow_calls import ASK, ENTRIES, FOLLOW, JOIN, MOMENT, Ask, Entries, Follow, Standing, Taken
 from basalt.transactions.log.transaction_log import TransactionLog
 from basalt.transactions.log_state import EndedTransaction, LogState, ManagerSnapshot
 from basalt.transactions.proposal_calls import PLACED, PROPOSE, Placed, Propose, Proposed
@@ -66,6 +67,13 @@ class _Pushed(NamedTuple):
     entry: bytes
 
 
+class _Asker(NamedTuple):
+    """A call that has asked, and until when it waits by the event loop's clock."""
+
+    until_s: float
+    told: asyncio.Future[None]
+
+
 class FollowedTransactions(LogState):
     """The transactions of a store, as a member that does not lead knows them. Everything runs on the event loop; only the store is read on threads."""
 
@@ -92,8 +100,11 @@ class FollowedTransactions(LogState):
         self.proposing = Proposing(clock, lambda: self.state, self._ask_to_log)
         self.groups_hear: Callable[[EndedInGroups], None] | None = None  # of transactions that acknowledge no more
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # for so many entries to be applied
-        self._asking: asyncio.Task[None] | None = None
-        self._next_asking: asyncio.Task[None] | None = None
+        self._is_asking = False
+        self._asked: Sequence[_Asker] = ()  # who waits for the call that is under way
+        self._askers: list[_Asker] = []  # and for the next one
+        self._asking_late: asyncio.TimerHandle | None = None  # until the first of them has waited for too long
+        self._catching_up: asyncio.Task[None] | None = None  # after an answer that came before what it tells of
         self.reads = self.whole_reads = 0  # of the log, further on and from its snapshot
         self.current_as_of_ms = 0.0  # of the monotonic clock: then it was known that nothing newer was durable
 
@@ -116,18 +127,20 @@ class FollowedTransactions(LogState):
         await self.proposing.close()
         self._links.forget(self._linked)
         self._links.oldest_view = _no_view
-        tasks = [task for task in (self._reading, self._asking, self._next_asking) if task is not None]
+        tasks = [task for task in (self._reading, self._catching_up) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for (
-            _,
-            waiter,
-        ) in self._waiting:  # one that is cancelled takes the call that waits for it along, which then has no answer
-            tell(
-                waiter, _unanswered("this server follows the log of transactions no more, for its services have ended")
-            )
+        if self._asking_late is not None:
+            self._asking_late.cancel()
+            self._asking_late = None
+        over = _unanswered("this server follows the log of transactions no more, for its services have ended")
+        asking = [each.told for each in (*self._asked, *self._askers)]
+        self._is_asking, self._asked, self._askers = False, (), []
+        # One that is cancelled takes the call that waits for it along, which then has no answer.
+        for waiter in (*asking, *(each for _, each in self._waiting)):
+            tell(waiter, over)
 
     # What readers and owners ask.
 
@@ -182,24 +195,73 @@ class FollowedTransactions(LogState):
     async def ask(self) -> None:
         """Return once all is applied that the coordinator had made durable when this was asked. `CoordinatorUnavailableError` after two seconds.
 
-        Whoever asks while a call is under way waits for the next one, all together.
+        Whoever asks while a call is under way waits for the next one, all together. They are as many as calls that are open: no task or timer is made for each.
         """
-        if self._next_asking is None:
-            self._next_asking = asyncio.get_running_loop().create_task(self._ask_after(self._asking))
-            self._next_asking.add_done_callback(_heard)  # also where nobody waits for it any more
-        asking = self._next_asking
-        done, _ = await asyncio.wait((asking,), timeout=ASK_MS_MAX / 1_000)
-        if not done or asking.cancelled():
-            raise _unanswered(f"the coordinator has not told within {ASK_MS_MAX} ms what is decided")
-        asking.result()
+        loop = asyncio.get_running_loop()
+        asker = _Asker(loop.time() + ASK_MS_MAX / 1_000, loop.create_future())
+        self._askers.append(asker)
+        if self._asking_late is None:
+            self._asking_late = loop.call_at(asker.until_s, self._be_late)
+        if not self._is_asking:
+            self._is_asking = True
+            loop.call_soon(self._ask_for_all)  # who comes in the same turn is among them
+        await asker.told
 
-    async def _ask_after(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait((before,))
-        self._asking, self._next_asking = self._next_asking, None
-        standing = await self._call_coordinator(ASK, Ask(self._applied), ASK_MS_MAX)
-        await self._applied_in_time(standing.entries, ASK_MS_MAX)
-        self.current_as_of_ms = self._clock.monotonic_ms()
+    def _ask_for_all(self) -> None:
+        asked, self._askers = self._askers, []
+        self._asked = asked
+        link = self._links.to_leader
+        if link is None:
+            self._asking_over(asked, _no_link())
+            return
+        try:
+            link.send(ASK, Ask(self._applied), ASK_MS_MAX, partial(self._standing_told, asked))
+        except BasaltError as error:
+            self._asking_over(asked, _refused(error))
+
+    def _standing_told(self, asked: Sequence[_Asker], answer: asyncio.Future[Standing]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._asking_over(asked, _refused(error) if isinstance(error, BasaltError) else error)
+        elif (
+            self._state is not None and answer.result().entries <= self._applied
+        ):  # as nearly always: a link keeps the order
+            self._asking_over(asked, None)
+        else:
+            self._catching_up = asyncio.get_running_loop().create_task(
+                self._when_applied(asked, answer.result().entries)
+            )
+
+    async def _when_applied(self, asked: Sequence[_Asker], entries: int) -> None:
+        try:
+            await self._applied_in_time(entries, ASK_MS_MAX)
+        except Exception as error:  # noqa: BLE001  # it is raised where somebody asked
+            self._asking_over(asked, error)
+        else:
+            self._asking_over(asked, None)
+
+    def _asking_over(self, asked: Sequence[_Asker], error: BaseException | None) -> None:
+        if error is None:
+            self.current_as_of_ms = self._clock.monotonic_ms()
+        for each in asked:
+            tell(each.told, error)
+        self._asked = ()
+        self._is_asking = bool(self._askers)
+        if self._askers:
+            self._ask_for_all()
+
+    def _be_late(self) -> None:
+        """Answer those who have waited for as long as may be; the others are looked at when the first of them has."""
+        loop, late = (
+            asyncio.get_running_loop(),
+            _unanswered(f"the coordinator has not told within {ASK_MS_MAX} ms what is decided"),
+        )
+        left = [each for each in (*self._asked, *self._askers) if not each.told.done()]
+        for each in left:
+            if each.until_s <= loop.time():
+                tell(each.told, late)
+        first = next((each for each in left if not each.told.done()), None)
+        self._asking_late = None if first is None else loop.call_at(first.until_s, self._be_late)
 
     async def up_to(self, entries: int, wait_ms: float) -> None:
         await self._applied_in_time(entries, wait_ms)
@@ -236,7 +298,7 @@ class FollowedTransactions(LogState):
     async def _ask_to_log(self, proposed: Propose) -> Proposed:
         link, began_ms = self._links.to_leader, self._clock.monotonic_ms()
         if link is None:
-            raise _unanswered("there is no link to the coordinator of transactions")
+            raise _no_link()
         answer = await link.call(PROPOSE, proposed, PROPOSE_MS_MAX)
         left_ms = PROPOSE_MS_MAX - (self._clock.monotonic_ms() - began_ms)
         await self._applied_in_time(answer.entries, max(1.0, left_ms))
@@ -248,14 +310,11 @@ class FollowedTransactions(LogState):
     async def _call_coordinator(self, kind: CallKind[Q, A], question: Q, timeout_ms: int) -> A:
         link = self._links.to_leader
         if link is None:
-            raise _unanswered("there is no link to the coordinator of transactions")
+            raise _no_link()
         try:
             return await link.call(kind, question, timeout_ms)
-        except (
-            RetryError,
-            ProtocolError,
-        ) as error:  # to ask, or to join, twice is as good as once; who begins to lead knows no such call yet
-            raise _unanswered(f"the coordinator of transactions did not answer: {error.message}") from error
+        except BasaltError as error:
+            raise _refused(error) from error
 
     # Pushed entries.
 
@@ -501,10 +560,15 @@ def _unanswered(why: str) -> CoordinatorUnavailableError:
     )
 
 
-def _heard(asking: asyncio.Task[None]) -> None:
-    """Leave the error, if there is one, to those who wait."""
-    if not asking.cancelled():
-        asking.exception()
+def _no_link() -> CoordinatorUnavailableError:
+    return _unanswered("there is no link to the coordinator of transactions")
+
+
+def _refused(error: BasaltError) -> BasaltError:
+    """The error of a call that the coordinator did not answer: to ask, or to join, twice is as good as once; who begins to lead knows no such call yet."""
+    if isinstance(error, RetryError | ProtocolError):
+        return _unanswered(f"the coordinator of transactions did not answer: {error.message}")
+    return error
 
 
 def _applying(state: TransactionProposals, ended: list[EndedInGroups]) -> Callable[[Edit], None]:

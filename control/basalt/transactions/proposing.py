@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from basalt.errors import BusyError, CoordinatorUnavailableError
@@ -23,6 +23,7 @@ from basalt.transactions.rules.groups import SavedGroup
 from basalt.transactions.rules.transaction_proposals import TransactionProposals
 from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
+from basalt_engine.spans.spans import Spans
 
 TOGETHER_MAX = 256  # stages in one proposal: some milliseconds of the event loop, here and at the coordinator
 WAITING_MAX = 10_000  # stages that wait for the proposal under way: more than members of a thousand groups ask at once
@@ -43,10 +44,10 @@ _CONCERN_GROUPS = (
 class Guess:
     """Edits of one proposal that are in the state, and what was there before them."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, made: Iterable[Edit] = ()) -> None:
         self.number = number
         self.place: int | None = None  # of the entry that will hold them; None: it is not known
-        self._edits: list[Edit] = []
+        self._edits: list[Edit] = [*made]
         self._saved: dict[int, SavedGroup] = {}
 
     def add(self, state: TransactionProposals, edit: Edit) -> None:
@@ -88,8 +89,46 @@ class _Proposal:
         self.edits: list[Edit] = []
         self.numbers: set[int] = set()
         self.force = False
-        self.group = Group(0)
+        self.group: Group
         self.result: Any = None
+
+
+class _Asked:
+    """The question of one unit: the edits of a stage, or plain acknowledgements in one group of several stages."""
+
+    __slots__ = ("proposals",)
+
+    def __init__(self, *proposals: _Proposal) -> None:
+        self.proposals = [*proposals]
+
+    def unit(self) -> Unit:
+        """As it is sent."""
+        first = self.proposals[0]
+        if len(self.proposals) == 1:
+            return Unit.of(first.edits, force=first.force)
+        plain: list[edits.Acknowledged] = [each.edits[0] for each in self.proposals]  # type: ignore[misc]
+        spans = Spans.union([each.spans for each in plain])
+        return Unit.of([edits.Acknowledged(0, plain[0].number, plain[0].at_ms, spans)], force=False)
+
+
+def _together(asked: Sequence[_Proposal]) -> list[_Asked]:
+    """The units of these stages. Plain acknowledgements in one group are one, unless something else about the group comes between them.
+
+    Consumers that meet in one proposal mostly have neighbouring messages: what is encoded, sent, decided and logged is one span.
+    """
+    units, plain = list[_Asked](), dict[int, _Asked]()
+    for each in asked:
+        edit = each.edits[0]
+        is_plain = len(each.edits) == 1 and isinstance(edit, edits.Acknowledged) and not edit.writer
+        if is_plain and (known := plain.get(edit.number)) is not None:  # type: ignore[attr-defined]
+            known.proposals.append(each)
+            continue
+        units.append(made := _Asked(each))
+        for number in each.numbers:
+            plain.pop(number, None)
+        if is_plain:
+            plain[edit.number] = made  # type: ignore[attr-defined]
+    return units
 
 
 class Proposing:
@@ -229,7 +268,7 @@ class Proposing:
             if self._run_one(each):
                 (asked if each.edits else others).append(each)
         for each in others:
-            self._end(each, None)
+            self._end(_Asked(each), None)
         return asked
 
     def _run_one(self, each: _Proposal) -> bool:
@@ -269,28 +308,47 @@ class Proposing:
         self._work_on()
 
     async def _propose(self, asked: list[_Proposal]) -> None:
-        guess = self.guess
-        assert guess is not None
-        self.total += 1
         for each in asked:
             each.group.writing()
-        question = Propose(
-            self.member() or "", guess.number, tuple([Unit.of(each.edits, force=each.force) for each in asked])
-        )
+        units = _together(asked)
+        while units:
+            units = await self._decided(units)
+
+    async def _decided(self, units: list[_Asked]) -> list[_Asked]:
+        """Have the units decided, and answer those whose they are. A unit of several stages that is refused is asked for once more, a unit for each."""
+        guess: Guess | None = None
+        self.total += 1
         try:
+            guess = self._guessed(units)
+            question = Propose(self.member() or "", guess.number, tuple([each.unit() for each in units]))
             answer = await self._ask(question)
         except BaseException as error:
-            self._put_back(guess)
+            if guess is not None:
+                self._put_back(guess)
             self.lost_total += 1
             why = error if isinstance(error, BasaltError) else _stopping()
-            for each in asked:
+            for each in units:
                 self._end(each, why, is_refused=False)
             if not isinstance(error, BasaltError):
                 raise
-            return
+            return []
         self._put_back(guess)
-        for each, refused in zip(asked, answer.refused, strict=True):
-            self._end(each, None if refused is None else refused.error())
+        apart: list[_Asked] = []
+        for each, refused in zip(units, answer.refused, strict=True):
+            if refused is not None and len(each.proposals) > 1:
+                apart += map(_Asked, each.proposals)
+            else:
+                self._end(each, None if refused is None else refused.error())
+        return apart
+
+    def _guessed(self, units: list[_Asked]) -> Guess:
+        """The guess of what is asked: made in the stages, or once more where a unit comes apart."""
+        if self.guess is None:
+            again = [edit for each in units for proposal in each.proposals for edit in proposal.edits]
+            self._number += 1
+            self.guess = guess = Guess(self._number, again)
+            guess.redo(self._state())
+        return self.guess
 
     def _put_back(self, guess: Guess) -> None:
         """Guess no more: what is known of the entry is in the state by now."""
@@ -298,12 +356,13 @@ class Proposing:
             guess.undo(self._state())
             self.guess = None
 
-    def _end(self, each: _Proposal, error: BasaltError | None, *, is_refused: bool = True) -> None:
-        if error is not None:
-            self.refused_total += 1
-            self.lost(each.numbers, is_refused)
-        each.group.written(is_durable=error is None)
-        tell(each.told, each.result if error is None else error)
+    def _end(self, asked: _Asked, error: BasaltError | None, *, is_refused: bool = True) -> None:
+        for each in asked.proposals:
+            if error is not None:
+                self.refused_total += 1
+                self.lost(each.numbers, is_refused)
+            each.group.written(is_durable=error is None)
+            tell(each.told, each.result if error is None else error)
 
 
 def _stopping() -> CoordinatorUnavailableError:

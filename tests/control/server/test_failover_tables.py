@@ -113,6 +113,54 @@ def test_cells_are_written_and_read_at_the_member_that_owns_the_table_whoever_is
     run(story)
 
 
+def test_nobody_is_asked_about_a_write_whose_client_says_its_newest_pointer_unless_that_is_news():
+    async def story(world: Sharers) -> None:
+        (member,) = world.members
+        await give(world, member)
+        assert (await member.ask("PUT", TABLE, {})).status == 200
+        deafness, manager = Deafness(member), member.services.transactions.manager
+        ask, asked = manager.ask, list[str]()
+
+        async def counted() -> None:
+            asked.append("what is decided")
+            await ask()
+
+        async def written(info: dict[str, object], **more: object) -> list[str]:
+            """What was asked for a write with the pointer of this answer."""
+            asked.clear()
+            body = {"transaction": ident, "puts": put_of(1), "writePointer": info["writePointer"]} | more
+            told = await member.ask("POST", f"{TABLE}/write", body)
+            assert told.status == 200, told.body
+            return asked.copy()
+
+        async def pointer() -> int:
+            told = await member.ask("POST", f"{TABLE}/read", {"rows": ["Y2hhaXI="], "transaction": ident})
+            return int(told.json()["cells"][0]["writePointer"])
+
+        begun = (await world.leader.ask("POST", "/v1/transactions", {})).json()
+        ident = begun["id"]
+        await ask()
+        manager.ask = counted  # type: ignore[method-assign]
+        assert await written(begun) == []
+        assert await written(begun, writePointer=None) == ["what is decided"]
+        assert await written(begun, deleteRows=["YmVk"]) == ["what is decided"], "deleting a row reads it"
+        deafness.is_deaf = True
+        moved = (await world.leader.ask("POST", f"/v1/transactions/{ident}/checkpoint")).json()
+        assert await written(moved) == ["what is decided"]
+        assert await pointer() == moved["writePointer"] > begun["writePointer"]
+        assert await written(begun) == [], "an older one is no reason to ask, nor to write under it"
+        assert await pointer() == moved["writePointer"]
+        begun = (await world.leader.ask("POST", "/v1/transactions", {})).json()
+        ident = begun["id"]
+        assert await written(begun) == ["what is decided"]
+        deafness.is_deaf = False
+        await commit(world.leader, ident)
+        late = await member.ask("POST", f"{TABLE}/write", {"transaction": ident, "puts": put_of(9), "writePointer": 1})
+        assert late.status in (404, 409), late.body
+
+    run(story)
+
+
 def test_cells_at_one_owner_and_messages_at_another_are_one_transaction():
     async def story(world: Sharers) -> None:
         (member,) = world.members

@@ -8,6 +8,7 @@ import pytest
 
 from basalt.errors import CoordinatorUnavailableError, TransactionEndedError, UnavailableError
 from basalt.transactions import followed as module
+from basalt.transactions.follow_calls import ASK, Ask, Standing
 from basalt.transactions.followed import (
     ASK_MS_MAX,
     FOLLOW_MS_MAX,
@@ -122,9 +123,58 @@ async def test_all_who_ask_while_a_call_is_under_way_share_the_next_one(monkeypa
         await asyncio.gather(*(member.manager.ask() for _ in range(100)))
         assert len(asked) == 1
         first = asyncio.ensure_future(member.manager.ask())
-        await until(lambda: member.manager._asking is not None and member.manager._next_asking is None)
+        while not member.manager._asked:
+            await asyncio.sleep(0)  # the call is over before anything else is looked at
         await asyncio.gather(first, *(member.manager.ask() for _ in range(100)))
         assert len(asked) <= 3
+
+
+async def test_who_asks_behind_a_call_without_an_answer_waits_no_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        assert member.manager._asking_late is not None
+        member.manager._be_late()  # nobody waits any more
+        assert member.manager._asking_late is None
+        monkeypatch.setattr(module, "ASK_MS_MAX", 20)
+        may_answer = asyncio.Event()
+
+        async def late(_instance: str, asked: Ask) -> Standing:
+            await may_answer.wait()
+            return Standing(1, asked.entries)
+
+        world.links.handlers.remove(ASK)
+        world.links.handlers.add(ASK, late)
+        first = asyncio.ensure_future(member.manager.ask())
+        while not member.manager._asked:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(module, "ASK_MS_MAX", 60_000)
+        second, gone = (asyncio.ensure_future(member.manager.ask()) for _ in range(2))
+        with pytest.raises(CoordinatorUnavailableError):
+            await first
+        assert not second.done()
+        gone.cancel()
+        may_answer.set()
+        await second
+        await asyncio.wait((gone,))
+        assert gone.cancelled()
+        assert not member.manager._is_asking
+
+
+async def test_an_answer_that_comes_before_what_it_tells_of_is_waited_for() -> None:
+    async with following() as world:
+        member = await world.member()
+        await member.manager.ask()
+        applied = member.manager.applied
+        world.links.handlers.remove(ASK)
+        world.links.handlers.add(ASK, lambda *_: Standing(1, applied + 1))
+        asking = asyncio.ensure_future(member.manager.ask())
+        await until(lambda: bool(member.manager._waiting))
+        await world.shop.transactions.begin()
+        await asking
+        assert member.manager.applied > applied
 
 
 async def test_a_member_joins_through_the_coordinator() -> None:
@@ -218,10 +268,12 @@ async def test_whoever_waits_for_the_log_while_a_member_stops_is_refused_and_not
     async with following() as world:
         member = await world.member()
         waiting = asyncio.ensure_future(member.manager.up_to(member.manager.applied + 1, 60_000))
+        asking = asyncio.ensure_future(member.manager.ask())
         await asyncio.sleep(0)
         await member.manager.close()
-        with pytest.raises(CoordinatorUnavailableError):
-            await waiting
+        for each in (waiting, asking):
+            with pytest.raises(CoordinatorUnavailableError, match="no more"):
+                await each
         member.manager.start()
 
 

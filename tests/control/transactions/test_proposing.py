@@ -123,7 +123,8 @@ async def test_an_attempt_is_counted_once_though_it_was_guessed_before() -> None
 
 async def test_what_is_refused_is_put_back_and_the_rest_of_the_proposal_is_logged() -> None:
     owner = Owner()
-    calls = [owner.wants(edits.Acknowledged(0, 1, 1, spans(first, first + 2))) for first in (0, 10)]
+    back = edits.Returned(1, 1, ReturnReason.RELEASED, 1, spans(10, 12))
+    calls = [owner.wants(made) for made in (edits.Acknowledged(0, 1, 1, spans(0, 2)), back)]
     await turns(lambda: bool(owner.asked))
     assert len(owner.asked[0].units) == 2
     owner.proposing.placed(1, owner.place)
@@ -133,7 +134,77 @@ async def test_what_is_refused_is_put_back_and_the_rest_of_the_proposal_is_logge
     with pytest.raises(AcknowledgeConflictError):
         await calls[1]
     assert owner.acknowledged == spans(0, 2)
+    assert not owner.state.groups.by_number[1].returned
     assert owner.lost == [({1}, True)]
+
+
+async def test_plain_acknowledgements_in_one_group_are_asked_for_as_one() -> None:
+    owner = Owner()
+    owner.state.apply(edits.GroupMade(2, 1, 1, b"shop:orders:", "audit", b"{}", ZERO_ID, 7))
+    calls = [
+        owner.wants(edits.Acknowledged(0, number, 1, spans(first, first + 2)))
+        for number, first in ((1, 0), (2, 0), (1, 2), (1, 8), (2, 2))
+    ]
+    await turns(lambda: bool(owner.asked))
+    assert [each.edits for each in owner.asked[0].units] == [
+        (edits.Acknowledged(0, 1, 1, Spans([*spans(0, 4), *spans(8, 10)])),),
+        (edits.Acknowledged(0, 2, 1, spans(0, 4)),),
+    ]
+    owner.answer(None, None)
+    assert await asyncio.gather(*calls) == ["done"] * 5
+
+
+async def test_nothing_else_about_a_group_changes_its_place_among_the_acknowledgements() -> None:
+    owner = Owner()
+    plain = [edits.Acknowledged(0, 1, 1, spans(first, first + 2)) for first in (0, 2, 20, 22)]
+    back = edits.Returned(1, 1, ReturnReason.RELEASED, 1, spans(10, 12))
+    several = edits.Acknowledged(0, 1, 1, spans(30, 32)), edits.Acknowledged(0, 1, 1, spans(40, 42))
+    calls = [owner.wants(*made) for made in ((plain[0],), (plain[1],), (back,), (plain[2],), several, (plain[3],))]
+    await turns(lambda: bool(owner.asked))
+    assert [each.edits for each in owner.asked[0].units] == [
+        (edits.Acknowledged(0, 1, 1, spans(0, 4)),), (back,), (plain[2],), several, (plain[3],),
+    ]  # fmt: skip
+    owner.answer(*[None] * 5)
+    await asyncio.gather(*calls)
+
+
+async def test_of_several_that_are_refused_as_one_each_is_asked_for_by_itself() -> None:
+    owner = Owner()
+    calls = [owner.wants(edits.Acknowledged(0, 1, 1, spans(first, first + 2))) for first in (0, 2)]
+    await turns(lambda: bool(owner.asked))
+    owner.proposing.placed(1, owner.place)
+    owner.logged(place=owner.place)
+    assert not owner.acknowledged
+    owner.answer(AcknowledgeConflictError("a transaction has a part of it"))
+    await turns(lambda: len(owner.asked) == 2)
+    assert owner.acknowledged == spans(0, 4), "it counts while it is asked for once more"
+    assert [each.edits for each in owner.asked[1].units] == [
+        (edits.Acknowledged(0, 1, 1, spans(first, first + 2)),) for first in (0, 2)
+    ]
+    assert owner.asked[1].number == 2
+    assert owner.lost == []
+    owner.proposing.placed(2, owner.place + 1)
+    owner.logged(edits.Acknowledged(0, 1, 2, spans(0, 2)), place=owner.place + 1)
+    owner.answer(None, AcknowledgeConflictError("a transaction has it"))
+    assert await calls[0] == "done"
+    with pytest.raises(AcknowledgeConflictError):
+        await calls[1]
+    assert owner.acknowledged == spans(0, 2)
+    assert owner.lost == [({1}, True)]
+    assert owner.proposing.guess is None
+
+
+async def test_what_is_asked_for_once_more_has_no_answer_where_nothing_is_known_any_more() -> None:
+    owner = Owner()
+    calls = [owner.wants(edits.Acknowledged(0, 1, 1, spans(first, first + 2))) for first in (0, 2)]
+    await turns(lambda: bool(owner.asked))
+    owner.answer(AcknowledgeConflictError("a transaction has a part of it"))
+    owner.answers.put_nowait(UnknownOutcomeError("no answer"))
+    for call in calls:
+        with pytest.raises(UnknownOutcomeError):
+            await call
+    assert not owner.acknowledged
+    assert owner.lost == [({1}, False)] * 2
 
 
 async def test_without_an_answer_nothing_is_guessed_any_more_and_memory_is_not_trusted() -> None:
@@ -152,7 +223,8 @@ async def test_what_comes_while_a_proposal_is_under_way_goes_together_with_the_n
     owner = Owner()
     first = owner.wants(edits.Acknowledged(0, 1, 1, spans(0, 2)))
     await turns(lambda: len(owner.asked) == 1)
-    others = [owner.wants(edits.Acknowledged(0, 1, 1, spans(each, each + 1))) for each in range(10, 15)]
+    reason = ReturnReason.RELEASED
+    others = [owner.wants(edits.Returned(1, 1, reason, 1, spans(each, each + 1))) for each in range(10, 15)]
     await asyncio.sleep(0)
     assert len(owner.asked) == 1
     owner.answer(None)

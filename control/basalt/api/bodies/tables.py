@@ -59,7 +59,8 @@ class CellDelete(Struct, frozen=True, forbid_unknown_fields=True):
 class WriteRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """Cells to change under an open transaction: rows are deleted first, then puts, then deletes are applied.
 
-    `generation` is that of the table as the client knows it; the write is refused if the table is of another.
+    `generation` is that of the table as the client knows it; the write is refused if the table is of another. `write_pointer` is the newest
+    pointer of the transaction, of a client that knows it: whoever answers need not ask whether there is one that is newer.
     """
 
     transaction: str
@@ -67,6 +68,7 @@ class WriteRequest(Struct, frozen=True, rename="camel", forbid_unknown_fields=Tr
     deletes: list[CellDelete] = []
     delete_rows: list[bytes] = []
     generation: int | None = None
+    write_pointer: int | None = None
 
     def put(self, row: bytes, column: bytes, value: bytes | None) -> None:
         """Add one cell; None deletes it."""

@@ -76,7 +76,7 @@ class TableInUse(Participant):
             return
         info = yield from self._facts()
         try:
-            for body in self.buffer.bodies(self.tx.described().id, info.generation):
+            for body in self.buffer.bodies(self.tx.described(), info.generation):
                 yield from tables.send(self.scope, body)
         except BasaltError:
             self.tx.scope.table_facts.pop(self.scope, None)  # the table may be another one by now
@@ -303,9 +303,13 @@ class TableBuffer:
             seen[row] = self.with_own_writes(row, seen.get(row, {}), columns)
         return RowPage([TableRow(row, cells) for row, cells in sorted(seen.items()) if cells], page.next_row)
 
-    def bodies(self, transaction: str, generation: int) -> Iterator[WriteRequest]:
+    def bodies(self, transaction: TransactionInfo, generation: int) -> Iterator[WriteRequest]:
         """The calls that write it all, in order. A row is deleted in the call of its first cell, or before."""
-        body, count, size = WriteRequest(transaction, generation=generation), 0, 0
+
+        def begin() -> tuple[WriteRequest, int, int]:
+            return WriteRequest(transaction.id, generation=generation, write_pointer=transaction.write_pointer), 0, 0
+
+        body, count, size = begin()
         for row, writes in self._rows.items():
             parts: list[tuple[bytes | None, bytes | None]] = [(None, None)] if writes.deleted else []
             parts += writes.cells.items()
@@ -314,7 +318,7 @@ class TableBuffer:
                 full = count == CELLS_MAX or len(body.delete_rows) == CALL_DELETED_ROWS_MAX
                 if count and (full or size + part_bytes > CALL_BYTES_MAX):
                     yield body
-                    body, count, size = WriteRequest(transaction, generation=generation), 0, 0
+                    body, count, size = begin()
                 if column is None:
                     body.delete_rows.append(row)
                 else:

@@ -57,6 +57,25 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
+class Reply(asyncio.Future[A]):
+    """The answer of a call that is sent when it is there, and not a turn of the event loop later: so it leaves with what was sent just before. `of` makes it of a result."""
+
+    def __init__(self, of: Callable[[Any], A]) -> None:
+        super().__init__()
+        self._of = of
+        self.then: Callable[[Reply[A]], None] | None = None
+
+    def set_result(self, result: Any) -> None:
+        super().set_result(self._of(result))
+        if self.then is not None:
+            self.then(self)
+
+    def set_exception(self, exception: type[BaseException] | BaseException) -> None:
+        super().set_exception(exception)
+        if self.then is not None:
+            self.then(self)
+
+
 class _Handled(NamedTuple):
     kind: CallKind[Any, Any]
     answer: Callable[[str, Any], Any]
@@ -294,7 +313,10 @@ class Link(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - a bug, but the caller must be answered
             self._append_error(frame.number, handled.kind.name, error)
         else:
-            if inspect.isawaitable(answer):
+            if isinstance(answer, Reply) and not answer.done():
+                self._running[frame.number] = answer
+                answer.then = functools.partial(self._answered, frame.number, handled.kind.name)
+            elif inspect.isawaitable(answer):
                 task = self._running[frame.number] = asyncio.ensure_future(answer)
                 task.add_done_callback(functools.partial(self._answered, frame.number, handled.kind.name))
             else:

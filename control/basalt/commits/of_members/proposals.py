@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from basalt.cluster.links.frames import ErrorBody
-from basalt.cluster.links.link import Handlers
+from basalt.cluster.links.link import Handlers, Reply
 from basalt.cluster.links.links import Links
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.commit_stage import CommitStage
@@ -44,8 +44,8 @@ class ProposalsOfMembers:
         """Answer the calls of members over links."""
         handlers.add(PROPOSE, self.propose)
 
-    async def propose(self, instance: str, asked: Propose) -> Proposed:
-        """Log what is right of it; the answer comes when that is durable."""
+    def propose(self, instance: str, asked: Propose) -> Awaitable[Proposed]:
+        """Log what is right of it; the answer comes when that is durable, behind the entry that is pushed."""
         link = self._links.of_run(asked.member)
         if link is None or self._links.of_members.get(instance) is not link:
             raise UnavailableError(f"{asked.member} is not the member of this link; nothing was done")
@@ -62,7 +62,13 @@ class ProposalsOfMembers:
                 log.debug("a member is not told where its proposal lies: %s", error)
             return refused
 
-        refused = await self._manager.run(stage)
+        told = Reply(self._logged)
+        return told if self._manager.submit(stage, told) else self._once_known(stage)
+
+    async def _once_known(self, stage: Callable[[Group], list[ErrorBody | None]]) -> Proposed:
+        return self._logged(await self._manager.run(stage))
+
+    def _logged(self, refused: Sequence[ErrorBody | None]) -> Proposed:
         return Proposed(self._manager.entries_durable, tuple(refused))
 
     def _decide(self, group: Group, member: str, unit: Unit, wanted: Sequence[Edit]) -> ErrorBody | None:

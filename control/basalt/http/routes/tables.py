@@ -77,7 +77,7 @@ async def write(request: Request, asked: bodies.WriteRequest) -> None:
         asked.delete_rows,
     )
     transaction_id = await request.transaction_of(asked.transaction, "transaction")
-    await request.services.tables.write(title, transaction_id, writes, asked.generation)
+    await request.services.tables.write(title, transaction_id, writes, asked.generation, asked.write_pointer)
 
 
 @route(

@@ -63,6 +63,7 @@ def test_writes_wait_for_the_commit_and_are_told_before_they_are_sent(make, play
         "puts": [{"row": "Y2hhaXI=", "column": "Y291bnQ=", "value": "NQ=="}],
         "deletes": [{"row": "Y2hhaXI=", "column": "Y29sb3Vy"}],
         "generation": 3,
+        "writePointer": 42,
     }
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basalt.api.bodies.transactions import TransactionInfo
 from basalt.client.calls.tables import RowPage, TableRow
 from basalt.client.transaction.transactional_table import CALL_BYTES_MAX, CALL_DELETED_ROWS_MAX, TableBuffer
 from basalt_engine.cells.names import CELLS_MAX
+
+BEGUN = TransactionInfo("1", 17, "OPEN")
 
 names = st.sampled_from([b"a", b"b", b"c", b"d"])
 Table = dict[bytes, dict[bytes, bytes]]
@@ -72,8 +75,8 @@ def test_a_scan_reads_as_if_it_were_written(table: Table, done, start: bytes, st
 def test_its_calls_make_the_same_of_a_table_on_the_server(table: Table, done):
     """The server deletes rows first, then puts, then deletes cells."""
     sent: list = []
-    for body in buffer_of(done).bodies("1", 3):
-        assert (body.transaction, body.generation) == ("1", 3)
+    for body in buffer_of(done).bodies(BEGUN, 3):
+        assert (body.transaction, body.generation, body.write_pointer) == ("1", 3, 17)
         sent += body.delete_rows
         sent += [(put.row, {put.column: put.value}) for put in body.puts]
         sent += [(gone.row, {gone.column: None}) for gone in body.deletes]
@@ -83,7 +86,7 @@ def test_its_calls_make_the_same_of_a_table_on_the_server(table: Table, done):
 @given(writes)
 def test_what_is_deleted_or_written_over_is_not_counted(done):
     buffer = buffer_of(done)
-    again = buffer_of(part for body in buffer.bodies("1", 1) for part in (
+    again = buffer_of(part for body in buffer.bodies(BEGUN, 1) for part in (
         *body.delete_rows, *((put.row, {put.column: put.value}) for put in body.puts), *((gone.row, {gone.column: None}) for gone in body.deletes)
     ))  # fmt: skip
     assert buffer.size_bytes == again.size_bytes
@@ -92,7 +95,7 @@ def test_what_is_deleted_or_written_over_is_not_counted(done):
 
 
 def sizes(buffer: TableBuffer) -> list[tuple[int, int, int]]:
-    return [(len(body.puts), len(body.deletes), len(body.delete_rows)) for body in buffer.bodies("1", 1)]
+    return [(len(body.puts), len(body.deletes), len(body.delete_rows)) for body in buffer.bodies(BEGUN, 1)]
 
 
 def test_calls_stay_within_their_limits():

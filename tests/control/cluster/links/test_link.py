@@ -18,6 +18,7 @@ from basalt.cluster.links.link import (
     QUEUE_BYTES_MAX,
     Handlers,
     Link,
+    Reply,
     opened,
 )
 from basalt.errors import (
@@ -100,6 +101,59 @@ def test_frames_of_one_turn_leave_as_one_write(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(Link, "_flush", counted)
         await asyncio.gather(*(ends.asks.call(ECHO, b"x", LONG_MS) for _ in range(100)))
         assert len(writes) == 1
+
+    run(story)
+
+
+def test_a_reply_leaves_with_what_was_sent_before_it_in_its_turn(monkeypatch: pytest.MonkeyPatch):
+    async def story(ends: Ends) -> None:
+        replies: list[Reply[int]] = []
+        writes: list[int] = []
+        flush = Link._flush
+
+        def counted(self: Link) -> None:
+            if self is ends.answers and self._out:
+                writes.append(len(self._out))
+            flush(self)
+
+        def later(_instance: str, _question: int) -> Reply[int]:
+            replies.append(Reply(len))
+            return replies[-1]
+
+        ends.answers_handlers.add(COUNT, later)
+        ends.asks_handlers.add(ECHO, lambda _, question: question)
+        asked = [asyncio.ensure_future(ends.asks.call(COUNT, 1, LONG_MS)) for _ in range(4)]
+        await until(lambda: len(replies) == 4)
+        asked[3].cancel()
+        await until(replies[3].cancelled)
+        monkeypatch.setattr(Link, "_flush", counted)
+        told: list[asyncio.Future[bytes]] = []
+        ends.answers.send(ECHO, b"before", LONG_MS, told.append)
+        replies[0].set_result("four")
+        replies[1].set_exception(TopicNotFoundError("no topic orders"))
+        assert await asked[0] == 4
+        assert len(writes) == 1
+        with pytest.raises(TopicNotFoundError):
+            await asked[1]
+        await until(lambda: bool(told))
+        ends.asks.close("gone")
+        await until(replies[2].cancelled)
+        with pytest.raises(UnknownOutcomeError):
+            await asked[2]
+        assert ends.answers.answering == 0
+
+    run(story)
+
+
+def test_a_reply_that_is_there_at_once_is_an_answer_like_any_other():
+    async def story(ends: Ends) -> None:
+        def at_once(_instance: str, question: int) -> Reply[int]:
+            reply = Reply(abs)
+            reply.set_result(question)
+            return reply
+
+        ends.answers_handlers.add(COUNT, at_once)
+        assert await ends.asks.call(COUNT, -7, LONG_MS) == 7
 
     run(story)
 
