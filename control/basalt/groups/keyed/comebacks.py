@@ -82,7 +82,8 @@ class Comebacks:
         """A transaction acknowledges the message, and has not ended: what came back behind it waits."""
         lane = message.lane
         _insert(self._pending.setdefault(lane, []), message.id)
-        if self._ready.pop(lane, self) is None:
+        if lane in self._ready:
+            del self._ready[lane]
             self._unsorted.add(lane)
 
     def let_go(self, message: Ahead) -> None:
