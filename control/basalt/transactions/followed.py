@@ -223,10 +223,8 @@ class FollowedTransactions(LogState):
         error = answer.exception()
         if error is not None:
             self._asking_over(asked, _refused(error) if isinstance(error, BasaltError) else error)
-        elif (
-            self._state is not None and answer.result().entries <= self._applied
-        ):  # as nearly always: a link keeps the order
-            self._asking_over(asked, None)
+        elif self._state is not None and answer.result().entries <= self._applied:
+            self._asking_over(asked, None)  # as nearly always: a link keeps the order
         else:
             self._catching_up = asyncio.get_running_loop().create_task(
                 self._when_applied(asked, answer.result().entries)
@@ -252,10 +250,8 @@ class FollowedTransactions(LogState):
 
     def _be_late(self) -> None:
         """Answer those who have waited for as long as may be; the others are looked at when the first of them has."""
-        loop, late = (
-            asyncio.get_running_loop(),
-            _unanswered(f"the coordinator has not told within {ASK_MS_MAX} ms what is decided"),
-        )
+        loop = asyncio.get_running_loop()
+        late = _unanswered(f"the coordinator has not told within {ASK_MS_MAX} ms what is decided")
         left = [each for each in (*self._asked, *self._askers) if not each.told.done()]
         for each in left:
             if each.until_s <= loop.time():
