@@ -14,7 +14,7 @@ TERMS = {
     "abort": "Decide against a transaction: none of its messages will ever be seen by a transactional reader.",
     "attempt": (
         "Of a message in a group: it was dealt and came back unacknowledged. Counted in the log, so that a crash "
-        "adds none."
+        "adds none; not counted where a transaction holds an earlier message of its key."
     ),
     "audit": "What operators did by hand: one line for each act, with who and why.",
     "change set": (
