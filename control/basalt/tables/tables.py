@@ -93,8 +93,9 @@ class Tables:
         async with self._at(title) as table:
             _check_generation(table, generation)
             _check_writes(writes)
-            if not await self._knows(transaction_id, write_pointer) or writes.delete_rows:  # deleting a row reads it
-                await self._know()
+            await self._manager.ensure_known()
+            if writes.delete_rows or not self._knows(transaction_id, write_pointer):  # deleting a row reads it
+                await self._manager.ask()
             await self._write(table, transaction_id, writes)
 
     async def _write(self, table: HostedTable, transaction_id: int, writes: CellWrites) -> None:
@@ -201,11 +202,12 @@ class Tables:
         await self._manager.ensure_known()
         await self._manager.ask()
 
-    async def _knows(self, transaction_id: int, write_pointer: int | None) -> bool:
+    def _knows(self, transaction_id: int, write_pointer: int | None) -> bool:
         """True when the transaction is known here with its newest pointer, by what its client says. Whether it is open, the stage finds out."""
-        await self._manager.ensure_known()
-        known = None if write_pointer is None else self._manager.state.find(transaction_id)
-        return known is not None and write_pointer is not None and known.write_pointer >= write_pointer
+        if write_pointer is None:
+            return False
+        known = self._manager.state.find(transaction_id)
+        return known is not None and known.write_pointer >= write_pointer
 
     @contextmanager
     def _reader(self, transaction_id: int | None, level: VisibilityLevel) -> Iterator[TransactionSnapshot]:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from basalt.groups.claims import Claims, Companies
+from basalt.groups.fetches import NOTHING
 from basalt.groups.keyed.comebacks import Comebacks, attempt_of
 from basalt.groups.keyed.slots import SLOTS, Ahead, Sheet, Slots
 from basalt.groups.keyed.window import WINDOW_BYTES_MAX, Picked, Window, picked_parts
@@ -40,7 +41,6 @@ READ_BYTES_MAX = 4 << 20
 SHEET_MESSAGES_MIN = 16  # of a batch, on average: of smaller ones each message is packed, and read again later
 PICKED_MESSAGES_MIN = 16  # asked for where what is wanted lies far apart
 PICK_LOOKS_MAX = 64  # looks at a window that one fetch takes: the next one goes on
-NOTHING = Fetch([], None, None, 0, 0)
 HEADER_PREFIX = "header:"  # of the option `key`: the lane is told by this header's value
 
 
