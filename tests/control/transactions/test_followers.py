@@ -67,8 +67,9 @@ async def test_what_is_pushed_is_what_the_log_has(monkeypatch: pytest.MonkeyPatc
         for each in seen:
             (entry,) = each.entries
             assert table.get(entry_key(each.first)) == {ENTRY: entry}
-        assert followers(world)._of_members["m1"].under_way_bytes == 0
-        assert followers(world)._of_members["m1"].taken == member.manager.applied
+        told = followers(world)._of_members["m1"]
+        await until(lambda: told.taken == member.manager.applied)  # the member answers once it has applied
+        assert told.under_way_bytes == 0
 
 
 async def test_where_nobody_follows_nothing_is_kept_and_no_turn_is_asked_for() -> None:
