@@ -19,7 +19,7 @@ from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import Attempt, Returns
 from basalt_engine.records import Extras
 from basalt_engine.spans.spans import ZERO_ID, Spans
-from tests.control.groups.conftest import Billing, ids_of
+from tests.control.groups.conftest import WAIT_S_MAX, Billing, ids_of
 from tests.wiring import A, Wired, texts
 
 pytestmark = pytest.mark.anyio
@@ -177,7 +177,7 @@ async def test_a_fetch_that_waits_for_fewer_spans_hears_of_them_wherever_they_we
             break
         shop.clock.advance(10)
         await asyncio.sleep(0.01)
-    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["d"]
+    assert texts((await asyncio.wait_for(waits, WAIT_S_MAX)).fetch) == ["d"]
 
 
 def limited(shop: Wired, spans: int) -> None:

@@ -19,7 +19,7 @@ from basalt.groups import groups
 from basalt.operations import jobs
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.spans.spans import ZERO_ID
-from tests.control.groups.conftest import Billing, ids_of
+from tests.control.groups.conftest import WAIT_S_MAX, Billing, ids_of
 from tests.wiring import A, Wired
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def test_a_topic_that_is_created_again_has_no_group(shop: Wired) -> None:
     await shop.topics.delete(A)
     await shop.topics.create(A, {})
     with pytest.raises(GroupNotFoundError):
-        await asyncio.wait_for(waits, 5)
+        await asyncio.wait_for(waits, WAIT_S_MAX)
     with pytest.raises(GroupNotFoundError):
         await billing.acknowledge(page.claim, member="mary")
     assert await jobs.tidy_groups(billing.groups, shop.services.audit) == {"groups_gone": 1}

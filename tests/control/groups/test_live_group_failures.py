@@ -80,8 +80,8 @@ async def test_the_end_of_one_fetchs_transaction_is_no_failure_of_other_fetches(
     await shop.transactions.commit(tx.id)
     await shop.publish(A, "a")
     with pytest.raises(ConflictError, match="takes no further work"):
-        await asyncio.wait_for(one, 5)
-    assert texts((await asyncio.wait_for(other, 5)).fetch) == ["a"]
+        await asyncio.wait_for(one, WAIT_S_MAX)
+    assert texts((await asyncio.wait_for(other, WAIT_S_MAX)).fetch) == ["a"]
 
 
 async def test_a_deleted_group_has_no_timer_for_the_claims_that_it_had(
@@ -139,7 +139,7 @@ async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None
     shop.clock.advance(1_500)
     await billing.live.return_run_out()
     await shop.publish(A, "b")
-    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["b"]
+    assert texts((await asyncio.wait_for(waits, WAIT_S_MAX)).fetch) == ["b"]
 
 
 async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(shop: Wired) -> None:
@@ -153,8 +153,8 @@ async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(sho
             await asyncio.sleep(0.001)
     await shop.publish(A, "a")
     with pytest.raises(ConflictError, match="was replaced"):
-        await asyncio.wait_for(older, 5)
-    assert texts((await asyncio.wait_for(newer, 5)).fetch) == ["a"]
+        await asyncio.wait_for(older, WAIT_S_MAX)
+    assert texts((await asyncio.wait_for(newer, WAIT_S_MAX)).fetch) == ["a"]
 
 
 async def test_what_was_planned_before_an_idle_group_was_dropped_knows_the_claims_since(shop: Wired) -> None:
@@ -323,7 +323,7 @@ async def test_a_fetch_of_a_member_that_has_left_is_dealt_nothing(
         await asyncio.sleep(0)
     await attendance.leave(billing.live, "mary", 0)
     await shop.publish(A, *"abc")
-    assert (await asyncio.wait_for(waiting, 5)).claim is None
+    assert (await asyncio.wait_for(waiting, WAIT_S_MAX)).claim is None
 
     read = Messages.read_committed
 
@@ -439,7 +439,7 @@ async def test_who_waits_is_dealt_what_was_not_acknowledged_after_all(shop: Wire
     shop.transactions.manager.lost()
     await shop.transactions.manager.ensure_known()
     assert billing.live.state.acknowledged.floor == ZERO_ID
-    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["a", "b"]
+    assert texts((await asyncio.wait_for(waits, WAIT_S_MAX)).fetch) == ["a", "b"]
 
 
 async def test_what_is_found_for_a_fetch_whose_time_is_up_is_dealt_to_the_next(
@@ -456,9 +456,9 @@ async def test_what_is_found_for_a_fetch_whose_time_is_up_is_dealt_to_the_next(
 
     monkeypatch.setattr(Dispatcher, "_read", slow)
     await shop.publish(A, "a")
-    assert (await asyncio.wait_for(waits, 5)).claim is None
+    assert (await asyncio.wait_for(waits, WAIT_S_MAX)).claim is None
     may_read.set()
-    assert texts((await asyncio.wait_for(billing.fetch("john", wait_ms=60_000), 5)).fetch) == ["a"]
+    assert texts((await asyncio.wait_for(billing.fetch("john", wait_ms=60_000), WAIT_S_MAX)).fetch) == ["a"]
 
 
 async def test_what_ran_out_while_the_store_failed_comes_back_though_nobody_asks(
