@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
 from basalt.cluster.led_store import Term
@@ -28,8 +28,23 @@ STEP_S = 0.01  # what reads and writes the store, and speaks over links, does it
 class SharingTime(LeaseTime):
     """The time of one story; it passes a beat at a time."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.stands_still = False
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """No time passes meanwhile, however long that takes: what is counted by the second comes to the same on each machine."""
+        self.stands_still = True
+        try:
+            yield
+        finally:
+            self.stands_still = False
+
     def pass_on(self) -> None:
         """Let time pass until the next beat, and all servers do what is due that are not stopped."""
+        if self.stands_still:
+            return
         self.now_ms += BEAT_MS
         for server in self.servers:
             if not server.is_stopped:
