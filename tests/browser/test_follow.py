@@ -34,7 +34,7 @@ def flooded(servers: Any, stored: Any) -> Shop:
 
 @contextmanager
 def flood(ask: Callable[..., Any]) -> Iterator[list[int]]:
-    """Publish as fast as asked for, until the end; the number of messages so far."""
+    """Publish as fast as asked for, until the end; the number of messages that were sent so far."""
     stop, sent = threading.Event(), [0]
     batch = {"messages": [f"message {number} {'x' * 80}" for number in range(PER_S // BATCHES_PER_S)]}
 
