@@ -154,6 +154,7 @@ def test_groups_hand_every_message_on_once_though_a_leaders_writes_arrive_when_i
                 until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), standby)
             standby.kill()
             until(lambda: serves(leader), leader, TAKE_OVER_SECONDS_MAX)
+            until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), leader)
             for group in groups:  # by a reader without the other's cache
                 assert sorted(handed_on(group)) == sorted(sent), f"{group}: lost or doubled"
             by_key = [sorted(messages, key=lambda message: message[0]) for messages in (handed_on("late-keyed"), sent)]
