@@ -153,24 +153,24 @@ def test_servers_whose_supervisor_is_killed_stop_by_themselves(several: ServerPr
 
 
 @contextmanager
-def _behind_reserved_ports() -> Iterator[int]:
-    """A port at which somebody listens, and the two before it are nobody else's: those of the command and of its first server."""
+def _among_reserved_ports() -> Iterator[int]:
+    """A port at which somebody listens, while those around it are nobody else's: of the command, and of its first and its third server."""
     for _ in range(100):
         with ExitStack() as stack:
             taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             port = taken.getsockname()[1]
             try:
-                for before in (1, 2):
-                    stack.enter_context(reserved_port(port - before))
+                for other in (-2, -1, 1):
+                    stack.enter_context(reserved_port(port + other))
             except OSError:  # somebody has it
                 continue
             yield port
             return
-    raise AssertionError("no three ports in a row are free")
+    raise AssertionError("no four ports in a row are free")
 
 
 def test_a_server_that_can_never_start_ends_the_command_with_its_reason(pair: Pair, guarded: Installation):
-    with _behind_reserved_ports() as taken:
+    with _among_reserved_ports() as taken:
         first = taken - 2  # so that the second server would have the one that is taken
         server = ServerProcess(pair._folder)
         pair.servers.append(server)
