@@ -48,6 +48,12 @@ class TlsServer:
             assert time.monotonic() < deadline, self.process.tail()
             time.sleep(0.01)
 
+    def wait_until_it_says(self, text: str) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while text not in self.process.log.read_text():
+            assert time.monotonic() < deadline, self.process.tail()
+            time.sleep(0.01)
+
     def ask(self, method: str, path: str, value: object = None) -> tuple[int, Any]:
         """The status and the JSON of the answer to a call with this JSON, or without a body."""
         status, _, answer = self.ask_whole(method, path, value)
