@@ -84,13 +84,14 @@ class Dispatcher:
         self.claims = Claims()
         self.totals = GroupTotals()
         self.pending = Spans()  # in transactions
-        self._is_held = False  # of a stream: something came back behind what is pending
         self.returned = Spans()  # not acknowledged since; pending or claimed again, some of it
         self.dead = Spans()  # gaps in which nothing lives any more; the next acknowledgement covers them
         # Returned, and dealt in company again: the message before them failed alone, so they had failed for it.
         self.spared = Spans()
         self.unacked = 0  # messages that were dealt and are not acknowledged, as far as this process knows
-        self.dealt_through = ZERO_ID  # readers of committed messages have passed this place
+        self.dealt_through = (
+            ZERO_ID  # the end of what was dealt, in this round; readers of committed messages have passed it
+        )
         self.dealt_total = 0
         self._clock = clock
         self._messages = messages
@@ -148,6 +149,7 @@ class Dispatcher:
         """The group was sought: all claims are revoked, and what is free is found anew."""
         self.pending, self.returned, self.spared, self.dead = Spans(), Spans(), Spans(), Spans()
         self.unacked = 0
+        self.dealt_through = ZERO_ID
         self._pending_messages.clear()
         self._start_over()
         if self.lanes is not None:
@@ -157,7 +159,6 @@ class Dispatcher:
     def _start_over(self) -> None:
         """Find anew what is free, and what is due."""
         self._cursor = self._passed = ZERO_ID
-        self._is_held = False
         self._freed = Spans()
         self._sort_anew()
 
@@ -187,7 +188,6 @@ class Dispatcher:
         else:
             self.unacked -= sum([messages for claim, _, messages in parts if claim.attempt == 1])
         self._take(parts, acknowledged=False)
-        self._is_held = self._is_held or self._is_held_stream(spans)
         self._look_again(spans, returned=returned)
         self._reckon()
 
@@ -195,9 +195,6 @@ class Dispatcher:
         """True where an earlier message of the lane of one of these is pending: until that is decided they cannot be acknowledged."""
         if self.lanes is not None:
             return self.lanes.is_held(spans)
-        return self._is_held_stream(spans)
-
-    def _is_held_stream(self, spans: Spans) -> bool:
         return self.options.mode == STREAM and bool(self.pending and spans) and self.pending.begin < spans.end
 
     def take(self, parts: Sequence[ClaimPart]) -> None:
@@ -231,6 +228,12 @@ class Dispatcher:
         self.totals.was_acknowledged(self._clock.now_ms(), messages)
         self._reckon()
 
+    def let_go(self, spans: Spans) -> None:
+        """The transaction in which these were pending has ended: they hold up nothing any more. `decide` says what becomes of them."""
+        self.pending.subtract(spans)
+        if self.lanes is not None:
+            self.lanes.let_go(spans)
+
     def decide(self, transaction_id: int, spans: Spans, *, committed: bool, returned: bool) -> int:
         """A transaction in which these were pending has ended; where it did not commit, they have failed if `returned`, or are free.
 
@@ -238,7 +241,6 @@ class Dispatcher:
         """
         messages = self._pending_messages.pop(transaction_id, 0)
         self.pending.subtract(spans)
-        self._is_held = self._is_held and bool(self.pending)
         if self.lanes is not None:
             self.lanes.acknowledged(spans) if committed else self.lanes.not_committed(spans, failed=returned)
         if committed:
@@ -251,7 +253,6 @@ class Dispatcher:
             else:
                 self.unacked -= messages
             self.claims.forget_acknowledged(spans)
-            self._is_held = self._is_held or self._is_held_stream(spans)
             self._look_again(spans, returned=returned)
         self._reckon()
         return messages
@@ -441,12 +442,10 @@ class Dispatcher:
         messages_max = min(ask.limit or limits.messages_max, limits.messages_max)
         if options.mode == STREAM:
             returned = self._first_returned(state, messages_max)
-            if self._is_held and self._waits_for_pending(returned or self._next_fresh(state, messages_max)):
-                return CLAIMED
         else:
             returned = self._next_returned(state, messages_max)
         if returned is not None:
-            return returned
+            return CLAIMED if self._waits_for_pending(returned) else returned
         room = options.unacked_max - self.unacked
         if room <= 0 and self.unacked:
             most = self.claims.most()
@@ -454,11 +453,18 @@ class Dispatcher:
         piece = self._next_fresh(state, min(messages_max, room))
         if isinstance(piece, Piece) and in_gaps and piece.after >= self._acknowledged_through(state):
             return SPANS
-        return piece
+        return CLAIMED if self._waits_for_pending(piece) else piece
 
     def _waits_for_pending(self, piece: Piece | str) -> bool:
-        """True for a piece that lies behind what is pending."""
-        return isinstance(piece, Piece) and bool(self.pending) and piece.after >= self.pending.begin
+        """True for a piece of a stream that came back and lies behind what is pending: nobody but that transaction could acknowledge it now."""
+        if (
+            self.options.mode != STREAM
+            or isinstance(piece, str)
+            or not self.pending
+            or piece.after < self.pending.begin
+        ):
+            return False
+        return piece.returned or piece.after < self.dealt_through
 
     def _acknowledged_through(self, state: GroupState) -> bytes:
         """The end of all that is acknowledged, now or by a transaction: what lies before it lies in a gap."""

@@ -465,18 +465,24 @@ class Groups:
     ) -> list[Edit]:  # fmt: skip
         """In a stage, once its end is applied: a transaction acknowledges no more, and what was dealt to it is free or has failed.
 
-        `reason` is why it did not commit; None: it did. `pending` is what it had acknowledged, by group: unless `counts` is
-        false, the caller returns that. Returns further edits to apply: of claims that it had.
+        `reason` is why it did not commit; None: it did. `pending` is what it had acknowledged, by group. Unless `counts` is false, that has
+        failed, and so have claims that were dealt to it. Returns the edits that say so, to be applied.
         """
-        made: list[Edit] = []
-        table = self._manager.state.groups
+        table, failed = self._manager.state.groups, dict(pending) if counts and reason is not None else {}
         for number, spans in pending.items():
             live = self._live.get(number)
             if live is not None and number in table.by_number:
-                messages = live.dispatcher.decide(transaction_id, spans, committed=reason is None, returned=counts)
-                if reason is not None and counts:
+                if number in failed:
+                    live.dispatcher.let_go(spans)
+                    if live.dispatcher.is_held(spans):  # by another transaction: this one could not have committed
+                        del failed[number]
+                messages = live.dispatcher.decide(
+                    transaction_id, spans, committed=reason is None, returned=number in failed
+                )
+                if reason is not None and number in failed:
                     live.totals.was_returned(reason, messages)
                 group.when_durable(live.wake)
+        made = [] if reason is None else list(table.returns_of(failed, reason, group.now_ms))
         for live, claims in self._dealt(transaction_id):
             if live.number not in table.by_number:
                 continue
