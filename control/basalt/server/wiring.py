@@ -180,7 +180,7 @@ class RunningServices(services.Services):
         self.stopping = True
         self.markers.stop_waiting()
         self.messaging.stop_waiting()
-        self.groups.stop_waiting()
+        self.groups.live.stop_waiting()
 
     async def close(self) -> None:
         """Answer what was taken, then let go of the store."""
@@ -190,7 +190,7 @@ class RunningServices(services.Services):
             self.watching.cancel()
         if self.leadership is None:  # else it is measured as a standby, too
             self.loop_lag.stop()
-        await self.groups.close()
+        await self.groups.live.close()
         await self.scheduler.stop()
         if self.authentication is not None:
             await self.authentication.close()

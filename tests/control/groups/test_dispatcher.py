@@ -141,7 +141,7 @@ async def test_a_group_far_out_of_order_is_dealt_what_came_back_and_what_lies_in
     back = await billing.fetch("mary", epoch=epoch)
     assert (texts(back.fetch), back.attempt) == (["m4"], 2)
     await billing.acknowledge(back.claim, member="mary")
-    await billing.groups.close()
+    await billing.groups.live.close()
     shop = await shop.restarted()
     limited(shop, 2)
     billing = Billing(shop)  # nobody knows any more that m0 and m2 were dealt
@@ -285,7 +285,7 @@ async def test_gaps_without_living_messages_are_closed(shop: Wired) -> None:
     assert len(billing.live.state.acknowledged) >= 2
     shop.clock.advance(6_000)
     assert await billing.handled() == ["d"]
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     assert list(billing.live.state.acknowledged) == [(ZERO_ID, known[4])]
 
 

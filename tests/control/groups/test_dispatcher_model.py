@@ -166,7 +166,7 @@ class World:
                 held.clear()
 
     async def do_keep_up(self) -> None:
-        await self.billing.groups.keep_up()
+        await self.billing.groups.upkeep.run()
 
     async def check(self) -> None:
         live = self.billing.live
@@ -208,7 +208,7 @@ class World:
             if page.waiting_for == "no_messages":
                 break
         assert sorted(dealt) == sorted(set(committed) - self.done)
-        await self.billing.groups.keep_up()
+        await self.billing.groups.upkeep.run()
         state = self.billing.live.state
         assert len(state.acknowledged) <= 1
         assert self.billing.live.dispatcher.unacked == 0
