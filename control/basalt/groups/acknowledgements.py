@@ -329,7 +329,7 @@ class Acknowledging:
         open_.subtract(others)
         held = parts_of(dispatcher.claims.common(open_))
         unclaimed = open_.minus(dispatcher.claims.taken)
-        returned = unclaimed.common(dispatcher.returned)
+        returned = unclaimed.common(dispatcher.retries.spans)
         return _Reach([(claim, spans) for claim, spans, _ in held], list(returned), list(unclaimed.minus(returned)))
 
     def _take_reach(self, planned: PlannedAcknowledgement, state: GroupState, reach: _Reach, caller: Caller) -> None:
@@ -392,10 +392,10 @@ class Acknowledging:
         claims, before = dispatcher.claims, dispatcher.claims.messages
         unclaimed = planned.came_back  # and claimed by nobody since
         dispatcher.take([part for part in planned.claims if part.claim.end is None and part.spans])
-        if planned.by_id and (dispatcher.returned or len(claims)):
+        if planned.by_id and (dispatcher.retries.spans or len(claims)):
             parts, unheld = _by_claim(claims, planned.by_id)
             dispatcher.take(parts)
-            unclaimed += dispatcher.returned.covered(unheld)
+            unclaimed += dispatcher.retries.spans.covered(unheld)
         taken = before - claims.messages
         dispatcher.settle(planned.spans, transaction_id, taken + unclaimed)
         if transaction_id is None and planned.live.waiting:

@@ -11,7 +11,7 @@ import pytest
 from basalt.api.bodies.groups import GroupMode, GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import TopicName
-from basalt.groups import dispatcher, live_group
+from basalt.groups import dispatcher, free_gaps, live_group, retries
 from basalt.groups.live_group import GroupFetch
 from basalt.messaging.read.log_reader import Fetch
 from basalt.transactions.rules import acknowledgements
@@ -190,7 +190,7 @@ def limited(shop: Wired, spans: int) -> None:
 async def test_so_many_stretches_behind_a_message_that_failed_alone_are_dealt_in_batches_again(
     shop: Wired, monkeypatch: pytest.MonkeyPatch, stretches: int, dealt: list[str]
 ) -> None:
-    monkeypatch.setattr(dispatcher, "SPARED_LOOKS_MAX", stretches)
+    monkeypatch.setattr(retries, "SPARED_LOOKS_MAX", stretches)
     await shop.publish(A, *"abcd")
     billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0, retry_delay_ms_max=0))
     for _ in range(2):
@@ -332,7 +332,7 @@ async def test_of_what_came_back_the_rest_is_dealt_when_others_acknowledge_some_
 async def test_what_came_back_and_expired_holds_nothing_up_however_much_it_is(
     shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
 ) -> None:
-    monkeypatch.setattr(dispatcher, "READY_MAX", 2)
+    monkeypatch.setattr(retries, "READY_MAX", 2)
     await shop.topics.update(A, {"ttl": "10"})
     await shop.publish(A, *"abcdef")
     billing = await Billing.made(shop, GroupOptions(mode, retry_delay_ms=0))
@@ -363,7 +363,7 @@ async def test_what_lies_before_a_message_that_came_back_is_dealt_before_it_wher
 
 
 async def test_what_came_back_is_found_a_part_at_a_time(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "READY_MAX", 1)
+    monkeypatch.setattr(retries, "READY_MAX", 1)
     await shop.publish(A, *"abcdef")
     billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
     claims = [await billing.fetch(limit=1) for _ in range(6)]
@@ -377,7 +377,7 @@ async def test_what_came_back_is_found_a_part_at_a_time(shop: Wired, monkeypatch
 
 
 async def test_what_is_due_is_dealt_though_the_clock_steps_back(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "READY_MAX", 1)
+    monkeypatch.setattr(retries, "READY_MAX", 1)
     await shop.publish(A, *"abcde")
     billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
     claims = [await billing.fetch(limit=1) for _ in range(5)]
@@ -542,7 +542,7 @@ async def test_what_was_given_back_amid_many_gaps_is_found_without_a_walk_past_t
 
 
 async def test_a_walk_past_many_spans_lets_others_have_their_turn(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "STEPS_MAX", 10)
+    monkeypatch.setattr(free_gaps, "STEPS_MAX", 10)
     await shop.publish(A, *(f"m{number:03}" for number in range(101)))
     billing = await Billing.made(shop)
     pages = [await billing.fetch(limit=1) for _ in range(100)]

@@ -178,7 +178,7 @@ class World:
         returned = Spans()
         for after, through, _ in state.returns:
             returned.add(after, through)
-        assert dispatcher.returned == returned
+        assert dispatcher.retries.spans == returned
         for after, through in dispatcher.claims.taken:
             assert not state.acknowledged.overlaps(after, through)
             assert not pending.overlaps(after, through)

@@ -364,7 +364,7 @@ class GroupInspection:
 
     def _known(self, live: LiveGroup, state: GroupState) -> Known:
         pending, dispatcher = self._transactions.state.groups.pending_in(live.number), live.dispatcher
-        return Known(state, pending, dispatcher.pending, dispatcher.claims, dispatcher.returned)
+        return Known(state, pending, dispatcher.pending, dispatcher.claims, dispatcher.retries.spans)
 
     async def _sweep(
         self, live: LiveGroup, state: GroupState, end: bytes, wanted: str | None
