@@ -11,7 +11,7 @@ from basalt.api.bodies.groups import Acknowledged, GroupMode, GroupOptions, Seek
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError, MemberFencedError
 from basalt.groups import attendance, live_group
-from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.dealing.dispatcher import Dispatcher
 from basalt.groups.fetches import FetchAsk
 from basalt.groups.live_group import LiveGroup
 from basalt.messaging.messages import Messages

@@ -11,7 +11,8 @@ import pytest
 from basalt.api.bodies.groups import GroupMode, GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import TopicName
-from basalt.groups import dispatcher, free_gaps, live_group, retries
+from basalt.groups import live_group
+from basalt.groups.dealing import dispatcher, free_gaps, retries
 from basalt.groups.live_group import GroupFetch
 from basalt.messaging.read.log_reader import Fetch
 from basalt.transactions.rules import acknowledgements

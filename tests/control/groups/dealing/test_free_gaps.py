@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.groups import free_gaps
-from basalt.groups.free_gaps import LAST_ID, FreeGaps, Gap
+from basalt.groups.dealing import free_gaps
+from basalt.groups.dealing.free_gaps import LAST_ID, FreeGaps, Gap
 from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.spans.spans import ZERO_ID, Spans
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.groups import retries
 from basalt.groups.claims import ALONE_ATTEMPTS
-from basalt.groups.retries import Held, Retries
+from basalt.groups.dealing import retries
+from basalt.groups.dealing.retries import Held, Retries
 from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import NEVER_MS, Attempt, GroupState, Returns
 from basalt_engine.keys import MESSAGE_ID_BYTES

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from basalt.groups.claims import ALONE_ATTEMPTS
-from basalt.groups.free_gaps import LAST_ID
+from basalt.groups.dealing.free_gaps import LAST_ID
 from basalt.transactions.rules.groups import NEVER_MS, Attempt, GroupState
 from basalt_engine.spans.spans import ZERO_ID, Spans
 
@@ -23,7 +23,7 @@ STALE_DELAYS = 4  # times as many delays as there are stretches that came back: 
 
 
 class Held(NamedTuple):
-    """What is claimed, and what is pending in transactions: none of it is dealt."""
+    """Messages that are claimed, or pending in transactions: none of them is dealt."""
 
     claimed: Spans
     pending: Spans
@@ -62,7 +62,7 @@ class Retries:
 
     @property
     def due_ms(self) -> int | None:
-        """When the next is due, by the wall clock; None when nothing is, or a fetch has yet to find out."""
+        """The time when the next is due, by the wall clock; None when nothing is, or a fetch has yet to find out."""
         return None if self._due_ms == NEVER_MS or not self.spans else self._due_ms
 
     # What has happened.

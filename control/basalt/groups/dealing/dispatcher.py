@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from basalt.api.bodies.groups import GroupOptions
 from basalt.groups.claims import ALONE_ATTEMPTS, Claim, ClaimPart, Claims, parts_of
+from basalt.groups.dealing.free_gaps import LAST_ID, FreeGaps
+from basalt.groups.dealing.retries import Held, Retries
 from basalt.groups.fetches import (
     CLAIMED,
     DRAINING,
@@ -29,11 +31,9 @@ from basalt.groups.fetches import (
     FetchAsk,
 )
 from basalt.groups.figures import GroupTotals
-from basalt.groups.free_gaps import LAST_ID, FreeGaps
 from basalt.groups.keyed.lanes import Lanes
 from basalt.groups.keyed.window import Picked
 from basalt.groups.places import oldest_of
-from basalt.groups.retries import Held, Retries
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.messages import Messages
 from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
