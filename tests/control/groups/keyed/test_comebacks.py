@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.groups import GroupOptions
+from basalt.api.bodies.groups import GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn
 from basalt.commits.commit_stage import Asking
 from basalt.errors import AcknowledgeOrderError
@@ -372,6 +372,21 @@ async def test_a_stream_goes_on_in_a_transaction_behind_what_lives_no_more(shop:
     tx = await shop.transactions.begin()
     await billing.acknowledge(ids=ids_of(page), member="mary", tx=tx.id)
     assert await billing.read("mary", epoch=page.member_epoch) == ["d4"]
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_was_sought_goes_on_in_a_transaction_from_message_to_message(shop: Wired) -> None:
+    """It was dealt in a former round what it gets now, which is nothing that came back."""
+    held = await Held.made(shop, "a1", "b2", options=GroupOptions("stream"))
+    await held.billing.acknowledge((await held.fetch()).claim, member="mary", tx=held.tx)
+    await shop.transactions.commit(held.tx)
+    await held.billing.groups.seek(A, "billing", SeekRequest("start"))
+    tx = await shop.transactions.begin()
+    for text in ("a1", "b2"):
+        page = await held.fetch(1)
+        assert texts(page.fetch) == [text]
+        await held.billing.acknowledge(page.claim, member="mary", tx=tx.id)
+    await shop.transactions.commit(tx.id)
 
 
 # The rule alone.
