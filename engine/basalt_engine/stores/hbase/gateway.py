@@ -199,7 +199,7 @@ class Gateway:
                     begun.add(self._submitted(threads, run))
                 ended, _ = wait(begun, self._again_ms / 1_000, FIRST_COMPLETED)
                 if ended:
-                    return ended.pop().result()
+                    return min(ended, key=lambda each: each.exception() is not None).result()  # of several, an answer
         except LostError as error:  # of one connection: the call may have been carried out over another, or will be
             raise LostError(str(error), asked=error.asked or len(begun) > 1, hint=error.hint) from error
         finally:
