@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from basalt.cluster.lease import LOOKS_PER_LEASE as TRIES_PER_LEASE
 from basalt.cluster.lease import Candidate
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
@@ -284,6 +285,7 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
+        open_rows=lambda: open_store(settings, None, again_ms=settings.leader.lease_ms / TRIES_PER_LEASE),
         open_services=functools.partial(_open, process),
         start_thrift=lambda services: services.start_thrift(address.literal), settings=settings,
     )  # fmt: skip

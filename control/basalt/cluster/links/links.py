@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held, ToldLoads
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, SILENT_MAX, Beat, BeatAnswer, Beats, Held, ToldLoads
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
 from basalt.cluster.members import MEMBERS_MAX
@@ -55,6 +55,7 @@ class Links:
         self.broken = 0  # links that ended without a word
         # The link over which the last answered beat went, and when: what the leader had sent by then has come.
         self.answered: tuple[Link | None, float] = (None, 0.0)
+        self._serving: frozenset[str] = frozenset()  # silent members that the leader hears, by its last answer
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
         self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
         self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
@@ -119,12 +120,18 @@ class Links:
         return None
 
     def hears_of(self, run: str, shard: int) -> bool:
-        """True while the member that the map knows by this name tells this server, which leads, that it serves the shard."""
+        """True while the member that the map knows by this name tells the leader that it serves the shard; to others the leader says that it serves some."""
+        if self.to_leader is not None:
+            return self.to_leader.is_open and run in self._serving
+        return any(first <= shard <= last for first, last in self._told_by(run))
+
+    def _told_by(self, run: str) -> tuple[tuple[int, int], ...]:
+        """The shards that a member tells this server, which leads, that it serves."""
         row = self._membership.row_of(run)
         if row is None or not self.beats.is_linked(row, self._clock.monotonic_ms()):
-            return False
+            return ()
         beat = self.beats.heard[row].beat
-        return beat is not None and any(first <= shard <= last for first, last in beat.shards)
+        return () if beat is None else beat.shards
 
     def when_linked(self, call: Callable[[], None]) -> None:
         """Call each time that there is a new link to the leader, until `forget`."""
@@ -195,7 +202,7 @@ class Links:
         if not self._leadership.is_leader:
             raise UnavailableError("this server leads no more")
         self.beats.hear(instance, beat, self._clock.monotonic_ms())
-        return BeatAnswer(self._leadership.epoch)
+        return BeatAnswer(self._leadership.epoch, tuple(run for run in beat.silent if self._told_by(run)))
 
     def _accept(self) -> Link:
         link = Link(Accept(secrets.token_bytes(NONCE_BYTES), "another server"), self.handlers, self._own)
@@ -269,12 +276,22 @@ class Links:
         # While it serves nothing, as between two terms, it keeps what it has measured.
         loads = self.loads.told(held.shards, self._clock.monotonic_ms()) if held.map_version else ToldLoads()
         beat, began_ms = (
-            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:], *loads),
+            Beat(
+                self._beats_sent,
+                held.shards,
+                calls,
+                sent_bytes,
+                self.oldest_view(),
+                self.rtt_us,
+                *held[1:],
+                *loads,
+                silent=tuple(self._membership.silent()[:SILENT_MAX]),
+            ),
             self._clock.monotonic_ms(),
         )
         try:
             answer = await link.call(BEAT, beat, LINKED_MS)
-            self.answered = (link, began_ms)
+            self.answered, self._serving = (link, began_ms), frozenset(answer.serving)
             self.rtt_us = max(1, round(1_000 * (self._clock.monotonic_ms() - began_ms)))
             if answer.epoch != link.opened.result().epoch:
                 link.close(f"the leader is at epoch {answer.epoch} now")
@@ -294,6 +311,7 @@ class Links:
                 self._redial_ms = min(2 * self._redial_ms, REDIAL_MS_MAX)
                 return
             self.to_leader, self.rtt_us, self._redial_ms = link, 0, float(REDIAL_MS_MIN)
+            self._serving = frozenset()
             log.info("is linked to the leader at %s", lease.link)
             try:
                 self.tend()  # the first beat

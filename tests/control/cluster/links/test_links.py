@@ -180,6 +180,27 @@ def test_the_leader_hears_of_the_shards_that_a_member_serves_while_it_is_linked(
     run(story)
 
 
+def test_a_member_hears_from_the_leader_which_of_those_that_are_silent_to_it_serve(monkeypatch: pytest.MonkeyPatch):
+    async def story(world: World) -> None:
+        leader, standby, other = await three(world)
+        name = standby.leadership.candidate.instance
+        standby.links.holds = lambda: Held(((2, 3),), 1)
+        await world.until(lambda: leader.links.hears_of(name, 2))
+        assert other.membership.silent() == []
+        monkeypatch.setattr(standby.membership, "step", lambda: 0.0)  # renews its row no more
+        await world.until(lambda: other.links.hears_of(name, 2))
+        assert other.membership.silent() == [name]
+        assert not other.links.hears_of("nobody-1", 2)
+        standby.links.holds = Held
+        await world.until(lambda: not other.links.hears_of(name, 2))
+        standby.links.holds = lambda: Held(((2, 3),), 1)
+        await world.until(lambda: other.links.hears_of(name, 2))
+        await leader.stop()
+        assert not other.links.hears_of(name, 2), "nobody tells it any more"
+
+    run(story)
+
+
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_members_are_linked_to_the_leader_and_beat(secret: str | None):
     async def story(world: World) -> None:
