@@ -89,10 +89,8 @@ class LinkTls:
             )  # fmt: skip
         except OSError as error:
             raise RefusedError("handshake", f"a link from {link.address} was refused ({_said(error)})") from error
-        if transport.get_extra_info("ssl_object") is None:
-            raise ConnectionResetError(
-                "it was lost in its handshake"
-            )  # the event loop gives it back as if all were well
+        if transport.get_extra_info("ssl_object") is None:  # the event loop gives it back as if all were well
+            raise ConnectionResetError("it was lost in its handshake")
 
     async def dial(self, link: Link, where: str, name: str) -> None:
         """Connect the link to this address of a lease, by TLS if either side speaks it. `name`: the host of the leader's URL, which must be in its certificate.
@@ -104,6 +102,8 @@ class LinkTls:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 await loop.create_connection(lambda: link, address.host, address.port)
             return
+        if not name:  # some event loops would then look for the address instead, which whoever wrote it has chosen
+            raise RefusedError("another_name", f"the server at {where} (its lease has no URL with a host)")
         context = await asyncio.to_thread(self._trusting, where)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX + HANDSHAKE_SECONDS_MAX):
@@ -111,7 +111,7 @@ class LinkTls:
                     lambda: link, address.host, address.port, ssl=context, server_hostname=name,
                     ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX, ssl_shutdown_timeout=CLOSE_SECONDS_MAX,
                 )  # fmt: skip
-        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, ValueError) as error:
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
             raise RefusedError(_why(error, address), f"the server at {where} ({_said(error)})") from error
 
     def _trusting(self, where: str) -> ssl.SSLContext:
@@ -151,8 +151,6 @@ def _why(error: Exception, address: LinkAddress) -> Why:
     if isinstance(error, ssl.SSLCertVerificationError):
         number = error.verify_code
         return "another_name" if number in _NAMES else "expired" if number in _DATES else "untrusted"
-    if isinstance(error, ValueError):  # no name to look for: the lease has no URL
-        return "another_name"
     if not address.is_secure or (isinstance(error, ssl.SSLError) and error.reason in _NO_TLS):
         return "plain"
     return "handshake"

@@ -30,7 +30,13 @@ class Server:
     """One member with its links. `tls`: of its links; None: they have none."""
 
     def __init__(
-        self, world: World, name: str, secret: str | None, store: MemoryStore, tls: LinkTls | None, url: str | None
+        self,
+        world: World,
+        name: str,
+        secret: str | None,
+        store: MemoryStore,
+        tls: LinkTls | None = None,
+        url: str | None = None,
     ) -> None:
         self.name, self.listener, self.tls = name, socket.create_server(("127.0.0.1", 0)), tls
         is_secure = tls is not None and tls.shown() is not None
