@@ -116,7 +116,7 @@ class Tls:
 
 
 def load(settings: TlsSettings) -> tuple[_Files, ServerContext, ServerContext]:
-    """What the files of these settings hold, and two contexts of them that were tried: for clients, and for links, where nobody is asked for a certificate.
+    """The content of the files of these settings, and two contexts of it that were tried: for clients, and for links, where nobody is asked for a certificate.
 
     `InvalidSettingError` names the key that is wrong.
     """

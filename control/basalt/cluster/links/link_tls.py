@@ -31,14 +31,14 @@ _NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL",
 
 
 class Shown(NamedTuple):
-    """What this server speaks TLS with: a context that asks nobody for a certificate, and the fingerprint of its own."""
+    """A certificate in force: a context that shows it and asks nobody for one, and its fingerprint."""
 
     context: ssl.SSLContext
     certificate: bytes
 
 
 class LinkAddress(NamedTuple):
-    """Where a server takes links, and whether by TLS. As text it is in the lease and in the member's row."""
+    """A place where a server takes links, by TLS or without. As text it is in the lease and in the member's row."""
 
     host: str
     port: int
@@ -57,14 +57,14 @@ def link_text(host_and_port: str, *, is_secure: bool) -> str:
 
 
 class LinkTls:
-    """TLS of one server's links. `shown`: what it speaks TLS with at the moment; None: it speaks none. `ca`: a file of those whom it trusts; None: this machine's."""
+    """TLS of one server's links. `shown`: its certificate at the moment of asking; None: it speaks no TLS. `ca`: a file of those whom it trusts; None: this machine's."""
 
     def __init__(self, ca: str | None = None, shown: Callable[[], Shown] | None = None) -> None:
         self._ca = ca
         self._shown = shown
 
     def shown(self) -> Shown | None:
-        """What a connection that comes now is to be made with; None: no TLS."""
+        """The certificate for a connection that comes now; None: no TLS."""
         return None if self._shown is None else self._shown()
 
     async def accept(self, link: Link, connection: socket.socket, shown: Shown | None) -> None:
