@@ -361,7 +361,7 @@ async def strangers(
 
 @pytest.mark.parametrize("first", [b"", HANDSHAKE])
 def test_handshakes_that_never_end_keep_nobody_out_and_are_ended_themselves(
-    authority: Authority, issued: Issued, first: bytes
+    authority: Authority, issued: Issued, first: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     async def story(world: World) -> None:
         leader = await leading(world, tls_of(authority, issued))
@@ -376,6 +376,7 @@ def test_handshakes_that_never_end_keep_nobody_out_and_are_ended_themselves(
         for _, writer in made:
             writer.close()
 
+    monkeypatch.setattr(module, "HANDSHAKE_SECONDS_MAX", 10 * HANG_S)
     run(story)
 
 
