@@ -31,7 +31,7 @@ from basalt_engine.clock import Clock
 HELLO_SECONDS_MAX = 5.0  # four small frames, and a server that is busy with a start
 # Connections that have proved nothing yet. One more ends the oldest: a hello takes a round trip, so who holds them open keeps nobody out.
 HELLOS_MAX = 64
-ACCEPT_AGAIN_SECONDS = 1.0  # after this process had no more files: others may be closed by then
+ACCEPT_AGAIN_SECONDS = 0.1  # after this process had no more files: others may be closed by then
 LINKS_MAX = (
     2 * MEMBERS_MAX
 )  # that are proved, at a time: each member has one, and those of the dead are not noticed at once

@@ -6,7 +6,9 @@ The time of leases passes only where a story lets it; what goes over a connectio
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 
 import pytest
 
@@ -331,6 +333,31 @@ def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.Monkey
             writer.close()
 
     run(story)
+
+
+def test_a_server_that_has_no_more_files_for_a_moment_takes_links_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def story(world: World) -> None:
+        loop, fails = asyncio.get_running_loop(), [True, True]
+        accept = loop.sock_accept
+
+        async def sock_accept(listener: socket.socket) -> tuple[socket.socket, object]:
+            if fails:
+                fails.pop()
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await accept(listener)
+
+        monkeypatch.setattr(loop, "sock_accept", sock_accept)
+        monkeypatch.setattr(module, "ACCEPT_AGAIN_SECONDS", 0)
+        leader = await world.add("first")
+        await world.until(lambda: leader.leadership.is_leader)
+        await world.until_linked(leader, await world.add("second"))
+        assert not fails
+        assert "no link can be taken for a moment: [Errno 24] Too many open files" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
 
 
 def test_links_have_a_limit(monkeypatch: pytest.MonkeyPatch):
