@@ -61,6 +61,11 @@ class TlsServer:
 
     def ask_whole(self, method: str, path: str, value: object = None) -> tuple[int, dict[str, str], Any]:
         """The same, with the headers between the two."""
+        status, headers, text = self.ask_text(method, path, value)
+        return status, headers, json.loads(text or "null")
+
+    def ask_text(self, method: str, path: str, value: object = None) -> tuple[int, dict[str, str], str]:
+        """The status, the headers and the answer as it is."""
         body = None if value is None else json.dumps(value)
         connection = http.client.HTTPSConnection(
             "localhost", self.process.port, timeout=ANSWER_SECONDS_MAX, context=self.authority.trusting()
@@ -69,7 +74,7 @@ class TlsServer:
             connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
             answer = connection.getresponse()
             headers = {name.lower(): value for name, value in answer.getheaders()}
-            return answer.status, headers, json.loads(answer.read() or b"null")
+            return answer.status, headers, answer.read().decode()
         finally:
             connection.close()
 

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -27,7 +28,7 @@ from basalt.cluster.links.frames import (
     append_frame,
     read_error,
 )
-from basalt.cluster.links.hello import Accept, Acceptor, Dial, Hello, RefusedError, refusal
+from basalt.cluster.links.hello import Accept, Acceptor, Dial, Hello, RefusedError, fingerprint, refusal
 from basalt.errors import (
     BasaltError,
     BusyError,
@@ -38,7 +39,8 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 
-# Bytes that wait for the other side to take them: two frames of the largest kind. A call beyond is refused.
+# Bytes that wait for the other side to take them: two frames of the largest kind. A call beyond is refused. By TLS the last write may come on top:
+# what is encrypted already lies in the connection below, which nobody can ask.
 QUEUE_BYTES_MAX = 2 * FRAME_BYTES_MAX
 # An answer cannot be refused. Who asks without reading has the link closed at so many bytes more.
 ANSWERS_BYTES_MAX = 2 * QUEUE_BYTES_MAX
@@ -143,6 +145,11 @@ class Link(asyncio.Protocol):
         return self.opened.done() and not self.closed.done()
 
     @property
+    def is_secure(self) -> bool:
+        """True where what goes over it is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    @property
     def peer(self) -> str:
         """The instance of the member at the other end."""
         hello = self.opened.result()
@@ -226,10 +233,15 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self.closed.done():  # given up while the connection was made
+            self._transport.abort()
+            return
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
         if isinstance(self._hello, Dial):
-            self._transport.write(self._hello.opening)
+            tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+            seen = b"" if tls is None else fingerprint(tls.getpeercert(binary_form=True) or b"")
+            self._transport.write(self._hello.opening(seen))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end("the connection broke" if error is None else f"the connection broke: {error}")

@@ -13,22 +13,25 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from urllib.parse import urlsplit
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
 from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, SILENT_MAX, Beat, BeatAnswer, Beats, Held, ToldLoads
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
+from basalt.cluster.links.link_tls import LinkTls, Shown
 from basalt.cluster.members import MEMBERS_MAX
 from basalt.cluster.membership import Membership
 from basalt.cluster.shard_loads import ShardLoads
 from basalt.errors import BasaltError, UnavailableError
 from basalt_engine.clock import Clock
 
-CONNECT_SECONDS_MAX = 2.0  # a host that is gone says nothing
 HELLO_SECONDS_MAX = 5.0  # four small frames, and a server that is busy with a start
 # Connections that have proved nothing yet. One more ends the oldest: a hello takes a round trip, so who holds them open keeps nobody out.
 HELLOS_MAX = 64
+ACCEPT_AGAIN_SECONDS = 0.1  # after this process had no more files: others may be closed by then
 LINKS_MAX = (
     2 * MEMBERS_MAX
 )  # that are proved, at a time: each member has one, and those of the dead are not noticed at once
@@ -67,7 +70,8 @@ class Links:
         self._leadership = leadership
         self._membership = membership
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
+        self._tls = LinkTls()
+        self._accepting: asyncio.Task[None] | None = None
         self._hellos: dict[Link, None] = {}  # the oldest first
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
@@ -81,9 +85,11 @@ class Links:
         self._beats_sent = 0
         self._told_ms: dict[str, float] = {}
 
-    async def start(self, listener: socket.socket) -> None:
-        """Take links there, and have one to the leader, until `close`."""
-        self._server = await self._loop.create_server(self._accept, sock=listener)
+    async def start(self, listener: socket.socket, tls: LinkTls | None = None) -> None:
+        """Take links there, and have one to the leader, until `close`. `tls`: None: this server speaks none."""
+        self._tls = tls or LinkTls()
+        listener.setblocking(False)
+        self._accepting = self._loop.create_task(self._accept_all(listener))
         self._running = self._loop.create_task(self._run())
 
     async def close(self) -> None:
@@ -91,8 +97,9 @@ class Links:
         for task in (self._running, self._dialing, self._beating, self._giving_up):
             if task is not None:
                 task.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            self._tasks.add(self._accepting)
         self.end_term("the server stops")
         if self.to_leader is not None:
             self.to_leader.close("the server stops", bye=True)
@@ -204,26 +211,58 @@ class Links:
         self.beats.hear(instance, beat, self._clock.monotonic_ms())
         return BeatAnswer(self._leadership.epoch, tuple(run for run in beat.silent if self._told_by(run)))
 
-    def _accept(self) -> Link:
-        link = Link(Accept(secrets.token_bytes(NONCE_BYTES), "another server"), self.handlers, self._own)
+    async def _accept_all(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                try:
+                    connection, address = await self._loop.sock_accept(listener)
+                except OSError as error:
+                    self._tell("accept", f"no link can be taken for a moment: {error}")
+                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                else:
+                    self._accept(connection, f"{address[0]}:{address[1]}")
+        finally:
+            listener.close()
+
+    def _accept(self, connection: socket.socket, address: str) -> None:
+        shown = self._tls.shown()
+        own = partial(self._own, b"" if shown is None else shown.certificate)
+        link = Link(Accept(secrets.token_bytes(NONCE_BYTES), address), self.handlers, own)
+        link.address = address
         while len(self._hellos) >= HELLOS_MAX:
             oldest = next(iter(self._hellos))
             del self._hellos[oldest]
             oldest.close("too many connections wait for their hello")
         self._hellos[link] = None
-        self._keep(self._loop.create_task(self._take(link)))
-        return link
+        self._keep(self._loop.create_task(self._take(link, connection, shown)))
 
-    def _own(self) -> Acceptor:
+    def _own(self, certificate: bytes) -> Acceptor:
         leadership = self._leadership
         secret = self._secret or leadership.candidate.secret
         return Acceptor(
             secret.encode(), self._membership.installation, leadership.candidate.instance,
             leadership.epoch if leadership.is_leader else 0, leadership.epoch, len(self.of_members) >= LINKS_MAX,
+            certificate,
         )  # fmt: skip
 
-    async def _take(self, link: Link) -> None:
+    async def _connect(self, link: Link, connection: socket.socket, shown: Shown | None) -> None:
+        """Have the connection be this link's, unless it is closed before: then nobody waits for a handshake that may never end."""
+        connecting = self._loop.create_task(self._tls.accept(link, connection, shown))
         try:
+            await asyncio.wait((connecting, link.closed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            connecting.cancel()
+        await asyncio.wait((connecting,))
+        error = None if connecting.cancelled() else connecting.exception()
+        if isinstance(error, RefusedError):
+            link.refused = error
+            link.close(error.message)
+        elif error is not None:
+            link.close(f"no connection came about: {str(error) or 'it said nothing in time'}")
+
+    async def _take(self, link: Link, connection: socket.socket, shown: Shown | None) -> None:
+        try:
+            await self._connect(link, connection, shown)
             if not await opened(link, HELLO_SECONDS_MAX):
                 self._refused(link, link.address)
                 return
@@ -338,10 +377,11 @@ class Links:
         instance, epoch, own = whom
         hello = Hello(VERSION, installation, own, instance, epoch, LEADER, secrets.token_bytes(NONCE_BYTES))
         link = Link(Dial(secret.encode(), hello, lease.link), self.handlers)
-        host, port = lease.link.rsplit(":", 1)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await self._loop.create_connection(lambda: link, host.strip("[]"), int(port))
+            await self._tls.dial(link, lease.link, urlsplit(lease.url).hostname or "")
+        except RefusedError as error:
+            link.refused = error
+            link.close(error.message)
         except (OSError, TimeoutError) as error:
             self._tell("unreachable", f"no link to the leader at {lease.link}: {str(error) or 'no answer'}")
             self._look()
