@@ -99,7 +99,7 @@ class CallKind(Generic[Q, A]):
     def __init__(self, number: int, name: str, question: type[Q], answer: type[A]) -> None:
         if number < CALLS_FROM:
             raise ValueError(f"a call has a number from {CALLS_FROM}, not {number}")
-        self.number = number
+        self.number = int(number)  # a member of `Kind` is written slower
         self.name = name
         self.question: msgspec.msgpack.Decoder[Q] = msgspec.msgpack.Decoder(question)
         self.answer: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answer)
