@@ -400,7 +400,9 @@ class Link(asyncio.Protocol):
         now_s = self._loop.time()
         late = [number for number, waiting in self._waiting.items() if waiting.due_s <= now_s]
         for number in late:
-            waiting = self._waiting.pop(number)
+            waiting = self._waiting.pop(number, None)
+            if waiting is None:  # the link was closed by what followed one of them
+                return
             self._call_off(number)
             error = UnknownOutcomeError(
                 f"the server {self.peer} did not answer a call of kind {waiting.kind.name} in time"

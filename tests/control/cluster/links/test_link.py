@@ -273,6 +273,24 @@ def test_of_calls_with_different_times_each_is_called_off_in_its_own():
     run(story)
 
 
+def test_a_call_out_of_time_may_end_the_link_of_others_that_are_too():
+    async def story(ends: Ends) -> None:
+        held, told = Held(), list[str]()
+        ends.answers_handlers.add(COUNT, held.answer)
+
+        def then(answer: asyncio.Future[int]) -> None:
+            told.append(str(answer.exception()))
+            ends.asks.close("it does not answer")
+
+        for number in range(3):
+            ends.asks.send(COUNT, number, 1, then)
+        await until(lambda: len(told) == 3)
+        assert ["in time" in each for each in told] == [True, False, False]
+        assert (ends.asks.calls, ends.asks._looking) == (0, None)
+
+    run(story)
+
+
 @pytest.mark.parametrize("side", ["asks", "answers"])
 def test_a_break_ends_all_calls_and_tells_that_nobody_knows(side: str):
     async def story(ends: Ends) -> None:
