@@ -135,7 +135,7 @@ class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
 _NEXT: dict[str, type[BasaltError]] = {"retry": RetryError, "fix": InputError, "give_up": CorruptionError}
 _ERROR = msgspec.msgpack.Decoder(ErrorBody)
 _ENCODER = msgspec.msgpack.Encoder()
-_FRAME = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
+_FRAME = msgspec.msgpack.Decoder(Frame)
 
 
 def read_error(frame: Frame) -> BasaltError:
@@ -220,9 +220,9 @@ class FrameReader:
 
 def _decoded(content: memoryview) -> Frame:
     try:
-        number, kind, body = _FRAME.decode(content)
+        frame = _FRAME.decode(content)
     except UNREADABLE as error:
         raise ProtocolError(f"a frame that came over a link cannot be read: {error}") from error
-    if number < 0:
-        raise ProtocolError(f"a frame that came over a link has the number {number}")
-    return Frame(number, kind, body)
+    if frame.number < 0:
+        raise ProtocolError(f"a frame that came over a link has the number {frame.number}")
+    return frame
