@@ -181,7 +181,7 @@ class PassingOn:
 
         sequence = exchange.sequence or request.headers.get(b"basalt-sequence")
         try:
-            link.send(PASS, Pass(lines, request.id, sequence, body), PASS_MS_MAX, answered)
+            link.send(PASS, Pass(lines, request.id, sequence, body), PASS_MS_MAX, answered, gathers=True)
         except RetryError:  # nothing was sent
             return False
         self._begin()
