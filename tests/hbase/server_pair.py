@@ -31,11 +31,12 @@ class Installation:
     thrift: str
     thrift2: str
     prefix: str
+    buckets: int = BUCKETS
 
     def options(self, thrift2: str | None = None) -> list[str]:
         """What a server is started with; `thrift2`: through another gateway, or a proxy before it."""
         settings = {
-            "store.kind": "hbase", "store.hbase.prefix": self.prefix, "store.hbase.buckets": str(BUCKETS),
+            "store.kind": "hbase", "store.hbase.prefix": self.prefix, "store.hbase.buckets": str(self.buckets),
             "store.hbase.thrift": self.thrift, "store.hbase.thrift2": thrift2 or self.thrift2,
             "leader.lease_ms": str(LEASE_MS),
         }  # fmt: skip
@@ -46,8 +47,8 @@ class Installation:
         return [*self.options(thrift2), "--set", "cluster.balance=off"]
 
 
-def install(gateways: Gateways, prefix: str, *coprocessor: str) -> Installation:
-    made = Installation(gateways.thrift, gateways.thrift2, prefix)
+def install(gateways: Gateways, prefix: str, *coprocessor: str, buckets: int = BUCKETS) -> Installation:
+    made = Installation(gateways.thrift, gateways.thrift2, prefix, buckets)
     command = [sys.executable, "-m", "basalt.cli.main", "hbase", "install", *coprocessor, *made.options()]
     given = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
