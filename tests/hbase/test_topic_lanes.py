@@ -42,6 +42,7 @@ def topic_in(bucket: int) -> str:
 HUNG, *OTHERS = map(topic_in, range(BUCKETS))
 FIRST, SECOND, THIRD, *_ = OTHERS
 HELD_UP = "basalt_write_lanes_held_up"
+PATIENT_MS = 300_000  # of calls, and of a transaction, that wait for the region: other calls may take their time on a loaded machine
 
 
 class Server(NamedTuple):
@@ -97,7 +98,7 @@ class Server(NamedTuple):
 
     def commit(self, text: str, *topics: str) -> None:
         """A transaction that publishes ahead of its commit to the first topic, and stores in the others."""
-        tx = self.client.transactions.begin()
+        tx = self.client.transactions.begin(timeout_ms=PATIENT_MS)
         self.client.topic(topics[0]).publish(text, write_pointer=tx.write_pointer)
         for topic in topics[1:]:
             self.client.topic(topic).store(text, tx)
@@ -125,7 +126,7 @@ def server(pair: Pair, installation: Installation, lanes: int) -> Iterator[Serve
         process = pair.start(*installation.still(proxy.address), "--set", f"messaging.topic_lanes={lanes}")
         stack.callback(process.stop)  # the next one need not wait for its lease
         until(lambda: serves(process), process)
-        client = stack.enter_context(basalt.connect(process.url, namespace=NAMESPACE))
+        client = stack.enter_context(basalt.connect(process.url, namespace=NAMESPACE, timeout_ms=PATIENT_MS))
         for topic in (HUNG, *OTHERS):
             with suppress(NotFoundError):  # of the test before
                 client.topics.delete(topic)
