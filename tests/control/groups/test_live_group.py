@@ -105,30 +105,6 @@ async def test_a_group_that_is_deleted_answers_who_waits(shop: Wired) -> None:
         await billing.fetch()
 
 
-async def test_shutdown_answers_who_waits(shop: Wired) -> None:
-    billing = await Billing.made(shop)
-    waits = asyncio.create_task(billing.fetch("mary", wait_ms=60_000))
-    await billing.waiting()
-    shop.services.stop_waiting()
-    assert (await asyncio.wait_for(waits, WAIT_S_MAX)).waiting_for == "stopping"
-    assert (await asyncio.wait_for(billing.fetch(wait_ms=60_000), WAIT_S_MAX)).waiting_for == "stopping"
-
-
-async def test_a_closed_group_answers_who_waits_and_leaves_nothing_on_the_loop(shop: Wired) -> None:
-    before = asyncio.all_tasks()
-    billing = await Billing.made(shop)
-    waits = [asyncio.create_task(billing.fetch(wait_ms=60_000)) for _ in range(2)]
-    await billing.waiting(2)
-    live = billing.live
-    live.wake()  # there is a task that deals
-    await billing.groups.close()
-    assert [each.waiting_for for each in await asyncio.wait_for(asyncio.gather(*waits), WAIT_S_MAX)] == ["stopping"] * 2
-    assert (await asyncio.wait_for(billing.fetch("mary", wait_ms=60_000), WAIT_S_MAX)).waiting_for == "stopping"
-    assert live._timer is None, "none is set that nobody would cancel"
-    assert live._arrival is None or live._arrival.done()
-    assert asyncio.all_tasks() <= before
-
-
 async def test_a_stream_has_one_active_member_and_keeps_its_order(shop: Wired) -> None:
     await shop.publish(A, "a", "b", "c")
     billing = await Billing.made(shop, GroupOptions(mode="stream", retry_delay_ms=1_000))

@@ -11,7 +11,7 @@ from basalt.api.bodies.groups import Acknowledged, GroupMode, GroupOptions, Seek
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError, MemberFencedError
 from basalt.groups import attendance, live_group
-from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.dealing.dispatcher import Dispatcher
 from basalt.groups.fetches import FetchAsk
 from basalt.groups.live_group import LiveGroup
 from basalt.messaging.messages import Messages
@@ -117,13 +117,13 @@ async def test_a_group_that_is_gone_looks_at_no_time_any_more(
     await shop.publish(A, "a")
     billing = await Billing.made(shop)
     if gone == "made anew behind that":
-        await billing.groups.keep_up()  # it was idle, and is forgotten
-        await billing.groups.close()
+        await billing.groups.upkeep.run()  # it was idle, and is forgotten
+        await billing.groups.live.close()
         await billing.live.fetch(FetchAsk("mary"))
         billing.live._look_at(shop.clock.monotonic_ms())
     else:
         await billing.fetch("mary", claim_ms=1)
-        await (billing.groups.delete(A, "billing") if gone == "deleted" else billing.groups.close())
+        await (billing.groups.delete(A, "billing") if gone == "deleted" else billing.groups.live.close())
     looks.clear()  # before it was gone, on a slow machine
     await asyncio.sleep(2 * live_group.TIMER_MS_MIN / 1_000)
     assert looks == []
@@ -164,7 +164,7 @@ async def test_what_was_planned_before_an_idle_group_was_dropped_knows_the_claim
     await billing.release(page.claim, counts=False)
     entry = WorkAcknowledge(*A, "billing", ids=tuple(ids_of(page)))
     planned = await billing.groups.plan([entry], None)
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     held = await billing.fetch("john")
     assert texts(held.fetch) == ["a"]
     with pytest.raises(ClaimLostError):
@@ -346,11 +346,11 @@ async def test_an_older_process_stays_fenced_though_the_group_was_idle_since(sho
     older, newer = (billing.live.join("mary", 0).epoch for _ in range(2))
     await attendance.leave(billing.live, "mary", newer)
     idle = billing.live
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     assert billing.live is not idle
     with pytest.raises(MemberFencedError):
         await billing.fetch("mary", epoch=older)
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     shop.clock.step(shop.clock.now_ms() + step_ms)
     newest = billing.live.join("mary", 0).epoch
     assert newest > newer

@@ -20,8 +20,8 @@ from basalt.transactions.followers import TAKEN_MS_MAX, TOLD_AGAIN_MS, UNDER_WAY
 from basalt.transactions.log.transaction_log import ENTRY, TransactionLog, entry_key
 from basalt_engine.stores.memory import MemoryStore
 from tests.control.cluster.links.link_pair import COUNT, until
-from tests.control.cluster.links.test_links import World as Servers
-from tests.control.cluster.links.test_links import run as servers
+from tests.control.cluster.links.linked_servers import World as Servers
+from tests.control.cluster.links.linked_servers import run as servers
 from tests.control.transactions.following import World, following
 from tests.wiring import A, Wired, shop_work
 
