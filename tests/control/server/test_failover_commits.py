@@ -61,6 +61,11 @@ async def commit(server: SharingServer, transaction: str, body: bytes, **given: 
     return await server.ask("POST", f"/v1/transactions/{transaction}/commit", body, **given)
 
 
+async def hears(member: SharingServer) -> None:
+    """Return once the member has heard of all that was begun: a commit of what it does not know it passes on."""
+    await member.services.transactions.manager.ask()
+
+
 def commits_over_links(world: Sharers) -> list[int]:
     """Have the calls counted by which members have commits carried."""
     asked: list[int] = []
@@ -83,6 +88,7 @@ def test_a_member_prepares_what_is_for_its_own_topics_and_passes_on_all_else():
             asked, passed = commits_over_links(world), member.passing.outcomes
             for _ in range(2):
                 transaction = await begun(member)
+                await hears(member)
                 before = passed["answered"]
                 told = await commit(member, transaction, work(OWN))
                 assert (told.status, told.json()["state"]) == (200, "COMMITTED"), told.body
@@ -95,7 +101,9 @@ def test_a_member_prepares_what_is_for_its_own_topics_and_passes_on_all_else():
                 assert passed["answered"] == before + 1
             assert len(asked) == 2
             for brought in (work(), b""):
-                assert (await commit(member, await begun(member), brought)).status == 200
+                transaction = await begun(member)
+                await hears(member)
+                assert (await commit(member, transaction, brought)).status == 200
             assert len(asked) == 4
             assert len(await read(client, OWN)) == 3
             assert not member.services.owner._prepared, "nothing is kept"
@@ -114,6 +122,7 @@ def test_what_was_stored_at_other_owners_is_placed_with_it():
                     target = f"/v1/namespaces/shop/topics/{topic}/store"
                     stored = {"messages": ["stored"], "transactionWritePointer": begun_["writePointer"]}
                     assert (await member.ask("POST", target, stored)).status == 200
+                await hears(member)
                 brought = with_segments(begun_["writePointer"]) if segments else work(OWN, text="brought")
                 told = await commit(member, begun_["id"], brought, Content_Type=JSON if segments else AVRO)
                 assert told.status == 200, told.body
@@ -291,6 +300,7 @@ def test_rights_hold_at_a_member_as_at_the_leader():
             for server in (world.leader, member):
                 new = await world.leader.ask("POST", "/v1/transactions", {}, Authorization=begins)
                 transaction = new.json()["id"]
+                await hears(member)
                 told = await commit(server, transaction, work(OWN), Authorization=commits)
                 answers.append(alike(told, transaction))
             assert answers[0] == answers[1], (begins, commits)
