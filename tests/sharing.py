@@ -22,16 +22,19 @@ import pytest
 PROCESSES_PER_CORE = 3
 PROCESSES_MAX = 6
 
-# What starts an HBase or a Spark of its own, to kill it, needs no company: it would only make a long group longer.
+# What starts an HBase or a Spark of its own, to kill it or to ask for tickets, needs no company: it would only make a long group longer.
 ALONE = "tests/hbase/test_standalone.py"
+SECURED = "tests/hbase/test_kerberos.py"
 SPARK_DEMO = "tests/demo/test_spark_demo.py"
 
 # By the first of these that is found in a test's name.
 GROUPS = {
+    SECURED: re.compile(rf"^{re.escape(SECURED)}"),  # also where a parameter has hbase in its name
     "mini-cluster": re.compile(r"^tests/hbase/test_(mini_cluster_\w+|twins|cell_twins)\.py"),
-    # As long as all else that needs an HBase: a second one takes a quarter of a minute of a core, and the suite ends minutes earlier.
+    # As long as all else that needs an HBase: a second one takes a quarter of a minute of a core, and the suite ends minutes earlier. Neither may take
+    # longer than its share of the processes' time, for then the suite ends with it.
     "servers-on-hbase": re.compile(
-        r"^tests/(hbase/test_(group_faults|member_faults|member_late_writes|links|shard_moves|\w*two_(tls_)?servers)|demo/test_demo_on_hbase)\.py"
+        r"^tests/(hbase/test_(group_faults|member_faults|links|\w*two_(tls_)?servers)|demo/test_demo_on_hbase)\.py"
     ),
     "hbase": re.compile(rf"^(?!{ALONE})tests/(hbase|tephra_client)/|/test_\w*hbase\w*\.py|\[.*hbase"),
     "spark": re.compile(rf"^(?!{SPARK_DEMO})(tests/spark/|.*/test_\w*spark\w*\.py)"),
@@ -50,6 +53,7 @@ FIRST = (
     "tests/sim/test_simulation.py",
     SPARK_DEMO,
     "tests/guides/test_guides.py",
+    SECURED,
     "tests/control/console/test_pages_hostile.py",
     "tests/system/test_consumers.py",
     "tests/system/test_kill_loop.py",
@@ -80,11 +84,11 @@ FIXTURES = {
     "mini_cluster": {"mini-cluster"},
     "java_class_path": {"mini-cluster", "hbase"},
     "hbase_gateways": {"hbase", "servers-on-hbase"},
-    "secured_hbase": {"hbase"},
+    "secured_hbase": {SECURED},
     "spark": {"spark", "hbase"},
 }
 MARKS = {
-    "hbase": {"hbase", "servers-on-hbase", "mini-cluster", ALONE},
+    "hbase": {"hbase", "servers-on-hbase", "mini-cluster", ALONE, SECURED},
     "tephra": {"hbase", "servers-on-hbase"},
     "spark": {"spark", "hbase", SPARK_DEMO},
 }

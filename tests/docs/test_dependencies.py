@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.docs.syntax import nodes_of
+
 OURS = {"basalt", "basalt_engine", "basalt_spark", "pyspark_basalt"}
 # What a module is called where that differs from its distribution.
 DISTRIBUTIONS = {
@@ -48,7 +50,7 @@ def test_every_library_that_the_packages_import_is_declared(product: dict[str, a
     imported = {
         name.split(".")[0]
         for tree in product.values()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         for name in (
             [alias.name for alias in node.names]
             if isinstance(node, ast.Import)

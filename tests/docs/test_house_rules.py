@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from tests.docs.exceptions import FULL_FOLDERS, QUESTIONING_DOCSTRINGS, SMALL_MODULES
+from tests.docs.syntax import nodes_of
 
 MODULE_LINES_MAX = 700
 MODULE_LINES_MIN = 60  # of one that a single module imports
@@ -108,7 +109,7 @@ def dotted(path: str) -> str:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -127,7 +128,7 @@ def questions(product: dict[str, ast.Module]) -> Counter[str]:
     return Counter(
         "/".join(path.split("/")[:3])
         for path, tree in product.items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (ast.get_docstring(node) or "").startswith(QUESTIONS)
     )
@@ -155,7 +156,7 @@ def test_no_function_is_longer_than_a_screen(product: dict[str, ast.Module]):
     too_long = [
         f"{path}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for path, tree in product.items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
     ]
@@ -171,7 +172,7 @@ def test_only_the_clock_reads_the_time(product: dict[str, ast.Module]):
         f"{path}:{node.lineno} {node.value.id}.{node.attr}"
         for path, tree in product.items()
         if path not in CLOCK_READERS
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and (node.value.id, node.attr) in CLOCK_READS
@@ -180,7 +181,7 @@ def test_only_the_clock_reads_the_time(product: dict[str, ast.Module]):
         f"{path}:{node.lineno} from time import {name.name}"
         for path, tree in product.items()
         if path not in CLOCK_READERS
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "time"
         for name in node.names
         if ("time", name.name) in CLOCK_READS

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.docs.exceptions import UNNAMED_LIMITS
+from tests.docs.syntax import nodes_of
 
 LIMIT = re.compile(r"_?[A-Z][A-Z0-9_]*_(MAX|LIMIT)")
 PACKAGES = re.compile(r"(engine|control|pipeline)/")
@@ -51,7 +52,7 @@ def assigned(tree: ast.Module) -> Iterator[str]:
 def imported(tree: ast.Module) -> dict[str, str]:
     """What each name that a module imports stands for."""
     found = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -74,21 +75,21 @@ def mentioned(tree: ast.Module, named: dict[str, ast.Module]) -> Iterator[str]:
     """The attributes of modules that a test names: imports, asks a module for, or patches."""
     names = imported(tree)
     yield from names.values()
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {node.value for node in nodes_of(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     words = {word for text in texts for word in [text, text.rpartition(".")[2]] if LIMIT.fullmatch(word)}
     keywords = {
-        node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword) and LIMIT.fullmatch(node.arg or "")
+        node.arg for node in nodes_of(tree) if isinstance(node, ast.keyword) and LIMIT.fullmatch(node.arg or "")
     }
     for module in {*names.values(), *(text.rpartition(".")[0] for text in texts)} & named.keys():
         yield from (f"{module}.{word}" for word in words | keywords)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield f"{names.get(node.value.id, '')}.{node.attr}"
 
 
 def defaults(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Parameters and fields, and the name that is their default."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             given = node.args
             pairs = [
@@ -106,7 +107,7 @@ def unnamed(modules: dict[str, ast.Module], named: dict[str, ast.Module], limits
     tests = [tree for path, tree in modules.items() if path.startswith("tests/") and path != "tests/docs/exceptions.py"]
     mentions = {mention for tree in tests for mention in mentioned(tree, named)}
     found = {origin(mention, named, limits) for mention in mentions if LIMIT.fullmatch(mention.rpartition(".")[2])}
-    keywords = {node.arg for tree in tests for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+    keywords = {node.arg for tree in tests for node in nodes_of(tree) if isinstance(node, ast.keyword)}
     given = {
         origin(f"{module}.{value}", named, limits)
         for module, tree in named.items()

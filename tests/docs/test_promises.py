@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.syntax import nodes_of
+
 MENTION = re.compile(r"`(?P<path>tests/[\w./-]+\.(?:py|story))(?:::(?P<test>\w+)(?:\[(?P<case>[^\]`]+)\])?)?`")
 BARE = re.compile(r"`(?P<test>test_\w+)(?:\[[^\]`]*\])?`")  # of the file named last before it
 SHOWN = Path("docs/operations/groups-shown.md")
@@ -17,7 +19,7 @@ RULE = "tests/control/http/test_groups_rule.py"
 def named_in(tree: ast.Module) -> set[str]:
     return {
         node.name
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
 

@@ -34,6 +34,8 @@ class Item:
         ("tests/hbase/test_groups.py::test_groups", "hbase"),
         ("tests/demo/test_demo_on_hbase.py::test_a_log", "servers-on-hbase"),
         ("tests/hbase/test_standalone.py::test_kill", "tests/hbase/test_standalone.py"),
+        ("tests/hbase/test_kerberos.py::test_words[hbase install]", "tests/hbase/test_kerberos.py"),
+        ("tests/engine/stores/hbase/test_kerberos.py::test_tickets", "tests/engine/stores/hbase/test_kerberos.py"),
         ("tests/hbase/test_mini_cluster_jars.py::test_jars", "mini-cluster"),
         ("tests/control/hbase_admin/test_check.py::test_check", "tests/control/hbase_admin/test_check.py"),
         ("tests/spark/test_writers.py::test_writers", "spark"),
