@@ -22,8 +22,8 @@ from basalt.cluster.links.frames import CallKind
 from basalt.cluster.links.link import Link
 from basalt.cluster.links.links import Links
 from basalt.cluster.shard_gate import SEND_AGAIN
-from basalt.commits.owner import PREPARED_MS_MAX, Owner
-from basalt.commits.owner_calls import CLOSE, DROP, JOIN_OF, NOTE_ENDS, PLACE, PREPARE, ROLL_BACK, PrepareCall
+from basalt.commits.owning.owner import PREPARED_MS_MAX, Owner
+from basalt.commits.owning.owner_calls import CLOSE, DROP, JOIN_OF, NOTE_ENDS, PLACE, PREPARE, ROLL_BACK, PrepareCall
 from basalt.errors import ShardMovingError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import TopicLogs

@@ -16,8 +16,8 @@ from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind
 from basalt.commits import commit_stage
-from basalt.commits.owner import PREPARED_MS_MAX
-from basalt.commits.owners import ASKED_MS_MAX, ROLL_BACK_MS_MAX
+from basalt.commits.owning.owner import PREPARED_MS_MAX
+from basalt.commits.owning.owners import ASKED_MS_MAX, ROLL_BACK_MS_MAX
 from basalt.errors import (
     BasaltError,
     ConflictError,
