@@ -1,8 +1,8 @@
-"""A link between two servers: how long a call takes and what it costs, beside asyncio's streams that echo the same bytes.
+"""A link between two servers: how long a call takes and what it costs, by TLS and without, beside asyncio's streams that echo the same bytes.
 
     python -m bench.linking [--calls N] [--bytes N]
 
-Both ends are in this process, over a connection on the loopback, so the processor time is that of both. Of several rounds the best counts, and the two ways take turns.
+Both ends are in this process, over a connection on the loopback, so the processor time is that of both. Of several rounds the best counts, and the ways take turns.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import socket
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import uvloop
 
 from basalt.cluster.links.frames import CallKind
-from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello
+from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, fingerprint
 from basalt.cluster.links.link import Handlers, Link, opened
+from basalt.cluster.links.link_tls import LinkTls, Shown, link_text
+from basalt.server.tls import load
+from basalt.settings.auth import TlsSettings
+from bench.securing import Certificates
 
 ROUNDS = 5
 CALLERS = (1, 32)
@@ -36,19 +43,32 @@ class Measured(NamedTuple):
     cpu_us: float
 
 
-async def linked() -> Call:
-    """Calls over a link."""
+async def linked(tls: LinkTls) -> Call:
+    """Calls over a link, by TLS or without."""
     loop, secret, handlers = asyncio.get_running_loop(), secrets.token_bytes(32), Handlers()
     handlers.add(ECHO, lambda _, question: question)
-    own = Acceptor(secret, "bench", "leader", 1, 1)
-    server = await loop.create_server(
-        lambda: Link(Accept(secrets.token_bytes(NONCE_BYTES), "bench"), handlers, lambda: own), "127.0.0.1", 0
-    )
+    shown = tls.shown()
+    own = Acceptor(secret, "bench", "leader", 1, 1, certificate=b"" if shown is None else shown.certificate)
+    other = Link(Accept(secrets.token_bytes(NONCE_BYTES), "bench"), handlers, lambda: own)
     hello = Hello(VERSION, "bench", "member", "leader", 1, LEADER, secrets.token_bytes(NONCE_BYTES))
     link = Link(Dial(secret, hello, "bench"), handlers)
-    await loop.create_connection(lambda: link, *server.sockets[0].getsockname())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        where = link_text(f"127.0.0.1:{listener.getsockname()[1]}", is_secure=shown is not None)
+        dialing = loop.create_task(tls.dial(link, where, "localhost"))
+        connection, _ = await loop.sock_accept(listener)
+        await asyncio.gather(dialing, tls.accept(other, connection, shown))
     assert await opened(link, TIMEOUT_MS / 1_000)
+    assert link.is_secure == (shown is not None)
     return lambda question: link.call(ECHO, question, TIMEOUT_MS)
+
+
+def tls_in(folder: Path) -> LinkTls:
+    """TLS of links, with certificates that are made for it."""
+    Certificates(folder)
+    _, _, context = load(TlsSettings(certificate=str(folder / "server.pem"), key=str(folder / "server.key")))
+    shown = Shown(context, fingerprint(context.certificate_der))
+    return LinkTls(str(folder / "ca.pem"), lambda: shown)
 
 
 async def streamed() -> Call:
@@ -87,8 +107,10 @@ async def measure(call: Call, callers: int, calls: int, question: bytes) -> Meas
 
 
 async def compare(calls: int, question: bytes) -> None:
-    """Both ways in turns, and the figures with their ratios."""
-    ways = {"link": await linked(), "streams": await streamed()}
+    """All ways in turns, and the figures with their ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        by_tls = await linked(tls_in(Path(folder)))
+    ways = {"link": await linked(LinkTls()), "by TLS": by_tls, "streams": await streamed()}
     print("callers  way      p50 µs  CPU µs of both ends")
     for callers in CALLERS:
         best: dict[str, Measured] = {}
@@ -98,8 +120,9 @@ async def compare(calls: int, question: bytes) -> None:
                 best[name] = min(best.get(name, got), got, key=lambda each: each.cpu_us)
         for name, each in best.items():
             print(f"{callers:7}  {name:7}  {each.p50_us:6.1f}  {each.cpu_us:6.1f}")
-        one, other = best["link"], best["streams"]
-        print(f"{callers:7}  ratio    {one.p50_us / other.p50_us:6.2f}  {one.cpu_us / other.cpu_us:6.2f}")
+        for one, other in (("link", "streams"), ("by TLS", "link")):
+            p50, cpu = best[one].p50_us / best[other].p50_us, best[one].cpu_us / best[other].cpu_us
+            print(f"{callers:7}  {one} / {other}: {p50:.2f}  {cpu:.2f}")
 
 
 def main() -> None:

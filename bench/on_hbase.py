@@ -202,19 +202,16 @@ def running_hbase(folder: Path, *, coprocessor: bool = False) -> Iterator[Gatewa
     standalone = Standalone(folder / "hbase")
     try:
         gateways = standalone.start(heap_mb=HEAP_MB)
-        command = [
-            sys.executable,
-            "-m",
-            "basalt.cli.main",
-            "hbase",
-            "install",
-            *(("--jar", "packaged") if coprocessor else ("--no-coprocessor",)),
-            *_settings(gateways),
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        install(gateways, *(("--jar", "packaged") if coprocessor else ("--no-coprocessor",)))
         yield gateways
     finally:
         standalone.stop()
+
+
+def install(gateways: Gateways, *options: str) -> None:
+    """Make Basalt's tables."""
+    command = [sys.executable, "-m", "basalt.cli.main", "hbase", "install", *_settings(gateways), *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import subprocess
 import sys
 import time
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-START_TIMEOUT_S = 30.0  # a start takes about a second; a loaded machine gets its time
-STOP_TIMEOUT_S = 15.0  # the server promises to drain within 10 s
+START_TIMEOUT_S = 120.0  # a bound for a hang: a start takes about a second, and many on a loaded machine
+STOP_TIMEOUT_S = 60.0  # a bound for a hang: the server promises to drain within 10 s
 POLL_S = 0.01
 
 
@@ -31,6 +32,7 @@ class ServerProcess:
         self.log = folder / "server.log"
         self.url = ""
         self._port_file = folder / "port"
+        self._port: socket.socket | None = None  # bound, so that nobody else is given the port while the server is dead
         self._stays = stays  # it may outlive this process, and the terminal's signals
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,8 +41,20 @@ class ServerProcess:
         self._port_file.unlink(missing_ok=True)
         began = time.monotonic()
         command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
-        port = self.url.rpartition(":")[2] or "0"
-        command += ["--port", port, "--port-file", str(self._port_file), "--set", "log.format=json"]
+        if self._port is None:
+            self._port = socket.socket()
+            self._port.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as the server does, which may bind it, too
+            self._port.bind(("127.0.0.1", 0))
+        command += [
+            "--port",
+            str(self._port.getsockname()[1]),
+            "--port-file",
+            str(self._port_file),
+            "--set",
+            "log.format=json",
+        ]
         command += ["--set", "log.access=all"]  # the demo publishes it
         command += [word for setting in self.settings for word in ("--set", setting)]
         with self.log.open("ab") as log:

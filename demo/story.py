@@ -64,6 +64,7 @@ class Story:
         self._size = max(1, min(LINES_PER_TRANSACTION_MAX, len(lines) // TRANSACTIONS_MIN))
         self._producer = Producer(lines, self._size)
         self._killer: threading.Timer | None = None
+        self._is_killed = False  # the server, or will be in a moment
         self._incidents = incidents(-(-len(lines) // self._size))
 
     def play(self) -> None:
@@ -96,9 +97,10 @@ class Story:
         began = time.monotonic()
         if self._killer is not None:
             self._killer.join()
-        self._server.kill()
-        self._server.start()
-        self.figures.kills += 1
+        if self._is_killed:  # else a call was refused for a moment, as one may be where servers share topics
+            self._server.start()
+            self._is_killed = False
+            self.figures.kills += 1
         # Patient: where servers share the topics, those of the one that was killed are nobody's until it is known to be dead.
         with basalt.connect(self._server.url) as client:
             state = self._producer.settle(client)
@@ -116,10 +118,12 @@ class Story:
 
         def kill(_: Transaction) -> None:
             self._say("SIGKILL with a transaction open")
+            self._is_killed = True
             self._server.kill()
 
         def kill_soon(_: Transaction) -> None:
             self._say("SIGKILL around a commit")
+            self._is_killed = True
             self._killer = threading.Timer(random.uniform(0, COMMIT_S), self._server.kill)
             self._killer.start()
 

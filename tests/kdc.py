@@ -32,7 +32,7 @@ PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 SBIN = "/usr/sbin"  # where Debian has the first three, and which is in root's PATH alone
 SPNEGO, KERBEROS = "1.3.6.1.5.5.2", "1.2.840.113554.1.2.2"
 READY_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 60.0
 PROGRAM_SECONDS_MAX = 60.0
 # It ends when the standard input does: with this process, however that ends.
 WATCHED = '"$0" "$@" & read -r _; kill "$!"; wait "$!"'

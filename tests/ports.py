@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def reserved_port() -> Iterator[int]:
-    """A port of 127.0.0.1 on which nobody listens. Who names it may listen on it; nobody who asks for any port is given it meanwhile."""
+def reserved_port(port: int = 0) -> Iterator[int]:
+    """A port of 127.0.0.1 on which nobody listens, any or this one. Who names it may listen on it; nobody who asks for any port is given it meanwhile."""
     with socket.socket() as held:
         # Servers set it too, and so may bind the port beside this one.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
+        held.bind(("127.0.0.1", port))
         yield held.getsockname()[1]

@@ -72,10 +72,11 @@ def test_a_recorder_sees_threads_that_are_started_after_it_and_only_while_it_is_
     recorder = Recorder()
     before, during = code_in("/tree/before.py"), code_in("/tree/during.py")
     calls = {"before": lambda: exec(before), "during": lambda: exec(during)}
-    asked, answered = threading.Event(), threading.Event()
+    begun, asked, answered = threading.Event(), threading.Event(), threading.Event()
 
     def serve():
         calls["before"]()
+        begun.set()
         asked.wait(60)
         calls["during"]()
         answered.set()
@@ -83,6 +84,7 @@ def test_a_recorder_sees_threads_that_are_started_after_it_and_only_while_it_is_
     with recorder.installed():
         thread = threading.Thread(target=serve)
         thread.start()
+        assert begun.wait(60)
         codes = recorder.during(lambda: (asked.set(), answered.wait(60)))
         thread.join(60)
     assert during in {code for code in codes if code.co_filename == "/tree/during.py"}

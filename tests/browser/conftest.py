@@ -72,7 +72,7 @@ def servers(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Start servers, each with these options, on a copy of a data directory where one is named."""
     with ExitStack() as stack:
 
-        def start(name: str, *options: str, data: Path | None = None) -> ServerProcess:
+        def start(name: str, *options: str, data: Path | None = None, port: int = 0) -> ServerProcess:
             folder = tmp_path_factory.mktemp(name)
             if data is not None:
                 shutil.copytree(data, folder / "data")
@@ -81,7 +81,8 @@ def servers(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             secret.write_text(BOOTSTRAP)
             process = ServerProcess(folder)
             named = ("--set", f"auth.bootstrap_token_file={secret}") if ASKS[1] in options else ()
-            process.start(*QUIET, *named, *options)
+            process.launch(*QUIET, *named, *options, port=port)
+            process.wait_until_ready()
             stack.callback(process.kill)
             return process
 

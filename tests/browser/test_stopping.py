@@ -11,16 +11,20 @@ import pytest
 from tests.browser.conftest import QUIET
 from tests.browser.visitor import COLORS, Visitor
 from tests.console_pages import Place, walk
+from tests.ports import reserved_port
 from tests.system.server_process import ServerProcess
 
 OPTIONS = ("--set", "console.refresh_ms=200")  # a page notices at once
-BACK_MS_MAX = 120_000  # until it asks again: it waits longer and longer
+BACK_MS_MAX = 240_000  # until it asks again: it waits longer and longer
 
 
 @pytest.fixture(scope="module")
-def server(servers: Any, stored: tuple[Path, Any]) -> ServerProcess:
-    process: ServerProcess = servers("stopping", *OPTIONS, data=stored[0])
-    return process
+def server(servers: Any, stored: tuple[Path, Any]) -> Iterator[ServerProcess]:
+    """A server at a port that is its own while it is stopped."""
+    with reserved_port() as port:
+        process: ServerProcess = servers("stopping", *OPTIONS, data=stored[0], port=port)
+        yield process
+        process.kill()
 
 
 @pytest.fixture

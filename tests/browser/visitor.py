@@ -17,6 +17,9 @@ _ALL = {"runOnly": {"type": "tag", "values": list(TAGS)}}
 _ALL_BUT_COLORS = {**_ALL, "rules": {rule: {"enabled": False} for rule in COLORS}}
 _COLORS_ALONE = {"runOnly": {"type": "rule", "values": list(COLORS)}}
 DOWNLOADED = "Download is starting"  # Playwright's word for a target that is a file
+HANG_MS = (
+    180_000  # for whatever is waited for: a page takes a tenth of a second, and much longer while all cores are busy
+)
 NARROW = {"width": 320, "height": 640}
 ZOOMED = {"width": 640, "height": 450}  # what a page has of 1280 x 900 at 200 %
 USUAL = {"width": 1280, "height": 900}
@@ -112,6 +115,7 @@ class Visitor:
         try:
             if token is not None:
                 context.add_cookies([{"name": "basalt", "value": token, "url": url, "httpOnly": True}])
+            context.set_default_timeout(HANG_MS)
             context.add_init_script(_WATCH)
             yield cls(context.new_page(), url)
         finally:

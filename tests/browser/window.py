@@ -12,7 +12,7 @@ from tests.browser.visitor import Visitor
 REFRESH_MS = 5_000
 TABS_MAX = 60  # until a page's element has the focus
 PANELS = "panel="
-TRIES_MAX, ANSWER_MS_MAX = 3, 10_000  # of a renewal
+TRIES_MAX, ANSWER_MS_MAX = 12, 10_000  # of a renewal: bounds for a hang
 
 
 class Window:

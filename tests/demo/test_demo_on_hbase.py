@@ -13,7 +13,7 @@ import pytest
 from deploy.hbase.runtime import ROOT
 from deploy.hbase.standalone import Gateways
 
-DEMO_TIMEOUT_S = 300
+DEMO_TIMEOUT_S = 500  # a bound for a hang on a loaded machine
 LINES = 10_000
 
 

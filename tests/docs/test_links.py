@@ -8,6 +8,9 @@ from pathlib import Path
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SOURCE_MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")
+MODULE_MENTION = re.compile(r"`(basalt(?:_engine|_spark)?(?:\.\w+)+)`")
+LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
+PACKAGES = {"basalt": "control", "basalt_engine": "engine", "basalt_spark": "pipeline"}
 
 
 def anchors(text: str) -> set[str]:
@@ -66,6 +69,31 @@ def test_every_page_that_source_mentions_exists(root: Path, files: list[Path]):
         if not (root / mention).exists()
     }
     assert sorted(missing) == []
+
+
+def is_there(root: Path, name: str) -> bool:
+    """Tell whether it names a module, or something in one; also where it is no name of a module, as that of a property is not."""
+    parts = name.split(".")
+    folder = root / PACKAGES[parts[0]]
+    for count in range(len(parts), 1, -1):
+        place = folder.joinpath(*parts[:count])
+        module = place.with_suffix(".py") if place.with_suffix(".py").exists() else place / "__init__.py"
+        if module.exists():
+            return parts[count:] == [] or re.search(rf"\b{parts[count]}\b", module.read_text()) is not None
+    return True
+
+
+def test_every_module_that_a_page_or_a_docstring_names_is_there(root: Path, files: list[Path]):
+    texts = {path: path.read_text() for path in files if path.suffix in {".py", ".md"}}
+    loggers = {name for text in texts.values() for name in LOGGER.findall(text)}
+    named = {
+        (str(path.relative_to(root)), name)
+        for path, text in texts.items()
+        if root / "docs" / "decisions" not in path.parents  # which tell of their time
+        for name in MODULE_MENTION.findall(text)
+    }
+    assert len(named) > 50
+    assert sorted(each for each in named if each[1] not in loggers and not is_there(root, each[1])) == []
 
 
 def test_every_decision_is_in_the_list_once_and_in_order(root: Path):

@@ -23,6 +23,8 @@ ORDERS, COPIES = (
     "copies",
 )  # one-shot transactions and commits write to both: there they are whole, or in neither
 OPEN_MS = 600_000  # of a transaction that is ended by its client
+END_SECONDS_MAX = 120.0  # in which a reader comes to the end of a topic to which nobody publishes; a bound for a hang
+JSON_BODY = {"Content-Type": JSON}
 PAUSE_SECONDS = 0.05  # between two calls of a client: they are there all the time, and keep no core busy
 
 DONE, UNKNOWN, NOTHING = "done", "unknown", "nothing"
@@ -222,11 +224,22 @@ class Reader(Worker):
 
 
 def everything(server: ServerProcess, topic: str, isolation: str = "committed") -> list[tuple[str, str]]:
-    """A topic from its start to where this reader comes."""
-    reader = Reader(Story([server]), topic, isolation)
+    """A topic from its start to its end. A call that is refused has not come there, and neither has a reader that is held: it is asked again."""
+    return read_to_the_end(server, f"{TOPICS}/{topic}", isolation)
+
+
+def read_to_the_end(server: ServerProcess, path: str, isolation: str = "committed") -> list[tuple[str, str]]:
+    """Ids and texts of all messages of the topic at this path."""
+    seen: list[tuple[str, str]] = []
+    give_up_s = time.monotonic() + END_SECONDS_MAX
     while True:
-        before = len(reader.seen)
-        reader.step()
-        assert reader.answers[-1].status == 200, reader.answers[-1]
-        if len(reader.seen) == before:
-            return reader.seen
+        body = {"startFrom": seen[-1][0], "inclusive": False} if seen else {}
+        reply = server.ask("POST", f"{path}/poll?isolation={isolation}", json.dumps(body).encode(), JSON_BODY)
+        if reply.status == 200 and (messages := reply.json()):
+            seen += [(each["id"], each["payload"]) for each in messages]
+        elif reply.status == 200 and "basalt-held-by" not in reply.headers:
+            return seen
+        else:
+            assert reply.status == 200 or code_of(reply, path) in NOTHING_WAS_DONE, reply
+            assert time.monotonic() < give_up_s, f"behind {len(seen)} messages of {path} it was told {reply}"
+            time.sleep(PAUSE_SECONDS)

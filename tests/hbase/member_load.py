@@ -398,9 +398,14 @@ class Load:
             text for text, state in states.items() if state == "COMMITTED" and checks.name_of(text) == self.table.name
         ]
         last = max((checks.number_of(text) for text in mine), default=0)
-        body = json.dumps({"rows": self.table.rows}).encode()
-        told = server.ask("POST", f"{TABLE}/read", body, {"Content-Type": "application/json"})
-        assert self.table.values(told) == (last, last), "what is in the table is not what was committed last"
+        body, told = json.dumps({"rows": self.table.rows}).encode(), list[Reply]()
+
+        def is_read() -> bool:
+            told[:] = [server.ask("POST", f"{TABLE}/read", body, {"Content-Type": "application/json"})]
+            return told[0].status == 200
+
+        until(is_read, server)
+        assert self.table.values(told[0]) == (last, last), "what is in the table is not what was committed last"
 
 
 def _count(topic: Any) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from basalt_engine.cells.keys import CellKey
@@ -72,6 +72,23 @@ SNAPSHOTS = st.builds(
 )
 
 
+def key_of(row: bytes, writer: int, *, generation: int = 2, prefix: bytes = PREFIXES[0]) -> bytes:
+    return CellKey(3, prefix, generation, row, b"a", writer).encode()
+
+
+# With the bounds below, versions of every verdict: what is drawn may leave one of them out.
+EVERY_KIND: Rows = {
+    **{key_of(b"a", writer): b"\x01" for writer in (9, 5, 4, 3)},  # live, live at the bound, superseded, invalid
+    key_of(b"b", 2): b"\x00",  # deleted
+    key_of(b"b", 1): b"\x01",
+    key_of(b"a", 1, generation=1): b"\x01",
+    key_of(b"a", 1, prefix=PREFIXES[1]): b"\x01",  # of a table that nobody knows
+    key_of(b"a", 1)[:7]: b"\x01",
+}
+EVERY_SNAPSHOT = RegionSnapshot(1, 1, 1, LONG_MAX, LONG_MAX, LONG_MAX, 6, 1, (), (3,))
+EVERY_PURGE_BOUND = 8
+
+
 def tombstone(content: bytes | None) -> bool | None:
     """What column `c` says, as `CellTable` reads it."""
     if content == b"\x00":
@@ -128,6 +145,8 @@ def test_both_judge_versions_alike(twins, rows, tables, snapshot, purge_bound, p
 
 
 @relaxed
+@example(rows=EVERY_KIND, tables={PREFIXES[0]: 2}, snapshot=EVERY_SNAPSHOT, purge_bound=EVERY_PURGE_BOUND, piece=3)
+@example(rows=EVERY_KIND, tables={PREFIXES[0]: 2}, snapshot=None, purge_bound=EVERY_PURGE_BOUND, piece=3)
 @given(runs(odd=True), TABLES, st.none() | SNAPSHOTS, BOUNDS, st.integers(1, 7))
 def test_both_judge_damaged_versions_alike(twins, rows, tables, snapshot, purge_bound, piece) -> None:
     assert_alike(twins, rows, tables, snapshot, purge_bound, piece)

@@ -55,10 +55,11 @@ def faces(pair: Pair, guarded: Installation) -> Iterator[tuple[int, int]]:
 
 def acknowledge_in_each(billing: Billing, client: Any) -> dict[str, Any]:
     """A transaction of Tephra for each end, in each of which one message is acknowledged."""
-    begun = {end: client.startShortTimeout(SHORT_S if end == "timed out" else OPEN_S) for end in ENDS}
-    for tx in begun.values():
+    begun: dict[str, Any] = {}
+    for end in ENDS:
         claim, _, _ = billing.claim("?limit=1")
-        billing.acknowledge(claims=[claim], transaction=str(tx.id))
+        begun[end] = client.startShortTimeout(SHORT_S if end == "timed out" else OPEN_S)
+        billing.acknowledge(claims=[claim], transaction=str(begun[end].id))
     return begun
 
 

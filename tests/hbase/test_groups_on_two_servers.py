@@ -45,6 +45,7 @@ GROUP_PART = 20
 LOST_PART = (
     10  # messages of a publish on a bad line: a client sends a small one in one piece, and each piece may be lost
 )
+LOST_MIN = 5  # pieces, on the line to each server, before the leader is killed and before it is over
 SLOW_SECONDS = 15.0
 
 
@@ -153,6 +154,7 @@ def test_groups_hand_every_message_on_once_though_a_leaders_writes_arrive_when_i
                 until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), standby)
             standby.kill()
             until(lambda: serves(leader), leader, TAKE_OVER_SECONDS_MAX)
+            until(lambda: all(len(handed_on(group)) >= len(sent) for group in groups), leader)
             for group in groups:  # by a reader without the other's cache
                 assert sorted(handed_on(group)) == sorted(sent), f"{group}: lost or doubled"
             by_key = [sorted(messages, key=lambda message: message[0]) for messages in (handed_on("late-keyed"), sent)]
@@ -441,8 +443,10 @@ def test_members_on_bad_lines_copy_each_message_once_and_in_order_though_their_l
                 records = [basalt.RecordIn(b"%d" % number, b"%d" % (number % KEYS)) for number in numbers]
                 client.topic("orders").publish_records(records)
                 if first == CONSUMED // 2:
+                    until(lambda: proxies[0].lost > LOST_MIN, leader)  # members go on fetching while they wait
                     leader.kill()
             until(lambda: sum(1 for _ in client.topic("copies").read()) >= CONSUMED, standby, 2 * WAIT_SECONDS_MAX)
+            until(lambda: proxies[1].lost > LOST_MIN, standby)
             over.set()
 
         def run(number: int) -> None:
@@ -450,7 +454,7 @@ def test_members_on_bad_lines_copy_each_message_once_and_in_order_though_their_l
                 (work if number else publish_and_wait)(client)
 
         in_threads(run)
-        assert min(proxy.lost for proxy in proxies) > 5
+        assert min(proxy.lost for proxy in proxies) > LOST_MIN
         with basalt.connect(standby.url, namespace="shop") as client:
             check_copies(client, in_order=True)
     finally:

@@ -6,6 +6,7 @@ import json
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ __all__ = ["run"]  # the fixture is for these tests, too
 pytestmark = pytest.mark.hbase
 
 BUCKETS = 3
+WRITES_BEHIND = 50  # a change of the tables
+HANG_S = 120.0
 Admin = Callable[..., Ran]
 
 
@@ -159,7 +162,7 @@ def writing(gateways: Gateways, table: str) -> Iterator[list[bool]]:
         yield written
     finally:
         done.set()
-        thread.join(timeout=60)
+        thread.join(timeout=HANG_S)
 
 
 @pytest.mark.slow
@@ -185,9 +188,13 @@ def test_regions_run_the_jar_that_an_upgrade_puts_there(
     assert admin("upgrade", "--jar", f"file:{jars[1]}").code == 4
     assert admin("install").code == 0
     with writing(hbase_gateways, f"{prefix}.metadata") as written:
-        ran = admin("upgrade", "--jar", f"file:{jars[1]}", "--wait", "1m")
+        ran = admin("upgrade", "--jar", f"file:{jars[1]}", "--wait", "5m")
+        before, hang_s = len(written), time.monotonic() + HANG_S
+        while len(written) < before + WRITES_BEHIND and all(written):
+            assert time.monotonic() < hang_s, "nobody writes any more"
+            time.sleep(0.01)
     assert ran.code == 0, ran.err
-    assert len(written) > 100
+    assert before > 0, "nobody wrote meanwhile"
     assert all(written), "a write failed while the tables were changed"
     checked = admin("check", "-o", "json")
     assert checked.code == 0, checked.out

@@ -33,6 +33,7 @@ from tests.control.pruning.conftest import LIFETIME_MS, SKEW_MS, failed_writer
 from tests.hbase.secured import ADMINISTRATOR, HOST, OWN, QUALITIES, STRANGER, USER, SecuredHBase
 from tests.hbase.server_pair import until
 from tests.hbase.test_pruning import report_all
+from tests.system.command_line import RUN_SECONDS_MAX
 from tests.system.server_process import ServerProcess
 from tests.wiring import A, Wired
 
@@ -208,7 +209,7 @@ def test_who_has_no_ticket_is_told_what_to_set(secured_hbase: SecuredHBase, tmp_
     command = [sys.executable, "-m", "basalt.cli.main", *words, *options]
     environment = {**secured_hbase.kdc.environment, "KRB5CCNAME": f"FILE:{tmp_path / 'none'}"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+        command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False, cwd=tmp_path
     )
     assert done.returncode == EXIT_UNAVAILABLE
     assert "there is no Kerberos ticket of anybody from the ticket cache" in done.stderr

@@ -33,7 +33,7 @@ from tests.wiring import Wired
 
 pytestmark = pytest.mark.hbase
 
-HANG_S = 60.0
+HANG_S = 180.0
 FORMER, NEXT = "former-1", "next-1"
 TTL_S = 4_242
 

@@ -60,8 +60,13 @@ def test_links_follow_the_lead_and_a_killed_server_is_not_linked_at_once(three: 
     assert "basalt_cluster_links 2.0" in metrics
     assert "basalt_cluster_link_rtt_seconds" in metrics
     second.kill()
-    took_s = until(lambda: linked(leader)[name_of(second)]["linked"] is False, leader)
-    assert linked(leader)[name_of(second)]["state"] == "live", f"its row was not missed yet, {took_s} s after"
+    instance = linked(leader)[name_of(second)]["instance"]
+    until(lambda: linked(leader)[name_of(second)]["linked"] is False, leader)
+    until(lambda: states_of(leader, name_of(second)) == ["dead"], leader)
+    said = log_of(leader)
+    broken = said.index(f"the link with the member {instance} is over")
+    ended = said.index(f"ended the membership {instance}")
+    assert broken < ended, "the link tells before the row is missed"
     assert leader.stop() == 0
     until(lambda: serves(third), third, TAKE_OVER_SECONDS_MAX)
     assert "is over: the other server goes" in log_of(third)

@@ -51,6 +51,7 @@ BUSY_MACHINE_SECONDS = (
 )
 AWAY_CODES = {"coordinator_unavailable", "outcome_unknown"}
 CALLS_MIN = 20  # of each client that can go on, in each stage
+ENDED = {"COMMITTED", "ABORTED", "INVALID"}
 REFUSALS_MIN = 2  # of each one that cannot
 
 
@@ -310,13 +311,18 @@ def check_what_is_there(clients: Clients, leader: ServerProcess, held: dict[str,
 def states_when_all_have_ended(clients: Clients, leader: ServerProcess, held: dict[str, str]) -> dict[str, str]:
     """By text. What its client could not commit is aborted."""
     texts = clients.transactions.texts | {transaction: what for what, transaction in held.items()}
-    for transaction in texts:
-        if state_of(leader, transaction) == "OPEN":
-            assert end(leader, transaction, "abort").status == 200
-    states = {transaction: state_of(leader, transaction) for transaction in texts}
+    states = {transaction: state_when_it_has_ended(leader, transaction) for transaction in texts}
     assert set(states.values()) <= {"COMMITTED", "ABORTED"}
     assert {states[transaction] for transaction in (*clients.transactions.committed, held["left"])} == {"COMMITTED"}
     return {text: states[transaction] for transaction, text in texts.items()}
+
+
+def state_when_it_has_ended(leader: ServerProcess, transaction: str) -> str:
+    """A roll back that was begun may wait for the owner of a topic."""
+    if state_of(leader, transaction) == "OPEN":
+        assert end(leader, transaction, "abort").status == 200
+    until(lambda: state_of(leader, transaction) in ENDED, leader)
+    return state_of(leader, transaction)
 
 
 def check_readers(clients: Clients, leader: ServerProcess, found: dict[str, list[tuple[str, str]]]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from basalt_engine.keys import topic_prefix
 from basalt_engine.stores.hbase.store import HBaseStore
 from basalt_engine.table import prefix_stop
+from tests.hbase.log_workload import read_to_the_end
 from tests.hbase.member_servers import Member, Members, members
 from tests.hbase.server_pair import BUCKETS, TAKE_OVER_SECONDS_MAX, WAIT_SECONDS_MAX, Installation, until
 from tests.hbase.tables import Tables
@@ -33,9 +34,7 @@ def publish(server: Member, topic: str, text: str) -> Reply:
 
 
 def read(server: Member, topic: str) -> list[str]:
-    reply = server.process.ask("POST", f"/v1/namespaces/{NAMESPACE}/topics/{topic}/poll", b"{}", JSON)
-    assert reply.status == 200, reply
-    return [each["payload"] for each in reply.json()]
+    return [text for _, text in read_to_the_end(server.process, f"/v1/namespaces/{NAMESPACE}/topics/{topic}")]
 
 
 def rows(store: HBaseStore, topic: str) -> int:

@@ -20,6 +20,7 @@ from basalt_engine.system import SystemTable
 from deploy.hbase.standalone import Gateways
 from tests.hbase.server_pair import LEASE_MS, TAKE_OVER_SECONDS_MAX, Pair, serves, until
 from tests.hbase.tables import Tables
+from tests.system.command_line import RUN_SECONDS_MAX
 from tests.system.server_process import ServerProcess
 
 pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
@@ -62,9 +63,8 @@ def test_a_standby_that_is_killed_is_silent_and_then_dead(known: tuple[ServerPro
     name = name_of(standby)
     standby.kill()
     until(lambda: states_of(leader, name) == ["silent"], leader)
-    took_s = until(lambda: states_of(leader, name) == ["dead"], leader)
-    assert took_s < LEASE_MS / 1_000, "half a lease had passed"
-    assert "ended the membership" in leader.tail()
+    until(lambda: states_of(leader, name) == ["dead"], leader)
+    assert "it was not renewed for its whole lease" in leader.tail()
     assert roles(leader) == {leader.url: "leader"}
 
 
@@ -84,8 +84,14 @@ def test_a_server_that_stops_in_an_orderly_way_is_gone_at_once(known: tuple[Serv
     leader, standby = known
     name = name_of(standby)
     assert standby.stop() == 0
-    took_s = until(lambda: states_of(leader, name) == [], leader)
-    assert took_s < LEASE_MS / 2_000, "its next look tells the leader"
+    seen: list[list[str]] = []
+
+    def is_gone() -> bool:
+        seen.append(states_of(leader, name))
+        return seen[-1] == []
+
+    until(is_gone, leader)
+    assert [states for states in seen[:-1] if states != ["live"]] == [], "it was not waited for"
 
 
 def test_a_new_leader_knows_who_died_and_who_stands_by(
@@ -101,7 +107,9 @@ def test_a_new_leader_knows_who_died_and_who_stands_by(
     third = pair.start(*guarded.options())
     until(lambda: roles(standby) == {standby.url: "leader", third.url: "standby"}, standby)
     command = [sys.executable, "-m", "basalt.cli.main", "cluster", "status", "--url", standby.url, "-o", "json"]
-    status = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    status = json.loads(
+        subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=True).stdout
+    )
     assert (status["url"], status["standbys"], status["dead"] > 0) == (standby.url, 1, True)
 
 

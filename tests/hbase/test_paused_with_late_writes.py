@@ -22,6 +22,7 @@ from basalt_engine.keys import topic_prefix
 from basalt_engine.table import prefix_stop
 from deploy.hbase.standalone import Gateways
 from tests.budgets import LATE_WRITES
+from tests.hbase.log_workload import read_to_the_end
 from tests.hbase.member_servers import Member, Members, members
 from tests.hbase.server_pair import BUCKETS, TAKE_OVER_SECONDS_MAX, WAIT_SECONDS_MAX, Installation, install, until
 from tests.hbase.tables import Tables
@@ -84,8 +85,7 @@ def one_shot(server: Member, story: str, text: str) -> Reply:
 
 
 def read(server: Member, topic: str) -> list[str]:
-    reply = server.process.ask("POST", f"/v1/namespaces/{NAMESPACE}/topics/{topic}/poll", b"{}", JSON)
-    return [each["payload"] for each in reply.json()] if reply.status == 200 else []
+    return [text for _, text in read_to_the_end(server.process, f"/v1/namespaces/{NAMESPACE}/topics/{topic}")]
 
 
 def rows(installation: Installation, table: str, story: str) -> Rows:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.hbase.server_pair import LEASE_MS, WAIT_SECONDS_MAX, Installation, Pa
 from tests.hbase.tables import Tables
 from tests.hbase.test_members import members
 from tests.hbase.test_two_servers import NAMESPACE, Publisher, check, create
+from tests.ports import reserved_port
 from tests.system.server_process import ServerProcess
 
 pytestmark = [pytest.mark.hbase, pytest.mark.system, pytest.mark.slow]
@@ -150,24 +152,26 @@ def test_servers_whose_supervisor_is_killed_stop_by_themselves(several: ServerPr
     assert several.log.read_text().count("all that it acknowledged is kept") == PROCESSES
 
 
-def _behind_free_ports() -> socket.socket:
-    """A socket that listens at a port before which two are free: those of the command and of its first server."""
+@contextmanager
+def _among_reserved_ports() -> Iterator[int]:
+    """A port at which somebody listens, while those around it are nobody else's: of the command, and of its first and its third server."""
     for _ in range(100):
-        taken = socket.create_server(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        try:
-            for before in (1, 2):
-                socket.create_server(("127.0.0.1", port - before)).close()
-        except OSError:  # another test's server has it
-            taken.close()
-        else:
-            return taken
-    raise AssertionError("no three ports in a row are free")
+        with ExitStack() as stack:
+            taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = taken.getsockname()[1]
+            try:
+                for other in (-2, -1, 1):
+                    stack.enter_context(reserved_port(port + other))
+            except OSError:  # somebody has it
+                continue
+            yield port
+            return
+    raise AssertionError("no four ports in a row are free")
 
 
 def test_a_server_that_can_never_start_ends_the_command_with_its_reason(pair: Pair, guarded: Installation):
-    with _behind_free_ports() as taken:
-        first = taken.getsockname()[1] - 2  # so that the second server would have this port
+    with _among_reserved_ports() as taken:
+        first = taken - 2  # so that the second server would have the one that is taken
         server = ServerProcess(pair._folder)
         pair.servers.append(server)
         server.names_its_place = False

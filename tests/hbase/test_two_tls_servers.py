@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +56,7 @@ def test_a_client_follows_the_lead_over_https_from_server_to_server_and_over_new
 ):
     leader, standby = servers
     address = "https://127.0.0.1:{}"
+    # Neither trusts the other: so no call is passed on, there is no link, and the client follows by itself.
     leader.start(*tables.options())
     until(leader, lambda: leader.ask("GET", "/readyz?leader=true")[0] == 200)
     standby.start(*tables.options())
@@ -116,6 +119,8 @@ def test_servers_that_share_topics_pass_calls_on_over_tls_also_with_new_certific
         shown = server.authority.server(server.process.data.parent.name)
         server.signal(signal.SIGHUP)
         server.wait_until_shown(shown.der)
+        if server is leader:
+            assert shown_on_links(other) == shown.der
     check_a_call_that_is_passed_on(leader, others_url, "with new certificates")
 
     # Both owners have a part, and the coordinator: all of them over links.
@@ -127,6 +132,69 @@ def test_servers_that_share_topics_pass_calls_on_over_tls_also_with_new_certific
         assert read(server, "stays") == ["together"]
     assert len(linked(leader)) == 1
     assert [server.process.stop() for server in (other, leader)] == [0, 0]
+    assert "are not encrypted" not in log_of(leader) + log_of(other)
+
+
+def test_a_server_that_does_not_trust_the_leaders_certificate_has_no_link_until_it_does_and_both_say_why(
+    tables: Installation, servers: tuple[TlsServer, TlsServer], tmp_path: Path
+):
+    leader, other = servers
+    leader.start(*tables.still())
+    until(leader, lambda: leader.ask("GET", "/readyz?leader=true")[0] == 200)
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(Authority(tmp_path / "another").pem)
+    other.start(*tables.still(), "--set", f"cluster.ca={trusted}")
+    until(other, lambda: refusals(other) == {"untrusted"})
+    until(leader, lambda: refusals(leader) == {"handshake"})
+    assert "nobody whom this server trusts vouches for its certificate: set cluster.ca" in log_of(other)
+    assert "the log of that side says so" in log_of(leader)
+    assert linked(leader) == []
+    trusted.write_bytes(leader.authority.pem)
+    until(leader, lambda: len(linked(leader)) == 1)
+
+
+def test_a_server_with_tls_has_no_link_to_a_leader_without_and_one_without_has_it_to_a_leader_with_tls(
+    tables: Installation, servers: tuple[TlsServer, TlsServer], tmp_path: Path
+):
+    """So servers can get TLS one after the other, the leader last: it is linked to the next one."""
+    first, second = servers
+    authority = first.authority
+    (tmp_path / "plain").mkdir()
+    plain = TlsServer(tmp_path / "plain", authority)
+    plain.options = []
+    ca = ("--set", f"cluster.ca={authority.file}")
+    try:
+        first.start(*tables.still(), *ca)
+        until(first, lambda: first.ask("GET", "/readyz?leader=true")[0] == 200)
+        plain.start(*tables.still(), *ca)
+        until(first, lambda: len(linked(first)) == 1)
+        assert "is linked to the leader at tls://" in log_of(plain)
+        assert first.process.stop() == 0
+        until(plain, lambda: plain.process.ask("GET", "/readyz?leader=true").status == 200)
+        second.start(*tables.still(), *ca)
+        until(second, lambda: refusals(second) == {"plain"})
+        assert "one of the two speaks TLS on links, and the other does not" in log_of(second)
+        until(plain, lambda: "one of the two speaks TLS on links, and the other does not" in log_of(plain))
+        assert plain.process.stop() == 0
+        until(second, lambda: second.ask("GET", "/readyz?leader=true")[0] == 200)
+    finally:
+        plain.process.kill()
+
+
+def shown_on_links(member: TlsServer) -> bytes:
+    """The certificate that the leader shows at the address that this member has dialed."""
+    host, port = re.findall(r"is linked to the leader at tls://([\d.]+):(\d+)", log_of(member))[-1]
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port))))
+
+
+def log_of(server: TlsServer) -> str:
+    return server.process.log.read_text(errors="replace")
+
+
+def refusals(server: TlsServer) -> set[str]:
+    """The reasons for which links of this server came to nothing."""
+    _, _, body = server.ask_text("GET", "/metrics")
+    return set(re.findall(r'basalt_cluster_link_refusals_total\{why="(\w+)"\}', body))
 
 
 def linked(leader: TlsServer) -> list[str]:

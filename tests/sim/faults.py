@@ -22,15 +22,16 @@ from basalt.commits.owning.topic_plan import TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import ProducerUnknownError, SequenceGapError
 from basalt.groups.acknowledgements import Acknowledging
-from basalt.messaging.log import staged_payloads, stored_log, topic_log
+from basalt.messaging.log import stored_log
 from basalt.messaging.log.packing import Packing
 from basalt.messaging.log.staged_payloads import StagedPayloads
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
-from basalt.messaging.log.topic_log import LogMemory, TopicLog, decide_doubts
+from basalt.messaging.log.topic_log import LogMemory, TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
 from basalt.messaging.producers import LogProducers, Producers, Sequenced
 from basalt.messaging.read.log_reader import LogReader, Reading, RowsAhead
+from basalt.messaging.rows_in_doubt import RowsInDoubt
 from basalt.operations.shard_holding import ShardHolding
 from basalt.pruning.prune import read_notes
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Phase, tell
@@ -252,13 +253,13 @@ def nothing_announces_numbers() -> AbstractContextManager[object]:
 def deletes_in_doubt_are_forgotten() -> AbstractContextManager[object]:
     """A row that was in doubt and is there stays, though its delete was sent."""
 
-    async def decide(call: Any, table: Any, rows: Sequence[bytes], condemned: set[bytes]) -> None:
-        condemned.clear()
-        await decide_doubts(call, table, rows, condemned)
+    decided = RowsInDoubt.decide
 
-    return _all_of(
-        patch.object(topic_log, "decide_doubts", decide), patch.object(staged_payloads, "decide_doubts", decide)
-    )
+    async def decide(in_doubt: RowsInDoubt, rows: Sequence[bytes]) -> None:
+        in_doubt.condemned.clear()
+        await decided(in_doubt, rows)
+
+    return patch.object(RowsInDoubt, "decide", decide)
 
 
 # Of one-shot transactions.

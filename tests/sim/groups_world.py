@@ -361,7 +361,7 @@ class GroupsWorld:
             self.store.close()
             self.store = self.store.another()
             with suppress(BasaltError):
-                await former.groups.close()
+                await former.groups.live.close()
             await self._lead()
 
     # What must hold.

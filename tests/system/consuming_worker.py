@@ -13,6 +13,7 @@ import basalt
 from basalt.errors import MemberFencedError
 
 BATCH = 5
+PATIENT_MS = 120_000  # a server that was killed is back by then, on a loaded machine too
 FENCED = 3
 
 
@@ -24,7 +25,7 @@ def main(url: str, member: str, mode: str, lease_ms: int) -> int:
         for message in batch:
             out.publish("copies", message.payload, key=message.key, headers={"member": member})
 
-    with basalt.connect(url, namespace="shop") as client:
+    with basalt.connect(url, namespace="shop", timeout_ms=PATIENT_MS) as client:
         options = {"member_ms": lease_ms, "claim_ms": 60_000, "retry_delay_ms": 10}
         try:
             with client.consumer("orders", group="copying", mode=mode, member=member, **options) as orders:  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import pytest
 import basalt
 from basalt.client.credential import FILE_KEPT_MS
 from basalt.errors import ForbiddenError, UnauthenticatedError
+from tests.ports import reserved_port
 from tests.system.command_line import CommandLine
 from tests.system.server_process import ServerProcess
 from tests.system.tls_server import TlsServer
@@ -30,11 +31,12 @@ def first_token(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path, first_token: Path) -> Iterator[ServerProcess]:
-    """A server that asks callers who they are."""
+    """A server that asks callers who they are, at a port that is its own while it is dead."""
     process = ServerProcess(tmp_path)
-    start(process, first_token)
-    yield process
-    process.kill()
+    with reserved_port() as port:
+        start(process, first_token, port)
+        yield process
+        process.kill()
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def operator(tmp_path: Path, server: ServerProcess, first_token: Path) -> Comman
     return line
 
 
-def start(process: ServerProcess, first_token: Path, port: int = 0) -> None:
+def start(process: ServerProcess, first_token: Path, port: int) -> None:
     options = ("--set", "auth.kinds=token", "--set", f"auth.bootstrap_token_file={first_token}")
     process.launch(*options, "--set", "log.level=debug", "--set", "log.access=all", port=port)
     process.wait_until_ready()
@@ -125,7 +127,7 @@ def test_tokens_and_grants_are_there_after_a_restart(server: ServerProcess, oper
     other = did(operator, "token", "create", "etl").strip()
     did(operator, "token", "revoke", other.split("_")[1], "--yes")
     server.kill()
-    start(server, first_token, port=server.port)
+    start(server, first_token, server.port)
     with basalt.connect(server.url, namespace="shop", token=token) as client:
         client.topic("orders").publish("one")
     with basalt.connect(server.url, namespace="shop", token=other) as client, pytest.raises(UnauthenticatedError):

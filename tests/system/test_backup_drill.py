@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.ports import reserved_port
 
 pytestmark = pytest.mark.system
 
@@ -17,13 +18,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations" / "backup.md"
 DRILL_SECONDS_MAX = 240  # a bound for a hang on a loaded machine
 
 
-def drill() -> str:
+def drill(port: int) -> str:
     """The block under the heading, as it is pasted but for the port, which may be taken here."""
     section = PAGE.read_text().split("## The drill")[1].split("\n## ")[0]
     lines = re.findall(r"^(?:    (.*))?$", section, re.MULTILINE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "\n".join(lines).replace("4790", str(free.getsockname()[1]))
+    return "\n".join(lines).replace("4790", str(port))
 
 
 def test_the_drill_puts_back_what_was_lost(tmp_path: Path):
@@ -36,10 +35,11 @@ def test_the_drill_puts_back_what_was_lost(tmp_path: Path):
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BASALT")}
     environment["PATH"] = f"{programs}:{environment['PATH']}"
-    ran = subprocess.run(
-        ["bash", "-eu", "-c", drill()], cwd=folder, env=environment, text=True, capture_output=True,
-        timeout=DRILL_SECONDS_MAX, check=False,
-    )  # fmt: skip
+    with reserved_port() as port:
+        ran = subprocess.run(
+            ["bash", "-eu", "-c", drill(port)], cwd=folder, env=environment, text=True, capture_output=True,
+            timeout=DRILL_SECONDS_MAX, check=False,
+        )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "nightly is whole" in ran.stdout
     assert "elsewhere is whole" in ran.stdout

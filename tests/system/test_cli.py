@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import reserved_port
-from tests.system.command_line import CommandLine, Ran
+from tests.system.command_line import RUN_SECONDS_MAX, CommandLine, Ran
 from tests.system.server_process import ServerProcess
 
 pytestmark = pytest.mark.system
@@ -146,9 +146,21 @@ def test_a_server_that_is_none_of_ours_is_told_as_such(basalt: CommandLine):
         router.server_close()
 
 
-def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_path: Path):
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Nobody else listens there while the server that had it is dead."""
+    with reserved_port() as number:
+        yield number
+
+
+def launch(server: ServerProcess, port: int) -> None:
+    server.launch("--set", "log.level=warning", port=port)
+    server.wait_until_ready()
+
+
+def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_path: Path, port: int):
     server = ServerProcess(tmp_path)
-    server.start("--set", "log.level=warning")
+    launch(server, port)
     line = CommandLine(tmp_path, server.url)
     assert line.run("topic", "create", "orders").code == 0
     follower = line.start("consume", "orders", "--follow", "--format", "raw", "--timeout", "20s")
@@ -165,7 +177,7 @@ def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_pa
     except BrokenPipeError:  # it has noticed, and reads no more
         publisher.stdin = None
     publisher.stdin = None
-    _, err = publisher.communicate(timeout=60)
+    _, err = publisher.communicate(timeout=RUN_SECONDS_MAX)
     assert publisher.returncode == 6, err
     assert err.count("\n") == 1, err
     assert "Traceback" not in err
@@ -177,9 +189,9 @@ def test_a_server_that_dies_under_a_command_is_told_with_what_got_through(tmp_pa
     assert kept in (through, through + 1)  # the one whose answer was lost may be there
 
 
-def test_who_follows_a_topic_waits_for_its_server_and_goes_on(tmp_path: Path):
+def test_who_follows_a_topic_waits_for_its_server_and_goes_on(tmp_path: Path, port: int):
     server = ServerProcess(tmp_path)
-    server.start("--set", "log.level=warning")
+    launch(server, port)
     line = CommandLine(tmp_path, server.url)
     assert line.run("topic", "create", "orders").code == 0
     follower = line.start("consume", "orders", "--follow", "--format", "raw")
@@ -191,8 +203,7 @@ def test_who_follows_a_topic_waits_for_its_server_and_goes_on(tmp_path: Path):
         server.kill()
         waits = follower.stderr.readline()
         assert re.fullmatch(r"basalt: poll default:orders: .+; waiting until it is back\n", waits)
-        server.launch("--set", "log.level=warning", port=server.port)
-        server.wait_until_ready()
+        launch(server, port)
         assert line.run("publish", "orders", "after").code == 0
         assert follower.stdout.readline() == "after\n"
         assert follower.stderr.readline() == "basalt: poll default:orders: goes on\n"

@@ -16,6 +16,7 @@ import pytest
 from basalt.errors import SERVER_MODULES
 from deploy.hbase.runtime import ROOT
 from tests.docs.test_dependencies import normalised
+from tests.system.command_line import RUN_SECONDS_MAX
 from tests.system.server_process import ORDERS, ServerProcess
 
 pytestmark = pytest.mark.system
@@ -76,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def ran(preamble: str, code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", preamble + code], text=True, capture_output=True, cwd=folder, timeout=60,
+        [sys.executable, "-c", preamble + code], text=True, capture_output=True, cwd=folder, timeout=RUN_SECONDS_MAX,
         env={**os.environ, **environment},
     )  # fmt: skip
 

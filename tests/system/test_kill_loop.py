@@ -172,8 +172,11 @@ class KillLoop:
 
         jobs: list[partial[None]] = []
         self._callers = []
+        fewest = (
+            1 if self.fault else 0
+        )  # a fault is to be found by whom it concerns, and not once that one happens to be there
         for name, most in (("publish", 2), ("transact", 3), ("one_shot", 2), ("move", 2), ("look", 1), ("work", 2)):
-            for _ in range(self.chances.randint(0, most)):
+            for _ in range(self.chances.randint(fewest, most)):
                 jobs.append(job(name))  # each has its number
         if not jobs or self.chances.random() < 0.7:
             jobs.append(job("churn"))

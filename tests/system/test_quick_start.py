@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.ports import reserved_port
 
 pytestmark = pytest.mark.system
 
@@ -35,10 +36,10 @@ def blocks() -> dict[str, str]:
 
 
 @pytest.fixture
-def port() -> int:
-    """A free one, in place of 4780."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def port() -> Iterator[int]:
+    """One that is nobody else's, in place of 4780."""
+    with reserved_port() as number:
+        yield number
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.ports import reserved_port
 from tests.system.command_line import CommandLine
 
 pytestmark = pytest.mark.system
@@ -26,10 +27,10 @@ def blocks(heading: str) -> list[str]:
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as number:
+        yield number
 
 
 def stop(directory: Path) -> None:
@@ -38,8 +39,7 @@ def stop(directory: Path) -> None:
         os.kill(int((directory / "LOCK").read_text()), signal.SIGKILL)
 
 
-def test_from_nothing_to_a_server_that_asks_everybody(tmp_path: Path):
-    port = free_port()
+def test_from_nothing_to_a_server_that_asks_everybody(tmp_path: Path, port: int):
     commands = CommandLine(tmp_path)
     page = PAGE.read_text().partition("\n## From nothing to enforced\n")[2]
     block = page.partition("```sh\n")[2].partition("```")[0].replace("--data data", f"--data data --port {port}")
@@ -56,8 +56,7 @@ def test_from_nothing_to_a_server_that_asks_everybody(tmp_path: Path):
         stop(tmp_path / "data")
 
 
-def test_from_openssl_to_callers_by_certificate(tmp_path: Path):
-    port = free_port()
+def test_from_openssl_to_callers_by_certificate(tmp_path: Path, port: int):
     commands = CommandLine(tmp_path)
     make, ask, by_command_line = (
         block.replace("localhost:4780", f"localhost:{port}").replace('data = "data"', f'data = "data"\nport = {port}')

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.server_process import ORDERS, ServerProcess
+from tests.system.server_process import ORDERS, START_SECONDS_MAX, ServerProcess
 
 pytestmark = pytest.mark.system
-
-ANSWER_SECONDS_MAX = 20
 
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(ANSWER_SECONDS_MAX)
+        listening.settimeout(START_SECONDS_MAX)
         yield listening
 
 

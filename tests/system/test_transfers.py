@@ -27,7 +27,7 @@ OPENING = 100
 KILLS = 4
 SECONDS_BETWEEN = 1.0
 MOVES_BETWEEN, LOOKS_BETWEEN = 3, 2  # at least
-HANG_SECONDS = 60.0
+HANG_SECONDS = 180.0
 NEVER = (CorruptionError, InternalError, ProtocolError)  # whatever a kill does, it does not do this
 
 

@@ -48,6 +48,12 @@ class TlsServer:
             assert time.monotonic() < deadline, self.process.tail()
             time.sleep(0.01)
 
+    def wait_until_it_says(self, text: str) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while text not in self.process.log.read_text():
+            assert time.monotonic() < deadline, self.process.tail()
+            time.sleep(0.01)
+
     def ask(self, method: str, path: str, value: object = None) -> tuple[int, Any]:
         """The status and the JSON of the answer to a call with this JSON, or without a body."""
         status, _, answer = self.ask_whole(method, path, value)
@@ -55,6 +61,11 @@ class TlsServer:
 
     def ask_whole(self, method: str, path: str, value: object = None) -> tuple[int, dict[str, str], Any]:
         """The same, with the headers between the two."""
+        status, headers, text = self.ask_text(method, path, value)
+        return status, headers, json.loads(text or "null")
+
+    def ask_text(self, method: str, path: str, value: object = None) -> tuple[int, dict[str, str], str]:
+        """The status, the headers and the answer as it is."""
         body = None if value is None else json.dumps(value)
         connection = http.client.HTTPSConnection(
             "localhost", self.process.port, timeout=ANSWER_SECONDS_MAX, context=self.authority.trusting()
@@ -63,7 +74,7 @@ class TlsServer:
             connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
             answer = connection.getresponse()
             headers = {name.lower(): value for name, value in answer.getheaders()}
-            return answer.status, headers, json.loads(answer.read() or b"null")
+            return answer.status, headers, answer.read().decode()
         finally:
             connection.close()
 

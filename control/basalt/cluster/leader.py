@@ -187,10 +187,14 @@ class Leadership:
 
     def _write(self, body: bytes) -> None:
         sent_ms = self._clock.monotonic_ms()
-        if not self._system.replace(LEASE.kind, LEASE.name, self._lease.stored, body):
-            self._apply(rules.Refused(), "another server has taken the lease")
+        if self._system.replace(LEASE.kind, LEASE.name, self._lease.stored, body):
+            self._apply(rules.Wrote(body, sent_ms, self._clock.monotonic_ms()), "its renewal came too late")
             return
-        self._apply(rules.Wrote(body, sent_ms, self._clock.monotonic_ms()), "its renewal came too late")
+        try:
+            self._read_lease()  # it may be its own: a renewal that was not answered, and has arrived late
+        except BasaltError:
+            self._apply(rules.Refused(), "another server has taken the lease")
+            raise
 
     def _apply(self, event: rules.Event, why: str = "it stopped") -> None:
         before, self._lease = self._lease, rules.step(self._lease, event)

@@ -136,6 +136,12 @@ class Membership:
         record = seen.record
         return Owner(instance, record.holder, record.url, seen.state(self._clock.monotonic_ms()), record.secret)
 
+    def silent(self) -> list[str]:
+        """The runs of other servers that have not renewed their rows for long, and whose memberships nobody has ended."""
+        now_ms = self._clock.monotonic_ms()
+        others = [(name, seen) for name, seen in self.seen.items() if name != self.instance]
+        return [seen.record.run or name for name, seen in others if seen.state(now_ms) == "silent"]
+
     def row_of(self, run: str) -> str | None:
         """The name of the row of this run's membership: the one by which its links know it."""
         found = self._of_run(run)

@@ -120,9 +120,7 @@ class CommitStage:
         made = self._groups.transaction_ended(
             group, ended.transaction_id, ended.reason, ended.pending, counts=ended.counts
         )
-        if ended.reason is not None and ended.counts:
-            returns = self._manager.state.groups.returns_of(ended.pending, ended.reason, group.now_ms)
-            self._manager.apply(group, [*returns, *made])
+        self._manager.apply(group, made)
 
     def _apply(self, group: Group, made: Sequence[Edit]) -> None:
         atomic = self._manager.atomic

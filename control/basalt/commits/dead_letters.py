@@ -143,7 +143,11 @@ class DeadLetters:
             del self._refused[number]
         for number in [number for number, state in table.by_number.items() if len(state.returns)]:
             state = table.by_number.get(number)
-            if state is None or options_of(state).dead_letter_topic is None or not self._groups.is_here(state.prefix):
+            if (
+                state is None
+                or options_of(state).dead_letter_topic is None
+                or not self._groups.live.is_here(state.prefix)
+            ):
                 continue
             parked = [
                 (after, through) for after, through, attempt in state.returns if attempt.not_before_ms == NEVER_MS
@@ -199,7 +203,7 @@ class DeadLetters:
             return False
         title = dead_letter_title(self._logs, live.title, live.options)
         try:
-            if self._groups.is_here(topic_prefix(*title)):
+            if self._groups.live.is_here(topic_prefix(*title)):
                 await self._owner.join_of(title)
             elif (await self._logs.catalog.describe(title)).generation < 0:
                 raise self._logs.catalog.absent(title)

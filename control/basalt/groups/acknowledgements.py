@@ -17,6 +17,7 @@ from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import AcknowledgeConflictError, AcknowledgeOrderError, ClaimLostError
 from basalt.groups.claims import Caller, Claim, ClaimEnd, ClaimPart, Claims, parts_of
 from basalt.groups.live_group import LiveGroup, options_of
+from basalt.groups.live_groups import LiveGroups
 from basalt.groups.places import PLACES_TURN, MessagePlaces, Place
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.ranges import SCAN_BYTES_MAX, SCAN_ROWS_MAX, STRETCHES_TURN, Ranges
@@ -71,14 +72,10 @@ class _Reach(NamedTuple):
 class Acknowledging:
     """Plans, checks and stages what is acknowledged in all groups of one store. It has no state."""
 
-    def __init__(
-        self, manager: LogState, places: MessagePlaces, ranges: Ranges, live_of: Callable[[GroupState], LiveGroup],
-        is_here: Callable[[bytes], bool],
-    ) -> None:  # fmt: skip
+    def __init__(self, manager: LogState, places: MessagePlaces, ranges: Ranges, live: LiveGroups) -> None:
         self._manager = manager
-        self._is_here = is_here
         self._ranges = ranges
-        self._live_of = live_of
+        self._live = live
         self._places = places
 
     async def planned(
@@ -156,7 +153,7 @@ class Acknowledging:
         table = self._manager.state.groups
         for each in planned:
             state = each.live.state
-            each.live = self._live_of(state)  # as it is now: an idle one may have been dropped and made anew since
+            each.live = self._live.present(state)  # as it is now: an idle one may have been dropped and made anew since
             totals = each.live.totals
             try:
                 self._resolve(each, state, transaction_id)
@@ -193,7 +190,7 @@ class Acknowledging:
     def release(self, planned: PlannedAcknowledgement, asked: ReleaseRequest, now_ms: int) -> tuple[list[Edit], int]:
         """In a stage: the edits by which messages that the caller holds come back, to be applied, and how many these are."""
         state, made = planned.live.state, list[Edit]()
-        live = planned.live = self._live_of(state)
+        live = planned.live = self._live.present(state)
         self._resolve(planned, state, None, releasing=True)
         claims, pending, refused = live.dispatcher.claims, live.dispatcher.pending, list[Spans]()
         given = [part for part in planned.claims if part.claim.end is None and part.spans]
@@ -239,7 +236,7 @@ class Acknowledging:
 
     def _unparked(self, live: LiveGroup, round_: int, spans: Spans, messages: int, group: Group) -> int:
         """In a stage: free these, which were parked, unless the group was sought since."""
-        live = self._live_of(live.state)
+        live = self._live.present(live.state)
         if live.state.round != round_:
             return 0
         table = self._manager.state.groups
@@ -332,7 +329,7 @@ class Acknowledging:
         open_.subtract(others)
         held = parts_of(dispatcher.claims.common(open_))
         unclaimed = open_.minus(dispatcher.claims.taken)
-        returned = unclaimed.common(dispatcher.returned)
+        returned = unclaimed.common(dispatcher.retries.spans)
         return _Reach([(claim, spans) for claim, spans, _ in held], list(returned), list(unclaimed.minus(returned)))
 
     def _take_reach(self, planned: PlannedAcknowledgement, state: GroupState, reach: _Reach, caller: Caller) -> None:
@@ -395,10 +392,10 @@ class Acknowledging:
         claims, before = dispatcher.claims, dispatcher.claims.messages
         unclaimed = planned.came_back  # and claimed by nobody since
         dispatcher.take([part for part in planned.claims if part.claim.end is None and part.spans])
-        if planned.by_id and (dispatcher.returned or len(claims)):
+        if planned.by_id and (dispatcher.retries.spans or len(claims)):
             parts, unheld = _by_claim(claims, planned.by_id)
             dispatcher.take(parts)
-            unclaimed += dispatcher.returned.covered(unheld)
+            unclaimed += dispatcher.retries.spans.covered(unheld)
         taken = before - claims.messages
         dispatcher.settle(planned.spans, transaction_id, taken + unclaimed)
         if transaction_id is None and planned.live.waiting:
@@ -411,13 +408,13 @@ class Acknowledging:
         for number in dict.fromkeys((*(each.live.number for each in planned), *pending)):
             state = table.by_number.get(number)
             mode = None if state is None else options_of(state).mode
-            if state is None or mode not in ("stream", "keyed") or not self._is_here(state.prefix):
+            if state is None or mode not in ("stream", "keyed") or not self._live.is_here(state.prefix):
                 continue  # of what is dealt elsewhere its owner was asked
             done = pending[number].copy() if number in pending else Spans()
             for each in planned:
                 if each.live.number == number:
                     done.update(each.spans)
-            live = self._live_of(state)
+            live = self._live.present(state)
             if mode == "stream":
                 _refuse_disorder(state, done, live)
             else:

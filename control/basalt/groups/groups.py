@@ -1,18 +1,14 @@
 """The consumer groups of one store: made, changed, listed, sought and deleted; fetched from, acknowledged, released.
 
 What a group has acknowledged is state of the transaction manager, and each change of it an edit of its log. What this process
-knows beside it (claims, members, who waits) is a `LiveGroup`, made when somebody asks for it and dropped when nobody would
-notice. docs/decisions/0036-claims-in-memory.md.
+knows beside it (claims, members, who waits) is a `LiveGroup`, kept by `LiveGroups`. docs/decisions/0036-claims-in-memory.md.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -34,23 +30,22 @@ from basalt.api.bodies.groups import (
 from basalt.api.bodies.json import HexMessageId
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.api.positions import PositionKind, parse_position
-from basalt.catalog.topics import Topic, TopicName, title_of
-from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.catalog.topics import Topic, TopicName
 from basalt.errors import (
     BusyError,
     ConflictError,
     GroupNotFoundError,
     InputError,
-    ShardMovingError,
-    TopicNotFoundError,
 )
 from basalt.groups.acknowledgements import Acknowledging, PlannedAcknowledgement
-from basalt.groups.claims import Claim, ClaimPart
+from basalt.groups.claims import ClaimPart
 from basalt.groups.fetches import KEYED, FetchAsk
 from basalt.groups.keyed.window import WINDOW_BYTES_MAX
 from basalt.groups.live_group import Desk, GroupFetch, LiveGroup, options_of, refuse_another_mode
+from basalt.groups.live_groups import LiveGroups
 from basalt.groups.members import FormerMembers
 from basalt.groups.places import MessagePlaces
+from basalt.groups.upkeep import Upkeep
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.messages import Messages
@@ -60,7 +55,6 @@ from basalt.messaging.read.log_reader import before, end_of
 from basalt.runtime.group_commit import Group
 from basalt.transactions.log_state import LogState
 from basalt.transactions.manager import ExternalTransactions, Transactions
-from basalt.transactions.rules.acknowledgements import GroupRules
 from basalt.transactions.rules.edits import Edit, Proposal, ReturnReason
 from basalt.transactions.rules.groups import GroupState
 from basalt.transactions.rules.transaction import Transaction, TransactionIds
@@ -68,7 +62,6 @@ from basalt_engine.clock import Clock
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, topic_prefix
 from basalt_engine.spans.spans import ZERO_ID, Spans
-from basalt_engine.stores.shards import shard_of
 
 # Claim numbers begin anywhere, so that a number of before a restart means no other claim, whatever the clock did; below 2^53,
 # which JSON's readers hold.
@@ -76,8 +69,6 @@ CLAIM_NUMBER_BITS = 52
 # A round is drawn, too: what was dealt in one that could not be written, or by a group of this name that was deleted, is not
 # taken for this one's. Counting them would need a number that survives failed writes, restarts and clocks that step back.
 ROUND_BITS = 31
-LOOKED_AT_MAX = 1_000  # groups that one run of the job looks at
-GAPS_MAX = 1_000  # gaps without living messages that it closes in one group
 OPTIONS = msgspec.json.Encoder(order="sorted")
 
 
@@ -89,14 +80,6 @@ class GroupLimits(NamedTuple):
     unacked_max: int = 100_000
     claim_ms_max: int = 12 * 3_600_000
     window_bytes_max: int = WINDOW_BYTES_MAX
-
-
-class Upkeep(NamedTuple):
-    """The results of one run of the upkeep. To be forgotten: groups whose topic is `gone`, and `unused` ones."""
-
-    gone: list[GroupState]
-    closed: int
-    unused: list[GroupState]
 
 
 class Groups:
@@ -115,18 +98,14 @@ class Groups:
         self._ranges = ranges
         self._ids = ids
         self._places = places
-        self._acknowledging = Acknowledging(manager, places, ranges, self._present, self.is_here)
         self._claim_number = secrets.randbits(CLAIM_NUMBER_BITS)
         self.desk = Desk(
             clock, manager, logs, messages, ids, self._next_claim, limits.members_max, limits.window_bytes_max,
             FormerMembers(), set(),
         )  # fmt: skip
-        self._live: dict[int, LiveGroup] = {}
-        self._table: GroupRules | None = None  # in which they were found
-        self._dealt_to: dict[int, set[int]] = {}  # the numbers of groups, by open transactions that fetches named
-        self._looked_at = 0  # the number of the group at which the job goes on
-        self._began_ms = clock.now_ms()
-        self.stopping = self._closed = False
+        self.live = LiveGroups(self.desk)
+        self._acknowledging = Acknowledging(manager, places, ranges, self.live)
+        self.upkeep = Upkeep(self.desk, self.live, self._acknowledging)
         self.make_topic: Callable[[TopicName], Awaitable[None]]  # set by who knows all owners
 
     # Finding.
@@ -134,34 +113,26 @@ class Groups:
     async def find(self, title: TopicName, name: str) -> LiveGroup:
         """The group of the topic's present generation; `TopicNotFoundError`, `GroupNotFoundError`."""
         state = await self._found(title, name)
-        if self._manager.follows and (state is None or state.number not in self._live):
+        if self._manager.follows and (state is None or self.live.get(state.number) is None):
             await self._manager.ask()  # what others had logged of it before its topic came here counts
             state = await self._found(title, name)
         if state is None:
             hint = "create it, or check the name"
             raise GroupNotFoundError(f"topic {title} has no group {name[:80]!r}", field="group", hint=hint)
-        return self._live_of(state, title)
+        return self.live.of(state, title)
 
     async def _found(self, title: TopicName, name: str) -> GroupState | None:
         log = await self._open(title)
         return self._manager.state.groups.find(log.topic.keys.prefix, log.topic.generation, name)
 
-    def is_here(self, prefix: bytes) -> bool:
-        """True for a topic whose shard is served here: then this server deals its groups."""
-        return self._logs.gate.is_held(shard_of(prefix))
-
     def info(self, title: TopicName, state: GroupState) -> GroupInfo:
         """A group as people see it, without its figures."""
-        live = self._live.get(state.number)
+        live = self.live.get(state.number)
         return GroupInfo(
             title.namespace, title.name, state.generation, state.name, state.number, options_of(state), state.paused,
             state.round, HexMessageId(state.acknowledged.floor), state.made_ms, state.used_ms,
             0 if live is None else len(live.members), 0 if live is None else len(live.dispatcher.claims),
         )  # fmt: skip
-
-    def live(self) -> list[LiveGroup]:
-        """The groups of which this process knows more than the log."""
-        return list(self._live.values())
 
     async def _open(self, title: TopicName) -> TopicLog:
         if self._external:
@@ -172,28 +143,8 @@ class Groups:
         log = self._logs.find_in_doubt(title) or await self._logs.open(title)
         if not self._manager.is_known:
             await self._manager.ensure_known()
-        if self._manager.state.groups is not self._table:
-            self._table = self._manager.state.groups
-            for live in self.live():
-                state = self._table.by_number.get(live.number)
-                if state is None or not live.is_of(state):
-                    self._drop(live)
+        self.live.look_again()
         return log
-
-    def _live_of(self, state: GroupState, title: TopicName) -> LiveGroup:
-        live = self._live.get(state.number)
-        if live is None:
-            live = self._live[state.number] = LiveGroup(self.desk, title, state)
-            live.stopping = self.stopping
-            if self._closed:
-                live.close()  # nobody would come to end what it begins
-        return live
-
-    def _present(self, state: GroupState) -> LiveGroup:
-        """The live group in a stage: one that was idle may have been dropped, and made anew, since it was found."""
-        if not self.is_here(state.prefix):  # no wait: rows of a one-shot may be placed, and it is given up then
-            raise ShardMovingError(f"the topic of group {state.name} moves; nothing was done", hint=SEND_AGAIN)
-        return self._live.get(state.number) or self._live_of(state, title_of(state.prefix))
 
     def _next_claim(self) -> int:
         self._claim_number += 1
@@ -230,7 +181,7 @@ class Groups:
             raise GroupNotFoundError(
                 f"group {name[:80]!r} of {title} was deleted as soon as it was made", field="group"
             )
-        return self._live_of(state, title)
+        return self.live.of(state, title)
 
     async def change(self, title: TopicName, name: str, options: GroupOptions, *, dry_run: bool = False) -> LiveGroup:
         """Give the group other options. `ConflictError`: another mode while something is dealt and not acknowledged."""
@@ -244,7 +195,7 @@ class Groups:
 
         def stage(group: Group) -> None:
             state = found.state
-            live = self._present(state)
+            live = self.live.present(state)
             refuse_another_mode(state, live, options)
             proposal = self._manager.state.groups.propose_change(
                 live.number, OPTIONS.encode(options), state.paused, group.now_ms
@@ -253,7 +204,7 @@ class Groups:
             live.change(options)
 
         await self._manager.run_for_groups(stage)
-        return self._present(found.state)
+        return self.live.present(found.state)
 
     async def pause(self, title: TopicName, name: str) -> LiveGroup:
         """Deal nothing until `resume`; what is claimed may be acknowledged."""
@@ -288,14 +239,10 @@ class Groups:
             )  # fmt: skip
             if not dry_run:
                 self._apply(group, proposal)
-                group.when_durable(lambda: self._drop(live))
+                group.when_durable(lambda: self.live.drop(live))
             return gone
 
         return await self._manager.run_for_groups(stage)
-
-    def _drop(self, live: LiveGroup) -> None:
-        self._live.pop(live.number, None)
-        live.end()
 
     async def seek(
         self, title: TopicName, name: str, asked: SeekRequest, *, dry_run: bool = False, force: bool = False
@@ -312,7 +259,7 @@ class Groups:
 
         def stage(group: Group) -> Sought:
             table, present = self._manager.state.groups, found.state
-            live = self._present(present)
+            live = self.live.present(present)
             proposal = table.propose_seek(live.number, floor, group.now_ms, _new_round(present.round), force)
             doomed = tuple(self._ids.text(each) for each in table.pending_in(live.number))
             claims = len(live.dispatcher.claims)
@@ -344,7 +291,7 @@ class Groups:
         self._check_fetch(live, ask)
         if ask.transaction_id is not None:
             live.check_open(ask.transaction_id)
-            self._dealt_to.setdefault(ask.transaction_id, set()).add(live.number)
+            self.live.deals_to(ask.transaction_id, live)
         return await live.fetch(ask)
 
     def _check_fetch(self, live: LiveGroup, ask: FetchAsk) -> None:
@@ -465,19 +412,25 @@ class Groups:
     ) -> list[Edit]:  # fmt: skip
         """In a stage, once its end is applied: a transaction acknowledges no more, and what was dealt to it is free or has failed.
 
-        `reason` is why it did not commit; None: it did. `pending` is what it had acknowledged, by group: unless `counts` is
-        false, the caller returns that. Returns further edits to apply: of claims that it had.
+        `reason` is why it did not commit; None: it did. `pending` is what it had acknowledged, by group. Unless `counts` is false, that has
+        failed, and so have claims that were dealt to it. Returns the edits that say so, to be applied.
         """
-        made: list[Edit] = []
-        table = self._manager.state.groups
+        table, failed = self._manager.state.groups, dict(pending) if counts and reason is not None else {}
         for number, spans in pending.items():
-            live = self._live.get(number)
+            live = self.live.get(number)
             if live is not None and number in table.by_number:
-                messages = live.dispatcher.decide(transaction_id, spans, committed=reason is None, returned=counts)
-                if reason is not None and counts:
+                if number in failed:
+                    live.dispatcher.let_go(spans)
+                    if live.dispatcher.is_held(spans):  # by another transaction: this one could not have committed
+                        del failed[number]
+                messages = live.dispatcher.decide(
+                    transaction_id, spans, committed=reason is None, returned=number in failed
+                )
+                if reason is not None and number in failed:
                     live.totals.was_returned(reason, messages)
                 group.when_durable(live.wake)
-        for live, claims in self._dealt(transaction_id):
+        made = [] if reason is None else list(table.returns_of(failed, reason, group.now_ms))
+        for live, claims in self.live.dealt_to(transaction_id):
             if live.number not in table.by_number:
                 continue
             parts = list(map(ClaimPart.whole, claims))
@@ -487,153 +440,6 @@ class Groups:
                 live.dispatcher.give_back(parts, returned=False)
             group.when_durable(live.wake)
         return made
-
-    def _dealt(self, transaction_id: int) -> list[tuple[LiveGroup, list[Claim]]]:
-        """The claims that were dealt to a transaction which acknowledges no more, by group; it is forgotten here."""
-        lives = [self._live.get(number) for number in self._dealt_to.pop(transaction_id, ())]
-        found = [(live, live.dispatcher.claims.of_transaction(transaction_id)) for live in lives if live is not None]
-        return [(live, claims) for live, claims in found if claims]
-
-    # Upkeep.
-
-    async def keep_up(self) -> Upkeep:
-        """Close gaps in which nothing lives any more, and find groups that nobody uses, or whose topic is gone; a part at a time."""
-        if self._external or not self._manager.is_known:
-            return Upkeep([], 0, [])
-        self._free_dealt()
-        table, now_ms = self._manager.state.groups, self._clock.now_ms()
-        numbers = sorted(table.by_number)
-        first = bisect_right(numbers, self._looked_at)
-        looked_at = numbers[first : first + LOOKED_AT_MAX] or numbers[:LOOKED_AT_MAX]
-        self._looked_at = looked_at[-1] if looked_at else 0
-        generations: dict[bytes, int | None] = {}
-        gone, unused, closed = list[GroupState](), list[GroupState](), 0
-        for number in looked_at:
-            state = table.by_number.get(number)
-            if state is None:
-                continue
-            if not self.is_here(state.prefix):
-                continue  # its owner looks at it
-            if await self._generation(state.prefix, generations) != state.generation:
-                gone.append(state)
-            elif self._is_unused(state, now_ms):
-                unused.append(state)
-            else:
-                closed += await self._close_gaps(state)
-        for live in self.live():
-            if live.is_idle and not self._is_recent(live, now_ms):
-                live.close()
-                del self._live[live.number]
-        return Upkeep(gone, closed, unused)
-
-    def _free_dealt(self) -> None:
-        """Free what was dealt to transactions that are gone without a word, by a reset say."""
-        find = self._manager.state.find
-        for transaction_id in [each for each in self._dealt_to if find(each) is None]:
-            for live, claims in self._dealt(transaction_id):
-                for claim in claims:
-                    live.give_back(claim)
-
-    async def forget(self, states: Sequence[GroupState], *, unused: bool) -> int:
-        """Forget these groups, which `keep_up` has found; how many. `unused`: none that somebody uses by now."""
-
-        def stage(group: Group) -> list[int]:
-            table = self._manager.state.groups
-            numbers = [
-                state.number
-                for state in states
-                if state.number in table.by_number
-                and not (unused and not self._is_unused(table.by_number[state.number], group.now_ms))
-            ]
-            self._apply(group, table.propose_forget(numbers, True))
-            return numbers
-
-        gone = await self._manager.run_for_groups(stage)
-        for number in gone:
-            live = self._live.get(number)
-            if live is not None:
-                self._drop(live)
-        return len(gone)
-
-    async def _generation(self, prefix: bytes, known: dict[bytes, int | None]) -> int | None:
-        """The present generation of a topic; None when there is none."""
-        if prefix not in known:
-            title = title_of(prefix)
-            log = self._logs.find(title)
-            try:
-                known[prefix] = (await self._logs.catalog.read(title) if log is None else log.topic).generation
-            except TopicNotFoundError:
-                known[prefix] = None
-        return known[prefix]
-
-    def _is_unused(self, state: GroupState, now_ms: int) -> bool:
-        """True when nobody has used the group for as long as its options say. A start of this server counts as a use."""
-        expire_ms = options_of(state).expire_ms
-        if not expire_ms or self._manager.state.groups.pending_in(state.number):
-            return False
-        live = self._live.get(state.number)
-        if live is not None and not live.is_idle:
-            return False
-        reign_ms = self._logs.gate.reigns[shard_of(state.prefix)].since_ms  # before, another server may know of a use
-        used_ms = max(state.used_ms, self._began_ms, reign_ms, 0 if live is None else live.last_used_ms)
-        return now_ms - used_ms >= expire_ms
-
-    @staticmethod
-    def _is_recent(live: LiveGroup, now_ms: int) -> bool:
-        """True when memory alone knows that somebody used it too lately to be forgotten: a fetch leaves no trace in the log."""
-        return now_ms - live.last_used_ms < live.options.expire_ms
-
-    async def _close_gaps(self, state: GroupState) -> int:
-        """Cover what expired, where that makes spans fewer or ends what had come back, and what dealing found to be dead."""
-        title, table = title_of(state.prefix), self._manager.state.groups
-        log, live = self._logs.find(title), self._live.get(state.number)
-        dead = live.dispatcher.dead if live is not None else Spans()
-        if not dead and len(state.acknowledged) < 2 and not len(state.returns):
-            return 0
-        if log is None:
-            log = await self._logs.open(title)
-        oldest = before(position(log.oldest_ms(self._clock.now_ms()), 0))
-        expired = end_of(oldest) if oldest else ZERO_ID
-
-        def stage(group: Group) -> int:
-            if state.number not in table.by_number or self._manager.state.groups is not table:
-                return 0
-            owner = self._present(state)
-            gaps = Spans(islice(owner.dispatcher.living(owner.state, expired), GAPS_MAX))
-            gaps.update(owner.dispatcher.dead_ends())
-            chosen = Spans(islice(gaps, GAPS_MAX))
-            if not chosen or (len(chosen) == 1 and len(state.acknowledged) < 2 and not state.returns and not dead):
-                return 0
-            self._manager.apply(group, self._acknowledging.close(owner, chosen, group.now_ms))
-            return len(chosen)
-
-        return await self._manager.run_for_groups(stage)
-
-    def leave(self, shards: Collection[int]) -> None:
-        """These shards are another reign's from now on: answer who waits in their groups, and forget what memory alone knows of them.
-
-        What is claimed is dealt again, as after a restart; what is acknowledged is in the log.
-        """
-        for live in self.live():
-            if shard_of(topic_prefix(*live.title)) in shards:
-                del self._live[live.number]
-                live.leave()
-
-    def stop_waiting(self) -> None:
-        """Answer the fetches that wait, now and from now on, with what there is."""
-        self.stopping = True
-        for live in self._live.values():
-            live.stop_waiting()
-
-    async def close(self) -> None:
-        """Answer who waits, and let timers and tasks end."""
-        self.stopping = self._closed = True
-        for live in self._live.values():
-            live.close()
-        while ending := list(self.desk.tasks):
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
 
     # How.
 

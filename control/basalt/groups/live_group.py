@@ -18,7 +18,7 @@ from basalt.api.bodies.groups import GroupOptions
 from basalt.catalog.topics import TopicName
 from basalt.errors import BusyError, ConflictError, GroupNotFoundError, TopicNotFoundError
 from basalt.groups.claims import Claim, ClaimPart
-from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.dealing.dispatcher import Dispatcher
 from basalt.groups.fetches import NO_MESSAGES, NOTHING, SPANS, STANDBY, STOPPING, Dealt, FetchAsk
 from basalt.groups.figures import GroupTotals
 from basalt.groups.members import FormerMembers, Member, Members

@@ -38,7 +38,7 @@ class OwnedGroups(Groups):
         """As `transaction_ended`, by an entry of the log that is applied. What was pending the coordinator has returned in it."""
         table, returned = self._manager.state.groups, ended.reason is not None and ended.counts
         for number, spans in ended.pending.items():
-            live = self._live.get(number)
+            live = self.live.get(number)
             if live is not None and number in table.by_number:
                 messages = live.dispatcher.decide(
                     ended.transaction_id, spans, committed=ended.reason is None, returned=ended.counts
@@ -46,7 +46,7 @@ class OwnedGroups(Groups):
                 if returned and ended.reason is not None:
                     live.totals.was_returned(ended.reason, messages)
                 live.wake()
-        for live, claims in self._dealt(ended.transaction_id):
+        for live, claims in self.live.dealt_to(ended.transaction_id):
             if live.number not in table.by_number:
                 continue
             if returned and ended.reason is not None:
@@ -72,7 +72,7 @@ class OwnedGroups(Groups):
     def _unsettle(self, numbers: Collection[int], is_refused: bool) -> None:
         """Look at these groups anew: what they were to be was refused; or nobody knows, it may come true later, and they are dealt as after a restart."""
         for number in numbers:
-            live = self._live.get(number)
+            live = self.live.get(number)
             if live is not None:
                 live.look_anew(is_lost=not is_refused)
 

@@ -19,7 +19,7 @@ from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies.messages import Buffer
 from basalt.cluster.lease import LeaseRecord
 from basalt.cluster.links.frames import CallKind, Kind
-from basalt.cluster.links.link import Handlers, Link
+from basalt.cluster.links.link import Handlers, Link, Reply
 from basalt.cluster.links.links import Links
 from basalt.cluster.membership import Owner
 from basalt.errors import MalformedBodyError, UnknownOutcomeError
@@ -89,10 +89,10 @@ class LinkExchange:
     certificate: ClientCertificate | None = None
     end_point_hash: bytes | None = None
 
-    def __init__(self, call: Pass) -> None:
+    def __init__(self, call: Pass, loop: asyncio.AbstractEventLoop) -> None:
         self.sequence = call.sequence
         self._body = call.body
-        self.answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+        self.answer: Reply[Given] = Reply(_answer_of, loop)
 
     async def receive(self) -> tuple[bytes, bool]:
         """The body, which is here."""
@@ -115,7 +115,7 @@ class LinkExchange:
         """Send the whole answer."""
         request.sent_bytes = sum(map(len, parts))
         if not self.answer.done():
-            self.answer.set_result(Given(status, tuple(headers), b"".join(parts)))
+            self.answer.set_result((status, headers, parts))
 
     def break_off(self) -> None:
         """There is no answer."""
@@ -132,6 +132,7 @@ class PassedByLink:
 
     def __init__(self, handlers: Handlers, begin: Begin) -> None:
         self._begin = begin
+        self._loop = asyncio.get_running_loop()
         self._heads: dict[tuple[bytes, bool], Head] = {}  # by their lines, and whether they have a number of a producer
         self._tasks: set[asyncio.Task[None]] = set()
         handlers.add(PASS, self._answer)
@@ -144,7 +145,7 @@ class PassedByLink:
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
             self._heads[key] = head
-        exchange = LinkExchange(call)
+        exchange = LinkExchange(call, self._loop)
         answering = self._begin(head, exchange, call.request_id, call.body)
         if answering is not None:
             task = asyncio.ensure_future(answering)
@@ -157,6 +158,11 @@ class PassedByLink:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a call that came over a link could not be answered", exc_info=error)
         exchange.break_off()
+
+
+def _answer_of(sent: tuple[int, Headers, list[Buffer]]) -> Given:
+    status, headers, parts = sent
+    return Given(status, tuple(headers), b"".join(parts))
 
 
 def _head_of(call: Pass) -> Head:

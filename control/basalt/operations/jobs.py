@@ -154,18 +154,18 @@ async def save_series(days: SeriesDays, call: StoreCalls, now_ms: int) -> int:
 
 async def tidy_groups(groups: Groups, audit: Audit) -> Report:
     """Close gaps of groups, and forget those that nobody uses or whose topic is gone: each of them, or each topic, with an audit line."""
-    found = await groups.keep_up()
+    found = await groups.upkeep.run()
     expired, gone = list[str](), 0
     for state in found.unused:
         name = f"{title_of(state.prefix)}/{state.name}"
         reason = "nobody used it for as long as its expireMs says"
-        forget = partial(groups.forget, [state], unused=True)
+        forget = partial(groups.upkeep.forget, [state], unused=True)
         if await audit.act("expire group", f"group {name}", BY_JOB, reason, "", forget, _forgotten):
             expired.append(name)
     for prefix, of_topic in groupby(sorted(found.gone, key=lambda state: state.prefix), lambda state: state.prefix):
         states = list(of_topic)
         reason = "it was deleted: groups " + ", ".join(state.name for state in states)
-        forget = partial(groups.forget, states, unused=False)
+        forget = partial(groups.upkeep.forget, states, unused=False)
         what = f"topic {title_of(prefix)}"
         gone += await audit.act("forget groups", what, BY_JOB, reason, "", forget, _forgotten)
     report: dict[str, int | str] = {

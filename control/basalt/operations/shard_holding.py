@@ -223,7 +223,7 @@ class ShardHolding:
             topic_log.forget()
         for catalog in (self._logs.catalog, self._tables):
             catalog.forget_doubts(shards)
-        self._groups.leave(shards)
+        self._groups.live.leave(shards)
         self._activity.forget(shards)
         self._pointers.leave(shards)
         self.gate.forgot(shards, self._last_pointer())

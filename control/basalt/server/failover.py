@@ -90,14 +90,14 @@ async def _no_thrift(services: RunningServices) -> ThriftFace:
 
 class FailoverServer:
     """The server. `open_store` opens one more handle on the store, `open_services` wires and recovers services over one: to lead under an epoch,
-    or with epoch 0 to serve as a member.
+    or with epoch 0 to serve as a member. `open_rows` opens one for the rows of leases, where these are to be renewed in another way.
 
     Call `run` in the background, give requests to the server itself, and `close` it at the end.
     """
 
     def __init__(
         self, clock: Clock, candidate: Candidate, *, open_store: Callable[[], Store], open_services: Opening,
-        settings: Settings, start_thrift: ThriftStart = _no_thrift,
+        settings: Settings, start_thrift: ThriftStart = _no_thrift, open_rows: Callable[[], Store] | None = None,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._open_store = open_store
@@ -112,8 +112,9 @@ class FailoverServer:
         self._collectors: list[Collector] = []
         self.loop_lag = LoopLag(clock)
         self.loop_lag.start()
-        self.leadership = Leadership(open_store(), clock, candidate, on_term=self._begin)
-        self.membership = Membership(open_store(), clock, candidate, self.leadership, on_term=self._begin_membership)
+        open_rows = open_rows or open_store
+        self.leadership = Leadership(open_rows(), clock, candidate, on_term=self._begin)
+        self.membership = Membership(open_rows(), clock, candidate, self.leadership, on_term=self._begin_membership)
         self.links = Links(clock, self.leadership, self.membership, settings.cluster.secret)
         self._standby = StandbyFrame(
             self.leadership, self.membership, clock, settings, self.connections, self.links, open_store, self._owners,

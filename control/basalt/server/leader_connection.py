@@ -27,6 +27,7 @@ CONNECT_SECONDS_MAX = 2.0  # a host that is gone says nothing; nothing was sent,
 IDLE_SECONDS_MAX = 30.0  # below the 75 s after which the leader closes: no call may meet a connection that just goes
 IDLE_CONNECTIONS_MAX = 64  # that are kept, for as many callers at a time; others close after their answer
 FORMER_SECONDS_MAX = 10.0  # in which a server that stops answers what is open; one that was cut off never does
+GONE = "that server is gone, or has another part"
 _STATUSES = frozenset(status.value for status in HTTPStatus)
 
 
@@ -285,6 +286,9 @@ class LeaderConnections:
             _, connection = await self._loop.create_connection(
                 LeaderConnection, self.host, self.port, ssl=self._tls, server_hostname=self.host if self._tls else None
             )
+        if self.is_former:  # since meanwhile: nobody would end a call that gets no answer
+            connection.end(LeaderLostError(GONE))
+            raise ConnectionAbortedError(GONE)
         self.busy.add(connection)
         self.is_reached = True
         return connection
@@ -310,8 +314,8 @@ class LeaderConnections:
         self.is_former = True
         self._close_idle()
         for connection in list(self.busy):
-            connection.end(LeaderLostError("that server is gone, or has another part"))
+            connection.end(LeaderLostError(GONE))
 
     def _close_idle(self) -> None:
         while self._idle:
-            self._idle.pop().end(LeaderLostError("that server is gone, or has another part"))
+            self._idle.pop().end(LeaderLostError(GONE))

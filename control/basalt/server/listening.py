@@ -104,6 +104,6 @@ def link_address(settings: Settings) -> tuple[ListenAddress, int]:
 
 
 def has_clear_links(settings: Settings) -> bool:
-    """True where messages go over links beyond this machine, which are not encrypted, though clients are spoken to by TLS."""
+    """True where messages go over links beyond this machine that nothing encrypts, for this server speaks no TLS."""
     address, _ = link_address(settings)
-    return settings.cluster.share and settings.tls.certificate is not None and not address.is_loopback
+    return settings.cluster.share and settings.tls.certificate is None and not address.is_loopback

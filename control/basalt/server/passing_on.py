@@ -159,11 +159,11 @@ class PassingOn:
         self, request: RequestHead, way: LeaderConnections, lines: bytes, exchange: PromptExchange, body: bytes, note: Note,
         again: Again | None,
     ) -> bool:  # fmt: skip
-        """Pass it on over the link to that server. False: it is for HTTP, as all that TLS would keep secret from who listens between the two."""
-        if way.is_secure or way.prefix or not goes_by_link(request.head, body):
+        """Pass it on over the link to that server. False: it is for HTTP, as all that TLS would keep secret from who listens to a link without it."""
+        if way.prefix or not goes_by_link(request.head, body):
             return False
         link, began_ms = link_to(self._links, way.server), self._clock.monotonic_ms()
-        if link is None:
+        if link is None or (way.is_secure and not link.is_secure):
             return False
 
         def answered(done: asyncio.Future[Given]) -> None:
@@ -181,7 +181,7 @@ class PassingOn:
 
         sequence = exchange.sequence or request.headers.get(b"basalt-sequence")
         try:
-            link.send(PASS, Pass(lines, request.id, sequence, body), PASS_MS_MAX, answered)
+            link.send(PASS, Pass(lines, request.id, sequence, body), PASS_MS_MAX, answered, gathers=True)
         except RetryError:  # nothing was sent
             return False
         self._begin()

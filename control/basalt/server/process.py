@@ -20,7 +20,9 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from basalt.cluster.lease import LOOKS_PER_LEASE as TRIES_PER_LEASE
 from basalt.cluster.lease import Candidate
+from basalt.cluster.links.link_tls import LinkTls, link_text
 from basalt.errors import UnavailableError
 from basalt.http.app import build_app
 from basalt.http.asgi.handshake import Handshake
@@ -267,8 +269,8 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     link_at, link_port = link_address(settings)
     if has_clear_links(settings):
         log.warning(
-            "links between servers are not encrypted, and messages of transactions go over them: let cluster.listen, here %s,"
-            " be in a network that only the servers are in", link_at,
+            "links between servers are not encrypted, and messages and credentials go over them: set tls.certificate on all servers, or"
+            " let cluster.listen, here %s, be in a network that only the servers are in", link_at,
         )  # fmt: skip
     listener, supervised = listen(address, settings.server.port), process.supervised
     link_listener = listen(link_at, link_port, "cluster.listen")
@@ -278,12 +280,13 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
         secrets.token_hex(8) if supervised is None else supervised.run,
         settings.leader.lease_ms,
         secrets.token_hex(32),
-        _reached_at(link_at.host, link_listener),
+        link_text(_reached_at(link_at.host, link_listener), is_secure=tls is not None),
     )
     began_ms = clock.monotonic_ms()
     failover_server = FailoverServer(
         clock, candidate,
         open_store=lambda: open_store(settings, None),
+        open_rows=lambda: open_store(settings, None, again_ms=settings.leader.lease_ms / TRIES_PER_LEASE),
         open_services=functools.partial(_open, process),
         start_thrift=lambda services: services.start_thrift(address.literal), settings=settings,
     )  # fmt: skip
@@ -294,7 +297,8 @@ async def _serve_in_turn(process: _Process, address: ListenAddress, tls: Tls | N
     _heed(process.signals, server, tls)
     failover_server.leadership.start()
     failover_server.membership.start()
-    await failover_server.links.start(link_listener)
+    link_tls = LinkTls(settings.cluster.ca, None if tls is None else tls.shown_on_links)
+    await failover_server.links.start(link_listener, link_tls)
     running = asyncio.create_task(failover_server.run())
     running.add_done_callback(lambda _: setattr(server, "should_exit", True))
     if supervised is not None:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from basalt.cluster.links.hello import fingerprint
+from basalt.cluster.links.link_tls import Shown
 from basalt.errors import InvalidSettingError
 from basalt.http.asgi.handshake import Handshakes
 from basalt.http.asgi.server_context import ServerContext
@@ -53,10 +55,14 @@ class Tls:
         self.hsts = settings.hsts
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
-        self._files, context = load(settings)
+        self._files, context, self._for_links = load(settings)
         self._told: str | None = None  # of the change that did not pass, as long as it stands
         self.handshakes = Handshakes(context)
         self._say_when_it_ends()
+
+    def shown_on_links(self) -> Shown:
+        """The certificate in force, for links between servers: they ask for none, for who dials one proves itself by the secret."""
+        return Shown(self._for_links, fingerprint(self._for_links.certificate_der))
 
     def ask(self) -> None:
         """Read the files anew, whether they have changed or not: an operator wants it. A signal's handler may call this."""
@@ -78,7 +84,7 @@ class Tls:
             if not asked and await asyncio.to_thread(_read, self._settings) == self._files:
                 self._told = None
                 return
-            self._files, context = await asyncio.to_thread(load, self._settings)
+            self._files, context, for_links = await asyncio.to_thread(load, self._settings)
         except InvalidSettingError as error:
             self._failed(error.message, error.hint or "", asked=asked)
         except Exception:
@@ -87,6 +93,7 @@ class Tls:
         else:
             self._told = None
             self.handshakes.use(context)
+            self._for_links = for_links
             log.info(
                 "%s was read anew, with what belongs to it: new connections go by that", self._settings.certificate
             )
@@ -108,18 +115,24 @@ class Tls:
             )
 
 
-def load(settings: TlsSettings) -> tuple[_Files, ServerContext]:
-    """A context of these settings that was tried, and what its files hold. `InvalidSettingError` names the key that is wrong."""
+def load(settings: TlsSettings) -> tuple[_Files, ServerContext, ServerContext]:
+    """The content of the files of these settings, and two contexts of it that were tried: for clients, and for links, where nobody is asked for a certificate.
+
+    `InvalidSettingError` names the key that is wrong.
+    """
     for _ in range(ATTEMPTS_MAX):
         files = _read(settings)
         try:
-            context = _context(settings, files)
+            for_links = _context(settings, files)
+            context = for_links if settings.client == "off" else _context(settings, files)
+            if settings.client != "off":
+                _load_clients(context, settings, files)
         except InvalidSettingError:
             if _read(settings) == files:
                 raise
             continue
         if _read(settings) == files:  # what OpenSSL has read by itself is what was looked at
-            return files, context
+            return files, context, for_links
     raise InvalidSettingError(
         "setting tls.certificate: its files change while they are read",
         field="tls.certificate",
@@ -136,8 +149,6 @@ def _context(settings: TlsSettings, files: _Files) -> ServerContext:
     context.set_alpn_protocols(["http/1.1"])
     _load_certificate(context, settings, files)
     _try(context, settings, files)
-    if settings.client != "off":
-        _load_clients(context, settings, files)
     return context
 
 

@@ -180,7 +180,7 @@ class RunningServices(services.Services):
         self.stopping = True
         self.markers.stop_waiting()
         self.messaging.stop_waiting()
-        self.groups.stop_waiting()
+        self.groups.live.stop_waiting()
 
     async def close(self) -> None:
         """Answer what was taken, then let go of the store."""
@@ -190,7 +190,7 @@ class RunningServices(services.Services):
             self.watching.cancel()
         if self.leadership is None:  # else it is measured as a standby, too
             self.loop_lag.stop()
-        await self.groups.close()
+        await self.groups.live.close()
         await self.scheduler.stop()
         if self.authentication is not None:
             await self.authentication.close()
@@ -268,11 +268,12 @@ def pages_of(settings: Settings) -> tuple[Operation, ...]:
     return PAGES
 
 
-def open_store(settings: Settings, data_directory: Path | None) -> Store:
+def open_store(settings: Settings, data_directory: Path | None, *, again_ms: float | None = None) -> Store:
+    """The store that the settings name. `again_ms`: on HBase, a call that waits is made again, for one that renews a lease."""
     if settings.store.kind == "memory":
         return MemoryStore()
     if settings.store.kind == "hbase":
-        return _open_hbase(settings.store.hbase)
+        return _open_hbase(settings.store.hbase, again_ms)
     if data_directory is None:
         raise InvalidSettingError(
             "store.kind rocks needs a data directory",
@@ -282,7 +283,7 @@ def open_store(settings: Settings, data_directory: Path | None) -> Store:
     return RocksStore.open(data_directory, sync=settings.store.sync)
 
 
-def _open_hbase(settings: HBaseSettings) -> Store:
+def _open_hbase(settings: HBaseSettings, again_ms: float | None) -> Store:
     try:
         from basalt.hbase_admin.gateway import kerberos_login
         from basalt_engine.stores.hbase.gateway import NoTableError
@@ -300,7 +301,8 @@ def _open_hbase(settings: HBaseSettings) -> Store:
             hint="start one with `hbase thrift2 start` and name it as host:port",
         )
     try:
-        return HBaseStore.open(settings.thrift2, settings.prefix, login=kerberos_login(settings))
+        login = kerberos_login(settings)
+        return HBaseStore.open(settings.thrift2, settings.prefix, login=login, again_ms=again_ms)
     except NoTableError as error:
         raise InvalidSettingError(error.message, field="store.hbase.prefix", hint=error.hint) from None
 

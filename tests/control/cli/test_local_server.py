@@ -13,13 +13,14 @@ from basalt.cli import local_server
 from basalt.cli.local_server import START_MS_MAX, wait_for_start, wait_until_ready
 from basalt.cli.options import Invocation
 from basalt.client.servers import is_loopback
+from tests.ports import reserved_port
 
 
 @pytest.fixture
-def port() -> int:
-    """One on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def port() -> Iterator[int]:
+    """One on which nothing listens, and which nobody else is given."""
+    with reserved_port() as reserved:
+        yield reserved
 
 
 @pytest.fixture

@@ -13,6 +13,12 @@ from basalt.cli import options
 from tests.control.cli.conftest import Ran, Run
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever pressed Tab waits for as long as this machine takes; a test that is about the wait says how long it is."""
+    monkeypatch.setattr(options, "COMPLETION_MS_MAX", 60_000)
+
+
 @pytest.fixture
 def asked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The answer to a shell that completes the last word of this command line; nothing may go wrong."""

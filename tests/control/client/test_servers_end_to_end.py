@@ -488,8 +488,10 @@ def test_when_the_owner_dies_under_commits_and_one_shots_nothing_is_lost_and_not
         def have_grown(by: int, since: int) -> bool:
             return len(load.told) > since + by
 
-        await world.until(lambda: have_grown(20, 0), "commits go on")
-        assert min(decided[Kind.COMMIT], decided[Kind.DECIDE_ONE_SHOTS]) > 1, "at the owner that is to die"
+        def are_decided() -> bool:
+            return min(decided[Kind.COMMIT], decided[Kind.DECIDE_ONE_SHOTS]) > 1
+
+        await world.until(lambda: have_grown(20, 0) and are_decided(), "commits go on, at the owner that is to die")
         await victim.die()
         before = len(load.told)
         await world.until(lambda: have_grown(20, before), "commits go on without it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LOOKS_PER_LEASE, RENEWALS_PER_LEASE, Candidate
 from basalt.cluster.led_store import Term
 from basalt_engine.clock import ManualClock
+from basalt_engine.errors import StoreError, UnknownOutcomeError
 from basalt_engine.stores.memory import MemoryStore
 
 LEASE_MS = 240
@@ -99,6 +101,44 @@ def test_a_look_that_follows_a_refusal_is_not_put_off_either(seekers: tuple[Seek
         clock.advance(1)
         second.step()
     assert second.is_leader
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_renewal_of_its_own_that_arrives_late_takes_no_lead_from_it(
+    seekers: tuple[Seeker, Seeker], clock: ManualClock, monkeypatch: pytest.MonkeyPatch, is_read: bool
+):
+    first, second = (seeker.leadership for seeker in seekers)
+    first.step()
+    second.step()
+    system = first._system
+    replace, get, late = system.replace, system.get, list[tuple[str, str, bytes | None, bytes]]()
+
+    def unanswered(*asked: Any) -> bool:
+        late.append(asked)
+        raise UnknownOutcomeError("no answer in time")
+
+    def late_first(*asked: Any) -> bool:
+        if late and not is_read:
+            monkeypatch.setattr(system, "get", unread)
+        return replace(*late.pop()) and replace(*asked) if late else replace(*asked)
+
+    def unread(*_: Any) -> bytes | None:
+        monkeypatch.setattr(system, "get", get)
+        raise StoreError("the network is down")
+
+    monkeypatch.setattr(system, "replace", unanswered)
+    clock.advance(RENEWAL_MS)
+    first.step()
+    monkeypatch.setattr(system, "replace", late_first)
+    clock.advance(LOOK_MS)
+    first.step()
+    assert first.is_leader == is_read, "who cannot read what is there leads no more"
+    if is_read:
+        clock.advance(LOOK_MS)
+        first.step()
+        clock.advance(LEASE_MS // 2)
+        second.step()
+        assert (first.is_leader, second.is_leader, first.terms) == (True, False, 1)
 
 
 def test_what_nobody_has_foreseen_is_tried_again(

@@ -154,8 +154,9 @@ def test_who_is_killed_is_silent_and_after_its_lease_dead(world: World, pair: tu
     leader, standby = pair
     world.go_on(LEASE_MS // 2 + LEASE_MS // RENEWALS_PER_LEASE, standby)
     assert leader.states(world.clock)["second"] == "silent"
+    assert leader.membership.silent() == ["second-1"]
     world.go_on(LEASE_MS // 2 + LOOK_MS, standby)
-    assert leader.states(world.clock)["second"] == "dead"
+    assert (leader.states(world.clock)["second"], leader.membership.silent()) == ("dead", [])
     assert MEMBER.get(world.system, "second-1").is_over  # type: ignore[union-attr]
 
 

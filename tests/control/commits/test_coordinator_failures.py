@@ -22,6 +22,8 @@ from tests.wiring import A, Wired, shop_work
 
 pytestmark = pytest.mark.anyio
 
+HANG_S = 60.0  # nothing waits that long
+
 
 class GatedStore(MemoryStore):
     """A far store, whose writes wait at the gate and then fail, if they are to."""
@@ -37,7 +39,7 @@ class GatedStore(MemoryStore):
 
     def write(self, writes: Sequence[TableWrite]) -> None:
         self.reached.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(HANG_S)
         if self.failing:
             raise StoreError("the disk is gone")
         super().write(writes)
@@ -102,7 +104,7 @@ async def test_nobody_is_told_of_a_commit_that_is_not_durable(ask: str, fails: b
     store.reached.clear()
     commit = asyncio.ensure_future(shop.transactions.commit(begun.id))
     if ask != "invalidate":  # which meets the commit in its group
-        assert await asyncio.to_thread(store.reached.wait, 60)
+        assert await asyncio.to_thread(store.reached.wait, HANG_S)
     asked: asyncio.Future[object] = asyncio.ensure_future(getattr(shop.transactions, ask)(begun.id))
     assert not await soon(commit)
     assert not await soon(asked)
@@ -169,7 +171,7 @@ async def test_a_session_drives_no_transaction_but_its_own(shop: Wired, roll_bac
     roll_backs.gate.clear()
     abort = asyncio.ensure_future(shop.transactions.abort(stranger.id))
     assert not await soon(abort)
-    await asyncio.wait_for(shop.transactions.sessions.open("nightly", "first"), 5)
+    await asyncio.wait_for(shop.transactions.sessions.open("nightly", "first"), HANG_S)
     roll_backs.gate.set()
     assert (await abort).state is State.ABORTED
 
@@ -190,7 +192,7 @@ async def test_who_needs_a_roll_back_waits_for_the_call_that_does_it(
         abort.cancel()
         assert not await soon(takes_over)
     roll_backs.gate.set()
-    await asyncio.wait_for(takes_over, 5)
+    await asyncio.wait_for(takes_over, HANG_S)
     assert state_of(shop, old) is State.ABORTED
 
 

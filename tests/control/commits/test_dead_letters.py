@@ -110,7 +110,7 @@ async def test_a_dead_letter_comes_once_though_the_server_is_killed_before_any_w
                 await shop.transactions.move_dead_letters()
             except Exception:  # whatever it says: nobody hears it
                 pass
-        await shop.services.groups.close()
+        await shop.services.groups.live.close()
         shop.clock.advance(10)
         shop = await shop.restarted()
         await shop.transactions.recover()

@@ -20,7 +20,7 @@ from tests.control.http.conftest import Client
 
 API = "/v1/namespaces/shop/topics/orders"
 LIVE = "/console/live/ns/shop/topics/orders"
-TURNS_MAX = 20_000  # of the loop, until something is given up that should have come
+HANG_S = 60.0  # nothing waits that long
 
 
 class Event:
@@ -83,11 +83,12 @@ class Stream:
         return sum(event.data["count"] for event in self.events if event.name == "left")
 
     async def until(self, come: Callable[[], bool]) -> None:
-        for _ in range(TURNS_MAX):
-            if come():
-                return
-            await asyncio.sleep(0)
-        raise AssertionError(self._bytes)
+        try:
+            async with asyncio.timeout(HANG_S):
+                while not come():
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            raise AssertionError(self._bytes) from None
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ class Billing:
         state = next(
             state for state in self.shop.transactions.state.groups.by_number.values() if state.name == self.name
         )
-        return self.groups._live_of(state, A)
+        return self.groups.live.of(state, A)
 
     async def fetch(self, member: str = "", limit: int | None = None, **ask: object) -> GroupFetch:
         return await self.groups.fetch(A, self.name, FetchAsk(member, limit=limit, **ask))  # type: ignore[arg-type]

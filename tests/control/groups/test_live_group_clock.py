@@ -11,7 +11,7 @@ from basalt.groups import attendance
 from basalt.groups.fetches import Dealt, FetchAsk
 from basalt.groups.live_group import LiveGroup
 from basalt_engine.records import Extras
-from tests.control.groups.conftest import Billing
+from tests.control.groups.conftest import WAIT_S_MAX, Billing
 from tests.wiring import A, Wired, texts
 
 pytestmark = pytest.mark.anyio
@@ -84,4 +84,4 @@ async def test_a_delay_that_is_over_wakes_nobody_over_and_over_who_waits_for_som
     else:
         await billing.release(page.claim, member="mary", counts=False)
     await attendance.leave(billing.live, "mary", 0)
-    assert (await asyncio.wait_for(waits, 5)).claim is not None
+    assert (await asyncio.wait_for(waits, WAIT_S_MAX)).claim is not None

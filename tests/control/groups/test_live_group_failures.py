@@ -11,7 +11,7 @@ from basalt.api.bodies.groups import Acknowledged, GroupMode, GroupOptions, Seek
 from basalt.api.bodies.messages import WorkAcknowledge
 from basalt.errors import ClaimLostError, ConflictError, GroupNotFoundError, MemberFencedError
 from basalt.groups import attendance, live_group
-from basalt.groups.dispatcher import Dispatcher
+from basalt.groups.dealing.dispatcher import Dispatcher
 from basalt.groups.fetches import FetchAsk
 from basalt.groups.live_group import LiveGroup
 from basalt.messaging.messages import Messages
@@ -80,8 +80,8 @@ async def test_the_end_of_one_fetchs_transaction_is_no_failure_of_other_fetches(
     await shop.transactions.commit(tx.id)
     await shop.publish(A, "a")
     with pytest.raises(ConflictError, match="takes no further work"):
-        await asyncio.wait_for(one, 5)
-    assert texts((await asyncio.wait_for(other, 5)).fetch) == ["a"]
+        await asyncio.wait_for(one, WAIT_S_MAX)
+    assert texts((await asyncio.wait_for(other, WAIT_S_MAX)).fetch) == ["a"]
 
 
 async def test_a_deleted_group_has_no_timer_for_the_claims_that_it_had(
@@ -117,13 +117,13 @@ async def test_a_group_that_is_gone_looks_at_no_time_any_more(
     await shop.publish(A, "a")
     billing = await Billing.made(shop)
     if gone == "made anew behind that":
-        await billing.groups.keep_up()  # it was idle, and is forgotten
-        await billing.groups.close()
+        await billing.groups.upkeep.run()  # it was idle, and is forgotten
+        await billing.groups.live.close()
         await billing.live.fetch(FetchAsk("mary"))
         billing.live._look_at(shop.clock.monotonic_ms())
     else:
         await billing.fetch("mary", claim_ms=1)
-        await (billing.groups.delete(A, "billing") if gone == "deleted" else billing.groups.close())
+        await (billing.groups.delete(A, "billing") if gone == "deleted" else billing.groups.live.close())
     looks.clear()  # before it was gone, on a slow machine
     await asyncio.sleep(2 * live_group.TIMER_MS_MIN / 1_000)
     assert looks == []
@@ -139,7 +139,7 @@ async def test_who_waits_longer_than_a_lease_stays_a_member(shop: Wired) -> None
     shop.clock.advance(1_500)
     await billing.live.return_run_out()
     await shop.publish(A, "b")
-    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["b"]
+    assert texts((await asyncio.wait_for(waits, WAIT_S_MAX)).fetch) == ["b"]
 
 
 async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(shop: Wired) -> None:
@@ -153,8 +153,8 @@ async def test_a_fetch_that_waits_is_told_that_a_newer_process_took_its_name(sho
             await asyncio.sleep(0.001)
     await shop.publish(A, "a")
     with pytest.raises(ConflictError, match="was replaced"):
-        await asyncio.wait_for(older, 5)
-    assert texts((await asyncio.wait_for(newer, 5)).fetch) == ["a"]
+        await asyncio.wait_for(older, WAIT_S_MAX)
+    assert texts((await asyncio.wait_for(newer, WAIT_S_MAX)).fetch) == ["a"]
 
 
 async def test_what_was_planned_before_an_idle_group_was_dropped_knows_the_claims_since(shop: Wired) -> None:
@@ -164,7 +164,7 @@ async def test_what_was_planned_before_an_idle_group_was_dropped_knows_the_claim
     await billing.release(page.claim, counts=False)
     entry = WorkAcknowledge(*A, "billing", ids=tuple(ids_of(page)))
     planned = await billing.groups.plan([entry], None)
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     held = await billing.fetch("john")
     assert texts(held.fetch) == ["a"]
     with pytest.raises(ClaimLostError):
@@ -323,7 +323,7 @@ async def test_a_fetch_of_a_member_that_has_left_is_dealt_nothing(
         await asyncio.sleep(0)
     await attendance.leave(billing.live, "mary", 0)
     await shop.publish(A, *"abc")
-    assert (await asyncio.wait_for(waiting, 5)).claim is None
+    assert (await asyncio.wait_for(waiting, WAIT_S_MAX)).claim is None
 
     read = Messages.read_committed
 
@@ -346,11 +346,11 @@ async def test_an_older_process_stays_fenced_though_the_group_was_idle_since(sho
     older, newer = (billing.live.join("mary", 0).epoch for _ in range(2))
     await attendance.leave(billing.live, "mary", newer)
     idle = billing.live
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     assert billing.live is not idle
     with pytest.raises(MemberFencedError):
         await billing.fetch("mary", epoch=older)
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     shop.clock.step(shop.clock.now_ms() + step_ms)
     newest = billing.live.join("mary", 0).epoch
     assert newest > newer
@@ -439,7 +439,7 @@ async def test_who_waits_is_dealt_what_was_not_acknowledged_after_all(shop: Wire
     shop.transactions.manager.lost()
     await shop.transactions.manager.ensure_known()
     assert billing.live.state.acknowledged.floor == ZERO_ID
-    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["a", "b"]
+    assert texts((await asyncio.wait_for(waits, WAIT_S_MAX)).fetch) == ["a", "b"]
 
 
 async def test_what_is_found_for_a_fetch_whose_time_is_up_is_dealt_to_the_next(
@@ -456,9 +456,9 @@ async def test_what_is_found_for_a_fetch_whose_time_is_up_is_dealt_to_the_next(
 
     monkeypatch.setattr(Dispatcher, "_read", slow)
     await shop.publish(A, "a")
-    assert (await asyncio.wait_for(waits, 5)).claim is None
+    assert (await asyncio.wait_for(waits, WAIT_S_MAX)).claim is None
     may_read.set()
-    assert texts((await asyncio.wait_for(billing.fetch("john", wait_ms=60_000), 5)).fetch) == ["a"]
+    assert texts((await asyncio.wait_for(billing.fetch("john", wait_ms=60_000), WAIT_S_MAX)).fetch) == ["a"]
 
 
 async def test_what_ran_out_while_the_store_failed_comes_back_though_nobody_asks(

@@ -83,7 +83,7 @@ async def test_a_span_begins_later_where_the_message_before_is_far_and_the_gap_i
     for message_id in known:
         await billing.acknowledge(ids=[message_id])
     assert await billing.read() == []
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     assert list(billing.live.state.acknowledged) == [(ZERO_ID, known[-1])]
 
 

@@ -117,7 +117,7 @@ def test_a_fetch_waits_for_a_message(shop: GroupClient) -> None:
 
     async def story() -> Reply:
         waiting = asyncio.ensure_future(shop.ask("POST", f"{GROUP}/fetch?waitMs=60000"))
-        while not shop.services.groups.live() or not shop.services.groups.live()[0].waiting:
+        while not shop.services.groups.live.all() or not shop.services.groups.live.all()[0].waiting:
             await asyncio.sleep(0)
         await shop.ask("POST", f"{ORDERS}/publish", {"messages": ["late"]})
         return await waiting
@@ -131,7 +131,7 @@ def test_who_has_gone_while_waiting_is_dealt_nothing(shop: GroupClient) -> None:
     async def story() -> Reply:
         gone = asyncio.Event()
         leaving = asyncio.ensure_future(shop.exchange("POST", f"{GROUP}/fetch?waitMs=60000", [b""], gone=gone))
-        while not shop.services.groups.live() or not shop.services.groups.live()[0].waiting:
+        while not shop.services.groups.live.all() or not shop.services.groups.live.all()[0].waiting:
             await asyncio.sleep(0)
         gone.set()
         await shop.ask("POST", f"{ORDERS}/publish", {"messages": ["late"]})
@@ -320,7 +320,7 @@ def test_groups_need_the_builtin_manager(connect: Callable[[Settings], Client]) 
     assert client.call("POST", "/v1/transactions", {"work": {**work, "publish": publish}}).status in (400, 409)
     client.publish(ORDERS, "after")
     assert client.payloads(ORDERS) == ["before", "after"]
-    assert client.runner.run(client.services.groups.keep_up()) == ([], 0, [])
+    assert client.runner.run(client.services.groups.upkeep.run()) == ([], 0, [])
 
 
 def test_of_very_many_claims_the_oldest_are_shown(shop: GroupClient, monkeypatch: pytest.MonkeyPatch) -> None:

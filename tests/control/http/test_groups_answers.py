@@ -120,9 +120,9 @@ def test_a_server_that_stops_deals_nothing_and_answers_who_waits(shop: GroupClie
 
     async def story() -> Reply:
         waiting = asyncio.ensure_future(shop.ask("POST", f"{GROUP}/fetch?waitMs=60000"))
-        while not shop.services.groups.live() or not shop.services.groups.live()[0].waiting:
+        while not shop.services.groups.live.all() or not shop.services.groups.live.all()[0].waiting:
             await asyncio.sleep(0)
-        shop.services.groups.stop_waiting()
+        shop.services.groups.live.stop_waiting()
         return await waiting
 
     assert nothing(shop.run(story())) == "stopping"

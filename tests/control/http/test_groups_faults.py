@@ -218,7 +218,7 @@ def test_a_truncation_takes_what_nobody_has_and_the_floor_moves_on(shop: Shop, m
     assert shop.call("POST", f"{ORDERS}/truncate", {"beforeMs": before_ms}).status == 200
     assert shop.post("acknowledge", {"claims": [claim_of(first)], "member": "w1"})["acknowledged"] == 2
     for _ in range(2):
-        shop.run(shop.services.groups.keep_up())
+        shop.run(shop.services.groups.upkeep.run())
     shop.pass_ms(60_000)
     late = shop.fetch(f"?member=w1&epoch={shop.post('members/w1')['epoch']}")
     assert payloads(late) == ["late"]

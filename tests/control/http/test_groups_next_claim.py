@@ -58,7 +58,7 @@ class Slow(GroupClient):
 
     async def dealt(self, numbers: set[int]) -> set[int]:
         """The claims that there are, once they are others than these."""
-        live = next(iter(self.services.groups.live()))
+        live = next(iter(self.services.groups.live.all()))
         await asyncio.to_thread(self.store.begun.wait)
         for _ in range(LOOKS_MAX):
             found = {claim.number for claim in live.dispatcher.claims}
@@ -257,7 +257,7 @@ def test_while_the_server_stops_a_work_is_done_and_nothing_is_dealt(slow: Slow) 
         slow.store.hold()
         work = done(claim_of(first), publish=("a",))
         call = asyncio.ensure_future(slow.ask("POST", f"{GROUP}/fetch?limit=3", work, JSON))
-        slow.services.groups.stop_waiting()
+        slow.services.groups.live.stop_waiting()
         await asyncio.sleep(0)
         slow.store.let_through()
         return await call

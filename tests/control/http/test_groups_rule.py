@@ -204,7 +204,7 @@ def test_the_end_of_the_transaction_in_which_it_is_pending(shop: GroupClient, en
 
     async def story() -> Reply:
         waiting = asyncio.ensure_future(shop.ask("POST", f"{GROUP}/fetch?waitMs=60000"))
-        while not shop.services.groups.live()[0].waiting:
+        while not shop.services.groups.live.all()[0].waiting:
             await asyncio.sleep(0)
         if end == "times out":
             shop.pass_ms(MS)

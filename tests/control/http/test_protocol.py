@@ -431,14 +431,25 @@ def test_requests_before_a_broken_one_get_their_answers(server):
     run(server, story)
 
 
+def look_whether_it_is_idle(server, after_s: float) -> None:
+    """Have the server look now whether its one connection is idle: from here on it may be for so long."""
+    (connection,) = server.uvicorn.server_state.connections
+    connection._idle_timer.cancel()
+    connection.keep_alive_s = after_s
+    connection._check_idle()
+
+
 def test_a_connection_on_which_nothing_more_comes_is_closed_after_a_while(server):
-    server.options = {"timeout_keep_alive": 0.05}
+    server.options = {
+        "timeout_keep_alive": ANSWER_SECONDS_MAX
+    }  # however long this machine stands still between two requests
 
     async def story():
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for _ in range(3):
             writer.write(GET)
             assert (await read_answer(reader))[0] == 200
+        look_whether_it_is_idle(server, 0.05)
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             assert await reader.read() == b""
         writer.close()
@@ -447,20 +458,26 @@ def test_a_connection_on_which_nothing_more_comes_is_closed_after_a_while(server
 
 
 def test_a_call_that_waits_longer_than_an_idle_connection_may_is_answered(client):
+    may_answer = asyncio.Event()
+
     async def answer(request):
-        await asyncio.sleep(0.1)
+        await may_answer.wait()
         await request.exchange.send(request, 200, [(b"content-length", b"2")], [b"ok"])
 
     server = scripted(client, answer)
-    server.options = {"timeout_keep_alive": 0.01}
+    server.options = {"timeout_keep_alive": ANSWER_SECONDS_MAX}
 
     async def story():
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(GET)
-        assert (await read_answer(reader))[0] == 200
-        with suppress(ConnectionError):
+        for calls in (1, 2):
             writer.write(GET)
+            while len(client.app.exchanges) < calls:
+                await asyncio.sleep(0.001)
+            if calls == 2:  # the first answer has begun the time of which a connection may be idle
+                look_whether_it_is_idle(server, 0.0)
+            may_answer.set()
             assert (await read_answer(reader))[2] == b"ok"
+            may_answer.clear()
         writer.close()
 
     run(server, story)

@@ -33,7 +33,7 @@ from basalt_engine.stores.memory import MemoryStore
 from basalt_engine.stores.shards import SHARDS, shard_of
 from basalt_engine.table import Put, Store
 from tests.control.cluster.links.link_pair import HANG_S
-from tests.control.cluster.links.test_links import SECRET, Server, World
+from tests.control.cluster.links.linked_servers import SECRET, Server, World
 
 BUCKETS = 2
 
@@ -227,8 +227,8 @@ class Seat(Server):
         for task in (self.links._running, self.links._dialing, self.links._beating):
             if task is not None:
                 task.cancel()
-        if self.links._server is not None:
-            self.links._server.close()
+        if self.links._accepting is not None:
+            self.links._accepting.cancel()
 
 
 class DealtWorld(World):

@@ -167,9 +167,7 @@ def test_it_runs_in_a_thread_of_its_own(outbox, connect, client, read):
     thread.start()
     for number in range(20):
         announce(outbox, connect, str(number))
-    for _ in range(500):
-        if len(read()) == 20:
-            break
+    while len(read()) < 20 and thread.is_alive():
         done.wait(0.01)
     done.set()
     thread.join()

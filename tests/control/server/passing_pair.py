@@ -46,6 +46,8 @@ class Told(NamedTuple):
 class PortServer(LedServer):
     """One of the servers, with a port."""
 
+    trusting: ssl.SSLContext | None = None  # of those that ask it, where it speaks TLS
+
     def __init__(
         self, time: LeaseTime, store: MemoryStore, name: str, settings: Settings = ONE_LEADS, protocol: Any = HttpConnection,
         scheme: str = "http", link: str = "",
@@ -103,7 +105,7 @@ class PortServer(LedServer):
             aiohttp.ClientSession(auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session,
             session.request(
                 method, URL(self.url + target, encoded=True), data=data or None, headers=headers, allow_redirects=False,
-                skip_auto_headers=("Content-Type", "Accept-Encoding", "User-Agent"), ssl=True if tls is None else tls,
+                skip_auto_headers=("Content-Type", "Accept-Encoding", "User-Agent"), ssl=tls or self.trusting or True,
             ) as answer,
         ):  # fmt: skip
             return Told(answer.status, {n.lower(): v for n, v in answer.headers.items()}, await answer.read())
@@ -119,7 +121,7 @@ class PortServer(LedServer):
             writer.close()
 
     async def line(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trusting)
 
     async def hang_up(self) -> None:
         """Its port is closed, and each of its connections is cut, as when its process is killed."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from basalt.cluster.led_store import Term
 from basalt.cluster.links.beats import BEAT_MS
+from basalt.cluster.links.link_tls import LinkTls, link_text
 from basalt.cluster.owners import OwnersMap
 from basalt.cluster.reigns import Phase
 from basalt.server.wiring import RunningServices
@@ -28,8 +31,23 @@ STEP_S = 0.01  # what reads and writes the store, and speaks over links, does it
 class SharingTime(LeaseTime):
     """The time of one story; it passes a beat at a time."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.stands_still = False
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """No time passes meanwhile, however long that takes: what is counted by the second comes to the same on each machine."""
+        self.stands_still = True
+        try:
+            yield
+        finally:
+            self.stands_still = False
+
     def pass_on(self) -> None:
         """Let time pass until the next beat, and all servers do what is due that are not stopped."""
+        if self.stands_still:
+            return
         self.now_ms += BEAT_MS
         for server in self.servers:
             if not server.is_stopped:
@@ -52,19 +70,31 @@ def _is_quiet(server: PortServer) -> bool:
     return links._beating is None and (links._dialing is None or links.to_leader is not None)
 
 
+class Https(NamedTuple):
+    """The servers speak TLS to clients by this protocol, and to each other over links by `links`; None: they do not."""
+
+    protocol: Any
+    links: LinkTls | None
+    trusting: ssl.SSLContext
+
+
 class SharingServer(PortServer):
     """One of the servers."""
 
-    def __init__(self, time: SharingTime, store: MemoryStore, name: str, settings: Settings = SHARING) -> None:
-        self.name = name
+    def __init__(
+        self, time: SharingTime, store: MemoryStore, name: str, settings: Settings = SHARING, https: Https | None = None
+    ) -> None:
+        self.name, self.link_tls = name, None if https is None else https.links
         self.link_listener = socket.create_server(("127.0.0.1", 0))
-        super().__init__(
-            time, store, name, settings, link=f"127.0.0.1:{self.link_listener.getsockname()[1]}",
-        )  # fmt: skip
+        is_secure = self.link_tls is not None and self.link_tls.shown() is not None
+        link = link_text(f"127.0.0.1:{self.link_listener.getsockname()[1]}", is_secure=is_secure)
+        how: dict[str, Any] = {} if https is None else {"protocol": https.protocol, "scheme": "https"}
+        super().__init__(time, store, name, settings, link=link, **how)
+        self.trusting = None if https is None else https.trusting
 
     async def start(self) -> None:
         """Take links, and have one."""
-        await self.member.links.start(self.link_listener)
+        await self.member.links.start(self.link_listener, self.link_tls)
 
     @property
     def instance(self) -> str:
@@ -103,8 +133,8 @@ class SharingServer(PortServer):
         links = self.member.links
         if links._running is not None:
             links._running.cancel()
-        if links._server is not None:
-            links._server.close()
+        if links._accepting is not None:
+            links._accepting.cancel()
         links.handlers = type(links.handlers)()
         for link in (links.to_leader, *links.of_members.values()):
             if link is not None:
@@ -116,14 +146,15 @@ class SharingServer(PortServer):
 class Sharers:
     """All servers of one story."""
 
-    def __init__(self) -> None:
+    def __init__(self, https: Https | None = None) -> None:
+        self.https = https
         self.time = SharingTime()
         self.store = MemoryStore(atomic=False)
         self.servers: list[SharingServer] = []
 
     async def add(self, name: str, settings: Settings = SHARING) -> SharingServer:
         """One more, which has begun to serve."""
-        server = SharingServer(self.time, self.store, name, settings)
+        server = SharingServer(self.time, self.store, name, settings, self.https)
         self.servers.append(server)
         await server.start()
         await self.until(lambda: server.term is not None and server.uvicorn.started, f"{name} serves")
@@ -190,9 +221,9 @@ class Sharers:
 
 
 @asynccontextmanager
-async def sharers(count: int, settings: Settings = SHARING) -> AsyncIterator[Sharers]:
+async def sharers(count: int, settings: Settings = SHARING, https: Https | None = None) -> AsyncIterator[Sharers]:
     """So many servers, the first of which leads, while their time passes."""
-    world = Sharers()
+    world = Sharers(https)
     passing = asyncio.ensure_future(world.time.run())
     try:
         for number in range(count):

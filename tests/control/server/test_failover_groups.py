@@ -78,8 +78,8 @@ def test_a_group_is_made_dealt_and_acknowledged_at_the_owner_of_its_topic():
                 await client.topic("orders").publish([f"{server.name} {number}" for number in range(5)])
                 assert await drained(client, "orders") == [f"{server.name} {number}" for number in range(5)]
                 assert await drained(client, "orders") == []
-        assert [live.title for live in member.services.groups.live()] == [ORDERS]
-        assert leader.services.groups.live() == []
+        assert [live.title for live in member.services.groups.live.all()] == [ORDERS]
+        assert leader.services.groups.live.all() == []
         (state,) = leader.services.transactions.state.groups.by_number.values()
         assert len(state.acknowledged) == 1
         followed = member.services.transactions.manager

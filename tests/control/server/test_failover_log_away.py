@@ -34,6 +34,7 @@ class LogAway:
         self.hanging = 0
         self._store: Store = lane._store
         self._back = threading.Event()
+        self._lane, self._late_ms = lane, lane._late_ms
         lane._store, lane._late_ms = self, LATE_MS  # type: ignore[assignment]
 
     def write(self, writes: Sequence[TableWrite]) -> None:
@@ -42,6 +43,7 @@ class LogAway:
         self._store.write(writes)
 
     def come_back(self) -> None:
+        self._lane._late_ms = self._late_ms  # what takes a moment from here on is not late
         self._back.set()
 
 

@@ -445,13 +445,16 @@ def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer
     monkeypatch.setattr(passing_on, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(leader_connection, "FORMER_SECONDS_MAX", 0.05)
 
+    has_come = asyncio.Event()
+
     async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
+        has_come.set()
         await reader.read()
 
     async def story(standby: PortServer, leader: Scripted) -> None:
         asked = asyncio.ensure_future(standby.ask("POST", PUBLISH, ONE))
-        await until(lambda: standby.passing.under_way == 1)
+        await until(has_come.is_set)
         standby.time.servers[0].is_stopped = True
         standby.time.now_ms += LEASE_MS
         await standby.time.until(standby.serves)
@@ -460,6 +463,24 @@ def test_a_leader_that_does_not_answer_and_leads_no_more_is_waited_for_no_longer
         assert (await standby.ask("POST", PUBLISH, ONE)).status == 200, "it leads"
 
     run(hangs, story, part)
+
+
+def test_a_connection_that_is_made_to_a_server_that_has_lost_its_part_meanwhile_carries_no_call():
+    """A server that leads no more and says nothing would be waited for without end."""
+
+    async def story(leader: PortServer, standby: PortServer) -> None:
+        lease = standby.member.leadership.leader
+        assert lease is not None
+        way = LeaderConnections(lease, None)
+        connecting = asyncio.ensure_future(way.connect())
+        await asyncio.sleep(0)
+        assert not connecting.done()
+        way.retire()
+        with pytest.raises(ConnectionAbortedError, match="has another part"):
+            await connecting
+        assert not way.busy
+
+    run_pair(story)
 
 
 @parts
@@ -499,10 +520,12 @@ def test_of_a_thousand_calls_while_the_leader_is_killed_none_is_lost_and_none_is
         async with passing_pair() as (leader, standby):
             await leader.ask("PUT", TOPIC)
             outcomes: dict[int, str] = {}
-            numbers = iter(range(calls))
+            numbers, is_led_again = iter(range(calls)), asyncio.Event()
 
             async def publish() -> None:
                 for number in numbers:
+                    if number >= calls - at_a_time:  # however long the next one takes to lead, these come to it
+                        await is_led_again.wait()
                     told = await standby.ask("POST", PUBLISH, {"messages": [f"{number}"]})
                     outcomes[number] = "ok" if told.status == 200 else told.json()["code"]
                     if outcomes[number] != "ok":
@@ -513,6 +536,7 @@ def test_of_a_thousand_calls_while_the_leader_is_killed_none_is_lost_and_none_is
             await leader.hang_up()
             await leader.die()
             await standby.time.until(standby.serves)
+            is_led_again.set()
             await asyncio.gather(*publishing)
             assert len(outcomes) == calls
             assert set(outcomes.values()) <= {"ok", "not_leader", "outcome_unknown"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from basalt.cluster.links.hello import fingerprint
 from basalt.errors import InvalidSettingError
 from basalt.server import tls as tls_module
 from basalt.server.tls import Tls, load
@@ -213,6 +214,27 @@ def test_what_has_changed_is_used_and_what_has_not_is_not_read_anew(authority: A
         assert tls.handshakes.reloads == {"done": 1, "failed": 0}
 
     watched(server, story)
+
+
+@pytest.mark.parametrize("client", ["off", "required"])
+def test_links_are_shown_the_certificate_in_force_and_asked_for_none(authority: Authority, server: Issued, client: str):
+    """Servers prove themselves on links by the secret: a client certificate of their own they need not have."""
+
+    async def story(tls: Tls):
+        before = tls.shown_on_links()
+        assert before.certificate == fingerprint(server.der)
+        assert before.context.verify_mode == ssl.CERT_NONE
+        new = authority.server("new")
+        swap(server, new)
+        await tls.look()
+        after = tls.shown_on_links()
+        assert after.certificate == fingerprint(new.der)
+        assert after.context is not before.context
+        assert after.context.verify_mode == ssl.CERT_NONE
+        asked = ssl.CERT_NONE if client == "off" else ssl.CERT_REQUIRED
+        assert tls.handshakes.context.verify_mode == asked
+
+    watched(server, story, client=client, **({} if client == "off" else {"client_ca": str(authority.file)}))
 
 
 def test_an_operator_has_the_files_read_anew_though_they_are_the_same(server: Issued):

@@ -1,4 +1,4 @@
-"""`basalt job`, `audit`, `snapshot`, `prune`, `alerts` and `process`: what operators do with a running server, and see of it."""
+"""`basalt job`, `audit`, `cluster`, `snapshot`, `prune`, `alerts` and `process`: what operators do with a running server, and see of it."""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ STALL_MS = (
 RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for there are 1,024 shards
 
 
+SILENT_MAX = 128  # members of whom one beat asks; no more can be silent, for there are no more
+
 # Whose loads are told one by one: the loads of the others are one sum. Of all members together they are no more than there are shards.
 BUSIEST_MAX = 64
 
@@ -52,7 +54,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     `shards` are the ranges, first and last, that it holds. `oldest_view` is the oldest view in use by its readers, 0: none. `rtt_us` is
     how long the last beat was under way there and back, 0: none was yet. `map_version` is that of the map by which it holds them; 0: it holds none,
     and follows no map. `weight`: how much it is to have, in hundredths of what an ordinary server has. `load` is that of all shards that it holds, `busiest` are
-    the busiest ones, each with its load: thousandths of a call a second (`cluster.shard_loads`).
+    the busiest ones, each with its load: thousandths of a call a second (`cluster.shard_loads`). `silent`: the runs of members that
+    have not renewed their rows for long, of whom it asks whether the leader hears them.
     """
 
     count: int
@@ -65,6 +68,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     weight: int = 100
     load: int = 0
     busiest: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=BUSIEST_MAX)] = ()
+    silent: Annotated[tuple[str, ...], msgspec.Meta(max_length=SILENT_MAX)] = ()
 
     @property
     def loads(self) -> ToldLoads:
@@ -73,9 +77,10 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The leader's answer: the epoch under which it leads."""
+    """The leader's answer: the epoch under which it leads, and those of the `silent` that tell it that they serve."""
 
     epoch: int
+    serving: tuple[str, ...] = ()
 
 
 BEAT: CallKind[Beat, BeatAnswer] = CallKind(Kind.BEAT, "beat", Beat, BeatAnswer)

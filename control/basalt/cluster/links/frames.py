@@ -99,7 +99,7 @@ class CallKind(Generic[Q, A]):
     def __init__(self, number: int, name: str, question: type[Q], answer: type[A], *, is_urgent: bool = True) -> None:
         if number < CALLS_FROM:
             raise ValueError(f"a call has a number from {CALLS_FROM}, not {number}")
-        self.number = number
+        self.number = int(number)  # a member of `Kind` is written slower
         self.name = name
         self.is_urgent = is_urgent
         self.question: msgspec.msgpack.Decoder[Q] = msgspec.msgpack.Decoder(question)
@@ -136,7 +136,7 @@ class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
 _NEXT: dict[str, type[BasaltError]] = {"retry": RetryError, "fix": InputError, "give_up": CorruptionError}
 _ERROR = msgspec.msgpack.Decoder(ErrorBody)
 _ENCODER = msgspec.msgpack.Encoder()
-_FRAME = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
+_FRAME = msgspec.msgpack.Decoder(Frame)
 
 
 def read_error(frame: Frame) -> BasaltError:
@@ -221,9 +221,9 @@ class FrameReader:
 
 def _decoded(content: memoryview) -> Frame:
     try:
-        number, kind, body = _FRAME.decode(content)
+        frame = _FRAME.decode(content)
     except UNREADABLE as error:
         raise ProtocolError(f"a frame that came over a link cannot be read: {error}") from error
-    if number < 0:
-        raise ProtocolError(f"a frame that came over a link has the number {number}")
-    return Frame(number, kind, body)
+    if frame.number < 0:
+        raise ProtocolError(f"a frame that came over a link has the number {frame.number}")
+    return frame

@@ -1,12 +1,13 @@
 """The hello of a link: both sides prove that they know the secret before anything else is read. Pure. Format: docs/formats/links.md.
 
-A proof is HMAC-SHA-256 over all that was said, with a nonce of each side, so no earlier hello counts again; and over who speaks, so no proof
-can be sent back to its maker. The one who dials proves first: of the two, its address is the harder one to take, and whoever is proved nothing gets
+A proof is HMAC-SHA-256 over all that was said, with a nonce of each side, so no earlier hello counts again; over who speaks, so no proof
+can be sent back to its maker; and over the certificate that was shown, so no TLS can end between the two. The one who dials proves first: of the two, its address is the harder one to take, and whoever is proved nothing gets
 nothing by which the secret could be guessed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -21,9 +22,11 @@ PROOF_BYTES = 32
 OTHER = "other"  # in the place of a reason that this version does not know
 LEADER = "leader"  # the purpose of a link to the leader, as a member of what it leads
 
+# Who is refused in the hello by who accepts; and, for TLS, before it and at both ends.
 Why: TypeAlias = Literal[
-    "version", "secret", "installation", "another_server", "stale", "not_leader", "not_ready", "full"
-]
+    "version", "secret", "certificate", "installation", "another_server", "stale", "not_leader", "not_ready", "full",
+    "plain", "handshake", "untrusted", "another_name", "expired",
+]  # fmt: skip
 
 _WORDS: dict[str, str] = {
     "version": "it speaks another version of the format of links",
@@ -34,6 +37,12 @@ _WORDS: dict[str, str] = {
     "not_leader": "it does not lead under that epoch",
     "not_ready": "it has not read yet which installation it belongs to",
     "full": "it has as many links as it takes",
+    "certificate": "the two saw different certificates, so something between them ends TLS: let links go through it as they are",
+    "plain": "one of the two speaks TLS on links, and the other does not: set tls.certificate on all servers, or on none",
+    "handshake": "no TLS handshake came about; if one side does not take the other's certificate, the log of that side says so",
+    "untrusted": "nobody whom this server trusts vouches for its certificate: set cluster.ca",
+    "another_name": "its certificate is not for the host of its URL: leader.url, or a certificate with that name",
+    "expired": "its certificate does not count at this time: it needs a new one, or a clock is wrong",
     OTHER: "for a reason that this version does not know",
 }
 
@@ -58,6 +67,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     epoch: int
     purpose: str
     nonce: bytes
+    certificate: bytes = b""  # fingerprint of the one that the other side has shown; empty without TLS
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -82,19 +92,25 @@ class Acceptor(NamedTuple):
     epoch: int
     newest_epoch: int  # that it knows of, its own or another's
     is_full: bool = False
+    certificate: bytes = b""  # fingerprint of the one that this connection was made with; empty without TLS
 
 
 class Dial:
-    """The side of a hello that dials. Send `opening`, give each frame that comes to `step`, send what it returns; then `is_done`."""
+    """The side of a hello that dials. Send `opening()`, give each frame that comes to `step`, send what it returns; then `is_done`."""
 
     def __init__(self, secret: bytes, hello: Hello, where: str) -> None:
         self.is_done = False
         self.hello = hello
-        self.opening = frame_bytes(0, Kind.HELLO, hello)
         self._secret = secret
         self._where = where
-        self._said = _part(msgspec.msgpack.encode(hello))
+        self._said = b""
         self._asked = False
+
+    def opening(self, certificate: bytes = b"") -> bytes:
+        """The first bytes, once there is a connection. `certificate`: fingerprint of the one that the other side has shown, by TLS."""
+        self.hello = msgspec.structs.replace(self.hello, certificate=certificate)
+        self._said = _part(msgspec.msgpack.encode(self.hello))
+        return frame_bytes(0, Kind.HELLO, self.hello)
 
     def step(self, frame: Frame) -> bytes:
         """The bytes to send next. `RefusedError` or `ProtocolError`: the connection is of no use."""
@@ -148,6 +164,11 @@ class Accept:
         return RefusedError(why, f"a link from {self._where} was refused")
 
 
+def fingerprint(certificate_der: bytes) -> bytes:
+    """The fingerprint of a certificate in a hello: SHA-256 of all of it."""
+    return hashlib.sha256(certificate_der).digest()
+
+
 def refusal(error: RefusedError) -> bytes:
     """The frame that tells the other side why."""
     return frame_bytes(0, Kind.REFUSED, Refused(error.why, _WORDS.get(error.why, error.why)))
@@ -160,6 +181,8 @@ def proof(secret: bytes, side: bytes, said: bytes) -> bytes:
 
 def _judged(hello: Hello, own: Acceptor) -> Why | None:
     """The reason for which somebody who knows the secret is refused all the same; None: there is none."""
+    if not hmac.compare_digest(hello.certificate, own.certificate):
+        return "certificate"
     if not own.installation:
         return "not_ready"
     if hello.installation != own.installation:

@@ -12,6 +12,8 @@ import asyncio
 import functools
 import inspect
 import logging
+import math
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -27,7 +29,7 @@ from basalt.cluster.links.frames import (
     append_frame,
     read_error,
 )
-from basalt.cluster.links.hello import Accept, Acceptor, Dial, Hello, RefusedError, refusal
+from basalt.cluster.links.hello import Accept, Acceptor, Dial, Hello, RefusedError, fingerprint, refusal
 from basalt.errors import (
     BasaltError,
     BusyError,
@@ -38,7 +40,8 @@ from basalt.errors import (
     UnknownOutcomeError,
 )
 
-# Bytes that wait for the other side to take them: two frames of the largest kind. A call beyond is refused.
+# Bytes that wait for the other side to take them: two frames of the largest kind. A call beyond is refused. By TLS the last write may come on top:
+# what is encrypted already lies in the connection below, which nobody can ask.
 QUEUE_BYTES_MAX = 2 * FRAME_BYTES_MAX
 # An answer cannot be refused. Who asks without reading has the link closed at so many bytes more.
 ANSWERS_BYTES_MAX = 2 * QUEUE_BYTES_MAX
@@ -49,10 +52,14 @@ UNHURRIED_MS = 10  # for an answer that nobody waits for to leave with something
 CLOSE_SECONDS_MAX = (
     5.0  # for the other side to take the last frames; one that does not read would hold the connection for ever
 )
+# Between two looks for calls whose time is up, at least: a call more is a number to compare, and not a timer of its own.
+LOOK_SECONDS_MIN = 0.01
 
 log = logging.getLogger("basalt.links")
 
 _KINDS = frozenset(Kind)
+# As plain numbers, which are compared and written faster.
+_ANSWER, _ERROR, _CANCEL = int(Kind.ANSWER), int(Kind.ERROR), int(Kind.CANCEL)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -61,8 +68,8 @@ A = TypeVar("A")
 class Reply(asyncio.Future[A]):
     """The answer of a call that is sent when it is there, and not a turn of the event loop later: so it leaves with what was sent just before. `of` makes it of a result."""
 
-    def __init__(self, of: Callable[[Any], A]) -> None:
-        super().__init__()
+    def __init__(self, of: Callable[[Any], A], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__(loop=loop)
         self._of = of
         self.then: Callable[[Reply[A]], None] | None = None
 
@@ -112,9 +119,19 @@ class Handlers:
         return self._by_number.get(number)
 
 
-class _Waiting(NamedTuple):
-    kind: CallKind[Any, Any]
-    answer: asyncio.Future[Any]
+class _Waiting:
+    """A call that is asked and not answered. `then` is told of its answer, where nobody awaits that."""
+
+    __slots__ = ("answer", "due_s", "kind", "then")
+
+    def __init__(
+        self, kind: CallKind[Any, Any], answer: asyncio.Future[Any], due_s: float,
+        then: Callable[[asyncio.Future[Any]], None] | None,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.answer = answer
+        self.due_s = due_s
+        self.then = then
 
 
 class Link(asyncio.Protocol):
@@ -127,6 +144,7 @@ class Link(asyncio.Protocol):
         self.refused: RefusedError | None = None  # why no link came to be
         self.address = "nowhere"  # of the other side, once it is connected
         self.said_bye = False  # the other side told that it goes, or this one did
+        self.is_open = False  # calls can be made
         self._hello = hello
         self._own = own
         self._handlers = handlers
@@ -135,14 +153,19 @@ class Link(asyncio.Protocol):
         self._out = bytearray()
         self._flush_due = False
         self._later: asyncio.TimerHandle | None = None  # for answers that nobody waits for
+        self._gathered = self._gathered_last = (
+            0  # calls in the write that is due, and in the last one, of those that wait for others
+        )
         self._number = 0
         self._waiting: dict[int, _Waiting] = {}
+        self._look_s = math.inf  # when the first of these that are known to be late would be
+        self._looking: asyncio.TimerHandle | None = None
         self._running: dict[int, asyncio.Future[Any]] = {}
 
     @property
-    def is_open(self) -> bool:
-        """True while calls can be made."""
-        return self.opened.done() and not self.closed.done()
+    def is_secure(self) -> bool:
+        """True where what goes over it is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     @property
     def peer(self) -> str:
@@ -172,27 +195,31 @@ class Link(asyncio.Protocol):
 
     async def call(self, kind: CallKind[Q, A], question: Q, timeout_ms: float) -> A:
         """Ask the other side. Cancelled or out of time, the call is called off there, too; whether it was done nobody knows then."""
-        number, answer, timer = self._ask(kind, question, timeout_ms)
+        number, answer = self._ask(kind, question, timeout_ms, None)
         try:
             return await answer
         finally:
-            self._over(number, timer)
+            if self._waiting.pop(number, None) is not None:
+                self._call_off(number)
 
     def send(
-        self, kind: CallKind[Q, A], question: Q, timeout_ms: float, then: Callable[[asyncio.Future[A]], None]
-    ) -> None:
-        """Ask without waiting: the frame is behind all that was asked and answered before. `then` gets the answer."""
-        number, answer, timer = self._ask(kind, question, timeout_ms)
+        self, kind: CallKind[Q, A], question: Q, timeout_ms: float, then: Callable[[asyncio.Future[A]], None], *,
+        gathers: bool = False,
+    ) -> None:  # fmt: skip
+        """Ask without waiting: the frame is behind all that was asked and answered before. `then` gets the answer, as soon as it has come.
 
-        def answered(done: asyncio.Future[A]) -> None:
-            self._over(number, timer)
-            then(done)
-
-        answer.add_done_callback(answered)
+        `gathers`: the likes of it come from several connections, so it leaves after these were looked at once more, if several left together before.
+        """
+        if gathers:
+            self._gathered += 1
+            if not self._flush_due and self._gathered_last > 1 and self.is_open:
+                self._flush_due = True
+                self._loop.call_soon(self._loop.call_soon, self._flush)
+        self._ask(kind, question, timeout_ms, then)
 
     def _ask(
-        self, kind: CallKind[Q, A], question: Q, timeout_ms: float
-    ) -> tuple[int, asyncio.Future[A], asyncio.TimerHandle]:
+        self, kind: CallKind[Q, A], question: Q, timeout_ms: float, then: Callable[[asyncio.Future[A]], None] | None
+    ) -> tuple[int, asyncio.Future[A]]:
         if not self.is_open:
             raise UnavailableError("the link to the other server is not there; nothing was done", hint="try again")
         if self.queued_bytes >= QUEUE_BYTES_MAX or len(self._waiting) >= CALLS_MAX:
@@ -203,13 +230,15 @@ class Link(asyncio.Protocol):
         self._number = number = self._number + 1
         self._append(number, kind.number, question)
         answer: asyncio.Future[A] = self._loop.create_future()
-        self._waiting[number] = _Waiting(kind, answer)
-        return number, answer, self._loop.call_later(timeout_ms / 1_000, self._out_of_time, number)
+        due_s = self._loop.time() + timeout_ms / 1_000
+        self._waiting[number] = _Waiting(kind, answer, due_s, then)
+        if due_s < self._look_s:
+            self._look_at(due_s)
+        return number, answer
 
-    def _over(self, number: int, timer: asyncio.TimerHandle) -> None:
-        timer.cancel()
-        if self._waiting.pop(number, None) is not None and self.is_open:
-            self._append(number, Kind.CANCEL, None)
+    def _call_off(self, number: int) -> None:
+        if self.is_open:
+            self._append(number, _CANCEL, None)
 
     def close(self, why: str, *, bye: bool = False) -> None:
         """End the link. With `bye` the other side is told that this server goes."""
@@ -228,10 +257,15 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self.closed.done():  # given up while the connection was made
+            self._transport.abort()
+            return
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"{host}:{port}"
         if isinstance(self._hello, Dial):
-            self._transport.write(self._hello.opening)
+            tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+            seen = b"" if tls is None else fingerprint(tls.getpeercert(binary_form=True) or b"")
+            self._transport.write(self._hello.opening(seen))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end("the connection broke" if error is None else f"the connection broke: {error}")
@@ -268,15 +302,16 @@ class Link(asyncio.Protocol):
         if hello.is_done:
             assert hello.hello is not None
             self._reader.frame_bytes_max = FRAME_BYTES_MAX
+            self.is_open = True
             self.opened.set_result(hello.hello)
 
     # Frames.
 
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
-        if kind == Kind.ANSWER or kind == Kind.ERROR:
+        if kind in (_ANSWER, _ERROR):
             self._take_answer(frame)
-        elif kind == Kind.CANCEL:
+        elif kind == _CANCEL:
             task = self._running.pop(frame.number, None)
             if task is not None:
                 task.cancel()
@@ -286,21 +321,23 @@ class Link(asyncio.Protocol):
         elif handled := self._handlers.find(kind):
             self._answer(frame, handled)
         else:
-            self._append_answer(frame.number, Kind.ERROR, ErrorBody.of(_unanswered(kind)))
+            self._append_answer(frame.number, _ERROR, ErrorBody.of(_unanswered(kind)))
 
     def _take_answer(self, frame: Frame) -> None:
-        waiting = self._waiting.pop(frame.number, None)
-        if waiting is None or waiting.answer.done():
+        waiting = self._waiting.get(frame.number)
+        if waiting is None:
             return  # nobody waits for it any more
-        if frame.kind == Kind.ERROR:
-            waiting.answer.set_exception(read_error(frame))
-            return
-        try:
-            waiting.answer.set_result(waiting.kind.answer.decode(frame.body))
-        except UNREADABLE as error:
-            waiting.answer.set_exception(
-                UnknownOutcomeError(f"the answer to a call of kind {waiting.kind.name} cannot be read: {error}")
-            )
+        if frame.kind == _ERROR:
+            answer = read_error(frame)
+        else:
+            try:
+                answer = waiting.kind.answer.decode(frame.body)
+            except UNREADABLE as error:
+                answer = UnknownOutcomeError(
+                    f"the answer to a call of kind {waiting.kind.name} cannot be read: {error}"
+                )
+        del self._waiting[frame.number]
+        _tell(waiting, answer)
 
     def _answer(self, frame: Frame, handled: _Handled) -> None:
         if frame.number in self._running or not frame.number:
@@ -311,7 +348,7 @@ class Link(asyncio.Protocol):
             answer = handled.answer(self.peer, handled.kind.question.decode(frame.body))
         except UNREADABLE as error:
             told = MalformedBodyError(f"a call of kind {handled.kind.name} cannot be read: {error}")
-            self._append_answer(frame.number, Kind.ERROR, ErrorBody.of(told))
+            self._append_answer(frame.number, _ERROR, ErrorBody.of(told))
         except Exception as error:  # noqa: BLE001 - a bug, but the caller must be answered
             self._append_error(frame.number, handled.kind.name, error)
         else:
@@ -322,7 +359,7 @@ class Link(asyncio.Protocol):
                 task = self._running[frame.number] = asyncio.ensure_future(answer)
                 task.add_done_callback(functools.partial(self._answered, frame.number, handled.kind.name))
             else:
-                self._append_answer(frame.number, Kind.ANSWER, answer, is_urgent=handled.kind.is_urgent)
+                self._append_answer(frame.number, _ANSWER, answer, is_urgent=handled.kind.is_urgent)
 
     def _answered(self, number: int, name: str, task: asyncio.Future[Any]) -> None:
         if self._running.get(number) is task:
@@ -331,7 +368,7 @@ class Link(asyncio.Protocol):
             return  # called off: nobody waits for an answer
         error = task.exception()
         if error is None:
-            self._append_answer(number, Kind.ANSWER, task.result())
+            self._append_answer(number, _ANSWER, task.result())
         else:
             self._append_error(number, name, error)
 
@@ -339,7 +376,7 @@ class Link(asyncio.Protocol):
         if not isinstance(error, BasaltError):
             log.error("a call of kind %s from %s failed", name, self.peer, exc_info=error)
             error = InternalError("a fault of the other server's own", hint="its log has the details")
-        self._append_answer(number, Kind.ERROR, ErrorBody.of(error))
+        self._append_answer(number, _ERROR, ErrorBody.of(error))
 
     def _append_answer(self, number: int, kind: int, body: Any, *, is_urgent: bool = True) -> None:
         if self.closed.done():
@@ -347,7 +384,7 @@ class Link(asyncio.Protocol):
         try:
             self._append(number, kind, body, is_urgent=is_urgent)
         except BasaltError as error:  # too large
-            self._append(number, Kind.ERROR, ErrorBody.of(error))
+            self._append(number, _ERROR, ErrorBody.of(error))
         if self.queued_bytes > ANSWERS_BYTES_MAX:
             self._abort(f"it asks, and has not taken {self.queued_bytes} bytes of answers")
 
@@ -368,17 +405,35 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_due = False
+        self._gathered_last, self._gathered = self._gathered, 0
         if self._out and self._transport is not None and not self._transport.is_closing():
             self._transport.write(bytes(self._out))
         self._out.clear()
 
-    def _out_of_time(self, number: int) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is not None and not waiting.answer.done():
-            name, peer = waiting.kind.name, self.peer
-            waiting.answer.set_exception(
-                UnknownOutcomeError(f"the server {peer} did not answer a call of kind {name} in time")
+    # Calls whose time is up.
+
+    def _look_at(self, time_s: float) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        self._look_s = time_s
+        self._looking = self._loop.call_at(time_s, self._look)
+
+    def _look(self) -> None:
+        self._looking, self._look_s = None, math.inf
+        now_s = self._loop.time()
+        late = [number for number, waiting in self._waiting.items() if waiting.due_s <= now_s]
+        for number in late:
+            waiting = self._waiting.pop(number, None)
+            if waiting is None:  # the link was closed by what followed one of them
+                return
+            self._call_off(number)
+            error = UnknownOutcomeError(
+                f"the server {self.peer} did not answer a call of kind {waiting.kind.name} in time"
             )
+            _tell(waiting, error)
+        if self._waiting:
+            first_s = min(waiting.due_s for waiting in self._waiting.values())
+            self._look_at(max(first_s, now_s + LOOK_SECONDS_MIN))
 
     # The end.
 
@@ -390,6 +445,7 @@ class Link(asyncio.Protocol):
     def _end(self, why: str) -> None:
         if self.closed.done():
             return
+        self.is_open = False
         self.closed.set_result(why)
         if not self.opened.done():
             self.opened.cancel()
@@ -398,15 +454,33 @@ class Link(asyncio.Protocol):
         self._running.clear()
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
-            if not each.answer.done():
-                error = UnknownOutcomeError(
-                    f"the link broke before a call of kind {each.kind.name} was answered: {why}"
-                )
-                each.answer.set_exception(error)
+            error = UnknownOutcomeError(f"the link broke before a call of kind {each.kind.name} was answered: {why}")
+            if each.then is None:
+                _tell(each, error)
+            else:  # in a turn of its own: whoever ends the link may be in the middle of something
+                self._loop.call_soon(_tell, each, error)
+        if self._looking is not None:
+            self._looking.cancel()
         self._out.clear()
         if self._later is not None:
             self._later.cancel()
             self._later = None
+
+
+def _tell(waiting: _Waiting, answer: Any) -> None:
+    """Give whoever has asked the answer, or the error."""
+    told = waiting.answer
+    if told.done():  # who awaited it was cancelled
+        return
+    if isinstance(answer, BasaltError):
+        told.set_exception(answer)
+    else:
+        told.set_result(answer)
+    if waiting.then is not None:
+        try:
+            waiting.then(told)
+        except Exception:  # a bug of theirs, of which the link and its other calls must not suffer
+            log.exception("what follows a call of kind %s failed", waiting.kind.name)
 
 
 def _unanswered(kind: int) -> BasaltError:

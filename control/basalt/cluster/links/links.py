@@ -13,22 +13,25 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from urllib.parse import urlsplit
 
 from basalt.cluster.leader import Leadership
 from basalt.cluster.lease import LeaseRecord
-from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, Beat, BeatAnswer, Beats, Held, ToldLoads
+from basalt.cluster.links.beats import BEAT, BEAT_MS, LINKED_MS, SILENT_MAX, Beat, BeatAnswer, Beats, Held, ToldLoads
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Accept, Acceptor, Dial, Hello, RefusedError
 from basalt.cluster.links.link import Handlers, Link, opened
+from basalt.cluster.links.link_tls import LinkTls, Shown
 from basalt.cluster.members import MEMBERS_MAX
 from basalt.cluster.membership import Membership
 from basalt.cluster.shard_loads import ShardLoads
 from basalt.errors import BasaltError, UnavailableError
 from basalt_engine.clock import Clock
 
-CONNECT_SECONDS_MAX = 2.0  # a host that is gone says nothing
 HELLO_SECONDS_MAX = 5.0  # four small frames, and a server that is busy with a start
 # Connections that have proved nothing yet. One more ends the oldest: a hello takes a round trip, so who holds them open keeps nobody out.
 HELLOS_MAX = 64
+ACCEPT_AGAIN_SECONDS = 0.1  # after this process had no more files: others may be closed by then
 LINKS_MAX = (
     2 * MEMBERS_MAX
 )  # that are proved, at a time: each member has one, and those of the dead are not noticed at once
@@ -55,6 +58,7 @@ class Links:
         self.broken = 0  # links that ended without a word
         # The link over which the last answered beat went, and when: what the leader had sent by then has come.
         self.answered: tuple[Link | None, float] = (None, 0.0)
+        self._serving: frozenset[str] = frozenset()  # silent members that the leader hears, by its last answer
         self.rtt_us = 0  # of the last beat that was answered; 0: none was on this link
         self.holds: Callable[[], Held] = lambda: HOLDS_NOTHING  # asked before each beat, and told with it
         self.oldest_view: Callable[[], int] = _no_view  # in use by readers of this member, told with each beat
@@ -66,7 +70,8 @@ class Links:
         self._leadership = leadership
         self._membership = membership
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
+        self._tls = LinkTls()
+        self._accepting: asyncio.Task[None] | None = None
         self._hellos: dict[Link, None] = {}  # the oldest first
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
@@ -80,9 +85,11 @@ class Links:
         self._beats_sent = 0
         self._told_ms: dict[str, float] = {}
 
-    async def start(self, listener: socket.socket) -> None:
-        """Take links there, and have one to the leader, until `close`."""
-        self._server = await self._loop.create_server(self._accept, sock=listener)
+    async def start(self, listener: socket.socket, tls: LinkTls | None = None) -> None:
+        """Take links there, and have one to the leader, until `close`. `tls`: None: this server speaks none."""
+        self._tls = tls or LinkTls()
+        listener.setblocking(False)
+        self._accepting = self._loop.create_task(self._accept_all(listener))
         self._running = self._loop.create_task(self._run())
 
     async def close(self) -> None:
@@ -90,8 +97,9 @@ class Links:
         for task in (self._running, self._dialing, self._beating, self._giving_up):
             if task is not None:
                 task.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            self._tasks.add(self._accepting)
         self.end_term("the server stops")
         if self.to_leader is not None:
             self.to_leader.close("the server stops", bye=True)
@@ -119,12 +127,18 @@ class Links:
         return None
 
     def hears_of(self, run: str, shard: int) -> bool:
-        """True while the member that the map knows by this name tells this server, which leads, that it serves the shard."""
+        """True while the member that the map knows by this name tells the leader that it serves the shard; to others the leader says that it serves some."""
+        if self.to_leader is not None:
+            return self.to_leader.is_open and run in self._serving
+        return any(first <= shard <= last for first, last in self._told_by(run))
+
+    def _told_by(self, run: str) -> tuple[tuple[int, int], ...]:
+        """The shards that a member tells this server, which leads, that it serves."""
         row = self._membership.row_of(run)
         if row is None or not self.beats.is_linked(row, self._clock.monotonic_ms()):
-            return False
+            return ()
         beat = self.beats.heard[row].beat
-        return beat is not None and any(first <= shard <= last for first, last in beat.shards)
+        return () if beat is None else beat.shards
 
     def when_linked(self, call: Callable[[], None]) -> None:
         """Call each time that there is a new link to the leader, until `forget`."""
@@ -195,28 +209,60 @@ class Links:
         if not self._leadership.is_leader:
             raise UnavailableError("this server leads no more")
         self.beats.hear(instance, beat, self._clock.monotonic_ms())
-        return BeatAnswer(self._leadership.epoch)
+        return BeatAnswer(self._leadership.epoch, tuple(run for run in beat.silent if self._told_by(run)))
 
-    def _accept(self) -> Link:
-        link = Link(Accept(secrets.token_bytes(NONCE_BYTES), "another server"), self.handlers, self._own)
+    async def _accept_all(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                try:
+                    connection, address = await self._loop.sock_accept(listener)
+                except OSError as error:
+                    self._tell("accept", f"no link can be taken for a moment: {error}")
+                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                else:
+                    self._accept(connection, f"{address[0]}:{address[1]}")
+        finally:
+            listener.close()
+
+    def _accept(self, connection: socket.socket, address: str) -> None:
+        shown = self._tls.shown()
+        own = partial(self._own, b"" if shown is None else shown.certificate)
+        link = Link(Accept(secrets.token_bytes(NONCE_BYTES), address), self.handlers, own)
+        link.address = address
         while len(self._hellos) >= HELLOS_MAX:
             oldest = next(iter(self._hellos))
             del self._hellos[oldest]
             oldest.close("too many connections wait for their hello")
         self._hellos[link] = None
-        self._keep(self._loop.create_task(self._take(link)))
-        return link
+        self._keep(self._loop.create_task(self._take(link, connection, shown)))
 
-    def _own(self) -> Acceptor:
+    def _own(self, certificate: bytes) -> Acceptor:
         leadership = self._leadership
         secret = self._secret or leadership.candidate.secret
         return Acceptor(
             secret.encode(), self._membership.installation, leadership.candidate.instance,
             leadership.epoch if leadership.is_leader else 0, leadership.epoch, len(self.of_members) >= LINKS_MAX,
+            certificate,
         )  # fmt: skip
 
-    async def _take(self, link: Link) -> None:
+    async def _connect(self, link: Link, connection: socket.socket, shown: Shown | None) -> None:
+        """Have the connection be this link's, unless it is closed before: then nobody waits for a handshake that may never end."""
+        connecting = self._loop.create_task(self._tls.accept(link, connection, shown))
         try:
+            await asyncio.wait((connecting, link.closed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            connecting.cancel()
+        await asyncio.wait((connecting,))
+        error = None if connecting.cancelled() else connecting.exception()
+        if isinstance(error, RefusedError):
+            link.refused = error
+            link.close(error.message)
+        elif error is not None:
+            link.close(f"no connection came about: {str(error) or 'it said nothing in time'}")
+
+    async def _take(self, link: Link, connection: socket.socket, shown: Shown | None) -> None:
+        try:
+            await self._connect(link, connection, shown)
             if not await opened(link, HELLO_SECONDS_MAX):
                 self._refused(link, link.address)
                 return
@@ -269,12 +315,22 @@ class Links:
         # While it serves nothing, as between two terms, it keeps what it has measured.
         loads = self.loads.told(held.shards, self._clock.monotonic_ms()) if held.map_version else ToldLoads()
         beat, began_ms = (
-            Beat(self._beats_sent, held.shards, calls, sent_bytes, self.oldest_view(), self.rtt_us, *held[1:], *loads),
+            Beat(
+                self._beats_sent,
+                held.shards,
+                calls,
+                sent_bytes,
+                self.oldest_view(),
+                self.rtt_us,
+                *held[1:],
+                *loads,
+                silent=tuple(self._membership.silent()[:SILENT_MAX]),
+            ),
             self._clock.monotonic_ms(),
         )
         try:
             answer = await link.call(BEAT, beat, LINKED_MS)
-            self.answered = (link, began_ms)
+            self.answered, self._serving = (link, began_ms), frozenset(answer.serving)
             self.rtt_us = max(1, round(1_000 * (self._clock.monotonic_ms() - began_ms)))
             if answer.epoch != link.opened.result().epoch:
                 link.close(f"the leader is at epoch {answer.epoch} now")
@@ -294,6 +350,7 @@ class Links:
                 self._redial_ms = min(2 * self._redial_ms, REDIAL_MS_MAX)
                 return
             self.to_leader, self.rtt_us, self._redial_ms = link, 0, float(REDIAL_MS_MIN)
+            self._serving = frozenset()
             log.info("is linked to the leader at %s", lease.link)
             try:
                 self.tend()  # the first beat
@@ -320,10 +377,11 @@ class Links:
         instance, epoch, own = whom
         hello = Hello(VERSION, installation, own, instance, epoch, LEADER, secrets.token_bytes(NONCE_BYTES))
         link = Link(Dial(secret.encode(), hello, lease.link), self.handlers)
-        host, port = lease.link.rsplit(":", 1)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await self._loop.create_connection(lambda: link, host.strip("[]"), int(port))
+            await self._tls.dial(link, lease.link, urlsplit(lease.url).hostname or "")
+        except RefusedError as error:
+            link.refused = error
+            link.close(error.message)
         except (OSError, TimeoutError) as error:
             self._tell("unreachable", f"no link to the leader at {lease.link}: {str(error) or 'no answer'}")
             self._look()

@@ -191,6 +191,12 @@ class Lanes:
             for after, through in unknown:
                 self.window.forget(after, through)
 
+    def let_go(self, spans: Iterable[tuple[bytes, bytes]]) -> None:
+        """The transaction in which these were pending has ended: what follows does not wait for them any more."""
+        self._unfold()
+        for message in self._split(spans)[0]:
+            self._comebacks.let_go(message)
+
     def not_committed(self, spans: Iterable[tuple[bytes, bytes]], *, failed: bool) -> None:
         """These were pending, and their transaction did not commit, which counts as failure or not."""
         self._unfold()

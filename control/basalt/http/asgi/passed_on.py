@@ -1,7 +1,7 @@
-"""A request that another server of the same store has passed on: what that server says of its client, how it proves that, and the request as the leader sees it.
+"""A request that another server of the same store has passed on: what that server says of its client, how it proves that, and the request as the server that answers it sees it.
 
 The header `Basalt-Forwarded` has a code of the rest of it and of what the request asks for and proves, made with the secret in the leader's
-lease (HMAC-SHA-256). So it is believed of whoever can read the lease, and so everything else, and of nobody else. It is the same for requests that begin
+lease or the owner's row (HMAC-SHA-256). So it is believed of whoever can read these, and so everything else, and of nobody else. It is the same for requests that begin
 alike: such are known by their bytes, and are not parsed again. Why so: docs/decisions/0058-any-server-takes-any-call.md.
 """
 
@@ -35,7 +35,7 @@ class PassedOn(NamedTuple):
     id_is_clients: bool
 
     def header(self, secret: bytes, head: Head, host: bytes) -> bytes:
-        """The value of the header, for a request with this head to the leader that has this secret."""
+        """The value of the header, for a request with this head to the server that has this secret."""
         made_by = _CLIENTS if self.id_is_clients else _SERVERS
         client = _NOBODY if self.client is None else self.client.encode("ascii", "replace")
         said = b" ".join((self.scheme.encode("ascii"), made_by, client))

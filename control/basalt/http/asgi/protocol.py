@@ -14,18 +14,17 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
-from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 import httptools
-import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from basalt.access.proofs.certificate import ClientCertificate
 from basalt.api.bodies.messages import Buffer
+from basalt.http.asgi.answer_heads import AnswerHeads, refusal
 from basalt.http.asgi.connections import Connections
 from basalt.http.asgi.heads import Heads
 from basalt.http.asgi.requests import (
@@ -38,7 +37,6 @@ from basalt.http.asgi.requests import (
     RequestHead,
     add_header,
 )
-from basalt.http.asgi.responses import EVERY_ANSWER
 from basalt.http.asgi.server_context import ServerContext
 
 HEAD_BYTES_MAX = 65_536  # a request line and headers; ours are a tenth of it, proxies add to them
@@ -49,10 +47,6 @@ CLOSING_SECONDS_MAX = 1  # for a client to say that it closes too, where nothing
 JOINED_BYTES_MAX = 65_536  # an answer up to this size is copied behind its head, and written at once
 
 _UPGRADE = re.compile(rb"\r\n(upgrade:)", re.IGNORECASE)
-_REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
-_EVERY_LINES = b"".join(b"%s: %s\r\n" % header for header in EVERY_ANSWER)
-_NOT_KEPT = b"cache-control: no-store\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 log = logging.getLogger("basalt.http")
@@ -176,7 +170,7 @@ class Call:
         is_sized = isinstance(parts, list)
         if isinstance(parts, AsyncIterator):  # of an answer that comes from elsewhere the length may be known
             is_sized = any(name == b"content-length" for name, _ in headers)
-        head = connection.head_of_answer(status, headers, self.keep_alive, chunked=not is_sized)
+        head = connection.answer_heads.head(status, headers, self.keep_alive, chunked=not is_sized)
         self.started, self.wants_continue = True, False
         if isinstance(parts, AsyncIterator):
             await self._send_stream(request, head, parts, is_sized=is_sized)
@@ -197,7 +191,7 @@ class Call:
         connection = self.connection
         if connection.is_outdated():
             self.keep_alive = False
-        head = connection.head_of_answer(status, headers, self.keep_alive, chunked=False)
+        head = connection.answer_heads.head(status, headers, self.keep_alive, chunked=False)
         self.started = True
         connection.transport.write(b"".join((head, *parts)))
         self.finish()
@@ -267,7 +261,7 @@ class Call:
             log.error("a request could not be answered", exc_info=error)
         transport = self.connection.transport
         if not self.started:
-            transport.write(self.connection.plain_problem(500))
+            transport.write(self.connection.answer_heads.plain_problem(500))
         transport.close()
 
     def wake(self) -> None:
@@ -328,8 +322,7 @@ class HttpConnection(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._date: object = None  # the headers that uvicorn has for every answer, and those as bytes
-        self._default_lines = _EVERY_LINES
+        self.answer_heads = AnswerHeads(server_state)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         self.transport = transport
@@ -547,33 +540,6 @@ class HttpConnection(asyncio.Protocol):
 
     # What goes out.
 
-    def head_of_answer(self, status: int, headers: Headers, keep_alive: bool, *, chunked: bool) -> bytes:
-        """The status line and headers."""
-        defaults = self.server_state.default_headers
-        if defaults is not self._date:
-            self._date = defaults
-            self._default_lines = b"".join((*(b"%s: %s\r\n" % header for header in defaults), _EVERY_LINES))
-        lines = [_STATUS_LINES[status], self._default_lines]
-        for name, value in headers:
-            if name == b"cache-control":  # an answer that may be kept says so in its own words
-                lines[1] = lines[1].replace(_NOT_KEPT, b"")
-            lines += (name, b": ", value, b"\r\n")
-        if not keep_alive:
-            lines.append(b"connection: close\r\n")
-        if chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != 2 + lines[1].count(b"\n") + len(headers) + (not keep_alive) + chunked:
-            raise ValueError("a header of the answer holds the end of a line")
-        return head
-
-    def plain_problem(self, status: int) -> bytes:
-        """An answer that needs no application."""
-        body = b"Internal Server Error"
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-        return self.head_of_answer(status, headers, keep_alive=False, chunked=False) + body
-
     def pause_writing(self) -> None:
         self.write_paused = True
         self._unsent_bytes = self.transport.get_write_buffer_size()
@@ -650,13 +616,7 @@ class HttpConnection(asyncio.Protocol):
             self._deaf = True
             owing.keep_alive = False  # hangs up after its answer
             return
-        problem = {"type": f"urn:basalt:error:{code}", "title": _REASONS[status], "status": status, "code": code}
-        body = msgspec.json.encode({**problem, "detail": detail})
-        head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/problem+json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n"
-        )
-        self.transport.write(b"".join((head.encode("ascii"), _EVERY_LINES, b"\r\n", body)))
+        self.transport.write(refusal(status, code, detail))
         self.transport.close()
 
 

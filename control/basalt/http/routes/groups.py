@@ -394,7 +394,7 @@ async def _carry_out(
 
 def _is_here(request: Request, entry: WorkAcknowledge) -> bool:
     services = request.services
-    return services.groups.is_here(topic_prefix(*services.topics.title(entry.namespace, entry.topic)))
+    return services.groups.live.is_here(topic_prefix(*services.topics.title(entry.namespace, entry.topic)))
 
 
 async def _fetch(request: Request, live: LiveGroup, name: str, ask: FetchAsk) -> GroupFetch:

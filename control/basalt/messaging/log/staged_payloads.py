@@ -16,7 +16,8 @@ from basalt.messaging.index import NO_TTLS, TtlCounts, count_staged, count_ttls
 from basalt.messaging.log import stored_log
 from basalt.messaging.log.append import Placed, before_one_millisecond, last_of, placed_cuts, places
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
-from basalt.messaging.log.topic_log import TopicLog, decide_doubts
+from basalt.messaging.log.topic_log import TopicLog
+from basalt.messaging.rows_in_doubt import RowsInDoubt
 from basalt.runtime.group_commit import Group, NextGroupError, NotLoadedError, Phase
 from basalt.runtime.store_calls import StoreCalls
 from basalt_engine.clock import Clock
@@ -82,8 +83,7 @@ class StagedPayloads:
     """All writers' staged payloads. All but `ready` and `hold` is called from stages of the group commit."""
 
     def __init__(self, store: Store, clock: Clock, writers: StagedWriters) -> None:
-        self._rows_table = store.table(PayloadTable.name)
-        self._table = PayloadTable(self._rows_table)
+        self._table = PayloadTable(store.table(PayloadTable.name))
         self._messages = MessageTable.of(store)
         self._system = SystemTable(store.table(SystemTable.name))
         self._atomic = store.atomic
@@ -93,7 +93,7 @@ class StagedPayloads:
         self._writers = writers
         # Keys of rows whose write failed, and may still take effect later: decided about before the writer is read again.
         self._unconfirmed: dict[WriterOfLog, list[bytes]] = {}
-        self._condemned: set[bytes] = set()  # those of them whose delete may be under way
+        self._rows_in_doubt = RowsInDoubt(store, PayloadTable.name)
 
     # Loading.
 
@@ -291,7 +291,7 @@ class StagedPayloads:
     def forget_doubts(self, shards: Collection[int]) -> None:
         """Another server has these shards: it decides by what it reads."""
         for writer in [writer for writer in self._unconfirmed if shard_of(writer[0][0]) in shards]:
-            self._condemned.difference_update(self._unconfirmed.pop(writer))
+            self._rows_in_doubt.forget(self._unconfirmed.pop(writer))
 
     async def _confirm_or_delete(self, topic: Topic, write_pointer: int) -> None:
         await self._decide((topic.keys.generation_key, write_pointer))
@@ -300,7 +300,7 @@ class StagedPayloads:
         rows = self._unconfirmed.get(key)
         if rows:
             decided = tuple(rows)
-            await decide_doubts(self._call, self._rows_table, decided, self._condemned)
+            await self._rows_in_doubt.decide(decided)
             del rows[: len(decided)]  # a later group may have failed meanwhile
             if not rows and self._unconfirmed.get(key) is rows:
                 del self._unconfirmed[key]  # the topic may have ended meanwhile
@@ -309,7 +309,7 @@ class StagedPayloads:
         """Forget the rows in doubt of a topic that is no more: nobody reads them again, and retention removes what comes."""
         prefix = topic_prefix(*title)
         for writer in [writer for writer in self._unconfirmed if writer[0][0] == prefix]:
-            self._condemned.difference_update(self._unconfirmed.pop(writer))
+            self._rows_in_doubt.forget(self._unconfirmed.pop(writer))
 
     # Reading.
 

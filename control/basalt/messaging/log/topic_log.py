@@ -32,8 +32,8 @@ from basalt.messaging.log.append import (
 from basalt.messaging.log.packing import Packing
 from basalt.messaging.log.staged_writers import StagedWriter, StagedWriters
 from basalt.messaging.log.tails import Tail, TailOwner, Tails
+from basalt.messaging.rows_in_doubt import RowsInDoubt
 from basalt.runtime.group_commit import Group
-from basalt.runtime.store_calls import StoreCalls
 from basalt.transactions.protocol import JoinedTransaction
 from basalt_engine.errors import BasaltError
 from basalt_engine.keys import position, position_fields
@@ -41,7 +41,7 @@ from basalt_engine.messages import MessageRow, MessageTable, Reference
 from basalt_engine.records import BATCH_MESSAGES_MAX, Buffer, Extras, RecordKind
 from basalt_engine.snapshot import POINTER_MAX
 from basalt_engine.stores.shards import shard_of
-from basalt_engine.table import Delete, Store, Table
+from basalt_engine.table import Store
 
 LOGS_MAX = 100_000  # that stay in memory while nobody uses them; beyond, the least recently used is read again
 DETAILED_MAX = 10_000  # of them with markers or an index in memory: some 5 KiB each, without its blocks
@@ -194,15 +194,12 @@ class TopicLog(TailOwner):
         return bool(self.unconfirmed) and self.in_flight is not None and start > self.in_flight
 
     async def confirm_or_delete(self) -> None:
-        """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them.
-
-        A delete also hides what arrives after it, for a write carries the time of its sending.
-        """
+        """Decide about rows in doubt: those that are there stay, the others are deleted before anyone can have seen them."""
         async with self.locks.confirming:
             rows = self.unconfirmed
             if not rows:
                 return
-            await decide_doubts(self.memory.call, self.memory.rows_table, rows, self.memory.condemned)
+            await self.memory.rows_in_doubt.decide(rows)
             # A later group may have failed meanwhile, or the topic be gone.
             self.unconfirmed = self.unconfirmed[len(rows) :]
             if self.unconfirmed:
@@ -383,7 +380,7 @@ class TopicLog(TailOwner):
     def finish(self) -> None:
         """The generation has ended; nothing of it is served any more."""
         self.ended = True
-        self.memory.condemned.difference_update(self.unconfirmed)
+        self.memory.rows_in_doubt.forget(self.unconfirmed)
         self.forget()
 
     def forget(self) -> None:
@@ -503,23 +500,6 @@ class TopicLog(TailOwner):
         return self._locks
 
 
-async def decide_doubts(call: StoreCalls, table: Table, rows: Sequence[bytes], condemned: set[bytes]) -> None:
-    """Decide about rows in doubt: what is not there never comes, for a delete hides what arrives after it.
-
-    A row is `condemned` once its delete may be under way. From then on nobody looks for it, and the delete is repeated until one
-    succeeds: found and shown, the row would be taken away again by the delete that comes late.
-    """
-    condemned.update(await call(_absent, table, [row for row in rows if row not in condemned]))
-    deletes = [Delete(row) for row in rows if row in condemned]
-    if deletes:  # a call of its own: who gives up waiting for it leaves no look behind, whose delete nobody knows of
-        await call(table.write, deletes)
-    condemned.difference_update(rows)
-
-
-def _absent(table: Table, rows: Sequence[bytes]) -> list[bytes]:
-    return [row for row in rows if table.get(row) is None]
-
-
 class GroupRows:
     """The rows that one group appends, to all topics."""
 
@@ -587,8 +567,7 @@ class LogMemory:
     """The state that the logs of one store share: the memory limits, the logs that must stay in memory, and totals."""
 
     def __init__(self, store: Store, tails: Tails, limits: LogLimits) -> None:
-        self.call = StoreCalls(store)
-        self.rows_table = store.table(MessageTable.name)
+        self.rows_in_doubt = RowsInDoubt(store, MessageTable.name)
         self.tails = tails
         self.writers = StagedWriters(limits.writers)
         self.atomic = store.atomic
@@ -597,7 +576,6 @@ class LogMemory:
         self.with_waiting: set[TopicLog] = set()
         # Of these, memory alone knows something: of rows in doubt, and of where open transactions have published.
         self.with_unconfirmed: set[TopicLog] = set()
-        self.condemned: set[bytes] = set()  # keys of rows in doubt whose delete may be under way
         self.with_uncommitted: set[TopicLog] = set()
         self.with_unsaved: set[TopicLog] = set()  # numbers of producers that no entry has
         self.uncommitted_unknown_up_to = POINTER_MAX  # transactions up to this one may have rows that were not noted

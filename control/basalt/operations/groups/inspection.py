@@ -312,7 +312,7 @@ class GroupInspection:
 
     def is_here(self, state: GroupState) -> bool:
         """True for a group that this server deals."""
-        return self._groups.is_here(state.prefix)
+        return self._groups.live.is_here(state.prefix)
 
     def states(self) -> list[GroupState]:
         """Every group of every topic."""
@@ -320,11 +320,11 @@ class GroupInspection:
 
     def totals(self) -> dict[int, GroupTotals]:
         """The counts of the groups that this process works with, by their numbers."""
-        return {live.number: live.totals for live in self._groups.live()}
+        return {live.number: live.totals for live in self._groups.live.all()}
 
     def member_counts(self) -> dict[int, int]:
         """The number of members of each."""
-        return {live.number: len(live.members) for live in self._groups.live()}
+        return {live.number: len(live.members) for live in self._groups.live.all()}
 
     async def live_of(self, state: GroupState) -> LiveGroup:
         """The group as this process knows it; `ShardMovingError` where another server deals it."""
@@ -364,7 +364,7 @@ class GroupInspection:
 
     def _known(self, live: LiveGroup, state: GroupState) -> Known:
         pending, dispatcher = self._transactions.state.groups.pending_in(live.number), live.dispatcher
-        return Known(state, pending, dispatcher.pending, dispatcher.claims, dispatcher.returned)
+        return Known(state, pending, dispatcher.pending, dispatcher.claims, dispatcher.retries.spans)
 
     async def _sweep(
         self, live: LiveGroup, state: GroupState, end: bytes, wanted: str | None

@@ -256,7 +256,7 @@ class StandbyFrame:
         return lease
 
     def _is_there(self, owner: Owner, shard: int) -> bool:
-        """Tell whether an owner is known to live: by its row, or by its beats while it cannot renew that, as where a region is away. Its own lease lasts for longer."""
+        """Tell whether an owner is known to live: by its row, or by its beats to the leader while it cannot renew that, as where a region is away. Its own lease lasts for longer."""
         return owner.state == "live" or self._links.hears_of(owner.instance, shard)
 
     def _refused(self, request: RequestHead, server: LeaseRecord | Owner | None, why: str) -> BasaltError:

@@ -6,6 +6,10 @@ when the gateway cannot have read it to its end; else its caller looks whether i
 to its end is never executed, because the gateway decodes the whole of it first. thriftpy2's compiled protocol and transport
 are used, but not its socket, which has no deadline for a call as a whole.
 
+HBase's own client, in the gateway, pauses between its tries: for 4 s, and then 10 s, once a region was away for two. A new call does
+not wait for the end of such a pause. So whoever has a lease to renew makes a call that waits over further connections, too, and goes
+by the first answer.
+
 A pool lends connections to threads, and looks at each before its use. One that the gateway closed while it was idle is
 noticed without a round trip. One that was idle for longer is asked for a sign of life, because a machine or a firewall on
 the way may have dropped it without a word. One whose Kerberos ticket ends is replaced.
@@ -21,6 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -49,6 +54,9 @@ TRIES_MAX = 4
 PAUSE_MS = 50  # before the second try, doubled before each further one; a random part of up to as much is added
 CALL_TIMEOUT_MS = 10_000  # one try; a region that moves is away for a few seconds
 TOTAL_MS_MAX = 15_000  # all tries together, after which the caller knows that the store is away
+# Of one call that is made over and over while it waits. They begin a twelfth of a lease after each other, and a lease that was not
+# renewed for ten of these is over for its holder.
+CALLS_AT_A_TIME_MAX = 10
 
 FENCED = "basalt fenced"  # says the coprocessor when a newer leader writes
 REFUSED = "basalt refused"  # says the coprocessor when a writer has outlived its transaction
@@ -94,7 +102,11 @@ class CallFigures:
 
 
 class Gateway:
-    """Makes calls over pooled connections. Any thread may use it."""
+    """Makes calls over pooled connections. Any thread may use it.
+
+    `again_ms`: a call that has no answer after so long is made over another connection as well, and after as long again over a third. For
+    rows of which no value ever comes again, as that of a lease: a conditional write that arrives late finds another one.
+    """
 
     def __init__(
         self,
@@ -104,12 +116,17 @@ class Gateway:
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
         tries_max: int = TRIES_MAX,
+        again_ms: float | None = None,
     ) -> None:
         self._pool = pool
         self.address = address
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._tries_max = tries_max
+        self._again_ms = again_ms
+        self._threads = (
+            None if again_ms is None else ThreadPoolExecutor(CALLS_AT_A_TIME_MAX, thread_name_prefix="basalt-gateway")
+        )
         self.calls = CallFigures()
 
     @property
@@ -120,7 +137,7 @@ class Gateway:
     def read(self, method: str, table: bytes, *arguments: object) -> Any:
         """The answer to a read; `StoreError` when no try got one."""
         try:
-            return self._try(method, (table, *arguments), again_when_asked=True)
+            return self._try(method, (table, *arguments), again_when_asked=True, may_double=True)
         except RefusedError as error:
             raise refused_read(str(error), table.decode()) from error
         except LostError as error:
@@ -128,27 +145,32 @@ class Gateway:
 
     def write(self, method: str, table: bytes, *arguments: object, rows: int) -> None:
         """Make a write of so many rows that may be made twice; `StoreError` or `UnknownOutcomeError`."""
-        self._write(method, table, arguments, rows, again_when_asked=True)
+        self._write(method, table, arguments, rows, again_when_asked=True, may_double=True)
 
-    def write_once(self, method: str, table: bytes, *arguments: object) -> Any:
-        """Make a write that must not be made twice; `StoreError` or `UnknownOutcomeError`."""
-        return self._write(method, table, arguments, 1, again_when_asked=False)
+    def write_once(self, method: str, table: bytes, *arguments: object, may_double: bool = False) -> Any:
+        """Make a write that is not sent again once the gateway may have it; `StoreError` or `UnknownOutcomeError`.
+
+        `may_double`: its condition refuses a double of it, however late, so it may be made over another connection while it waits.
+        """
+        return self._write(method, table, arguments, 1, again_when_asked=False, may_double=may_double)
 
     def _write(
-        self, method: str, table: bytes, arguments: tuple[object, ...], rows: int, *, again_when_asked: bool
-    ) -> Any:
+        self, method: str, table: bytes, arguments: tuple[object, ...], rows: int, *, again_when_asked: bool, may_double: bool,
+    ) -> Any:  # fmt: skip
         try:
-            return self._try(method, (table, *arguments), again_when_asked=again_when_asked)
+            return self._try(method, (table, *arguments), again_when_asked=again_when_asked, may_double=may_double)
         except RefusedError as error:
             raise refused_write(str(error), table.decode(), rows) from error
         except LostError as error:
             raise (self._unknown(error) if error.asked else self._away(error)) from error
 
-    def _try(self, method: str, arguments: tuple[object, ...], *, again_when_asked: bool) -> Any:
+    def _try(self, method: str, arguments: tuple[object, ...], *, again_when_asked: bool, may_double: bool) -> Any:
         deadline_ms = self._clock.monotonic_ms() + TOTAL_MS_MAX
         asked = False
         for number in range(self._tries_max):
             try:
+                if may_double and self._threads is not None:
+                    return self._first_answer(self._threads, method, arguments, deadline_ms)
                 with self._pool.lent() as connection:
                     return self._call(connection, method, arguments, deadline_ms)
             except LostError as error:
@@ -159,6 +181,36 @@ class Gateway:
                     raise LostError(f"{method}: {error}", asked=asked, hint=error.hint) from error
                 self._sleep(pause_ms * (1 + random.random()) / 1_000)  # noqa: S311 - spreads callers, guards nothing
         raise AssertionError("the last try returns or raises")
+
+    def _first_answer(
+        self, threads: ThreadPoolExecutor, method: str, arguments: tuple[object, ...], deadline_ms: float
+    ) -> Any:
+        """Make the call over one more connection each time that it has waited for `again_ms`; what ends first is its end."""
+        assert self._again_ms is not None
+        race, begun = _Race(), set[Future[Any]]()
+
+        def run() -> Any:
+            with self._pool.lent() as connection, race.runs(connection):
+                return self._call(connection, method, arguments, deadline_ms)
+
+        try:
+            while True:
+                if len(begun) < CALLS_AT_A_TIME_MAX:
+                    begun.add(self._submitted(threads, run))
+                ended, _ = wait(begun, self._again_ms / 1_000, FIRST_COMPLETED)
+                if ended:
+                    return min(ended, key=lambda each: each.exception() is not None).result()  # of several, an answer
+        except LostError as error:  # of one connection: the call may have been carried out over another, or will be
+            raise LostError(str(error), asked=error.asked or len(begun) > 1, hint=error.hint) from error
+        finally:
+            race.end()
+
+    @staticmethod
+    def _submitted(threads: ThreadPoolExecutor, run: Callable[[], Any]) -> Future[Any]:
+        try:
+            return threads.submit(run)
+        except RuntimeError as error:  # the threads have ended
+            raise closed() from error
 
     def _call(
         self, connection: GatewayConnection, method: str, arguments: tuple[object, ...], deadline_ms: float
@@ -178,6 +230,8 @@ class Gateway:
     def close(self) -> None:
         """Hang up; closing twice is fine."""
         self._pool.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
 
     def _away(self, error: LostError) -> StoreError:
         return StoreError(
@@ -191,6 +245,39 @@ class Gateway:
             f"HBase's Thrift 2 gateway at {self.address} did not answer a write: {error}",
             hint="the write may have taken effect, and may still do so",
         )
+
+
+class _Race:
+    """The same call over several connections. Those that have not ended with the first one are cut off: a gateway may hold them for long."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[GatewayConnection] = set()
+        self._is_over = False
+
+    @contextmanager
+    def runs(self, connection: GatewayConnection) -> Iterator[None]:
+        """The call is made over this connection; `LostError` where it has ended over another one."""
+        with self._lock:
+            if self._is_over:
+                raise LostError("the call has ended over another connection", asked=False)
+            self._running.add(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(connection)
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            for connection in self._running:
+                connection.hang_up()
+
+
+def closed() -> StoreError:
+    """The error for a call after the end of the store."""
+    return StoreError("the HBase store is closed", hint="open a new store")
 
 
 def no_table(table: str) -> NoTableError:
@@ -386,7 +473,7 @@ class ConnectionPool:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("the HBase store is closed", hint="open a new store")
+            raise closed()
 
     def close(self) -> None:
         """Hang up. A call that is under way is lost, so that no thread waits for a region that does not answer. Closing twice is fine."""

@@ -88,16 +88,21 @@ class HBaseStore:
         read_connections_max: int = READ_CONNECTIONS_MAX,
         clock: Clock | None = None,
         login: KerberosLogin | None = None,
+        again_ms: float | None = None,
     ) -> HBaseStore:
-        """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`.
+        """The tables whose names start with `prefix.`, through the Thrift 2 gateway at `host:port`. `again_ms`: as a `Gateway` has it.
 
         Raises `StoreError` when the gateway is away or the tables cannot be read, `NoTableError` when one is missing. The log of
         transactions may be away: all else goes on without it.
         """
         place = parse_address(address)
         store = cls(
-            Gateway(ConnectionPool(place, connections_max=read_connections_max, login=login), address),
-            Gateway(ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX, login=login), address),
+            Gateway(
+                ConnectionPool(place, connections_max=read_connections_max, login=login), address, again_ms=again_ms
+            ),
+            Gateway(
+                ConnectionPool(place, connections_max=WRITE_CONNECTIONS_MAX, login=login), address, again_ms=again_ms
+            ),
             prefix,
             applies_retention=_has_coprocessor(address, table_name(prefix, "message"), login),
             clock=clock,

@@ -127,11 +127,12 @@ class HBaseTable:
         stamp = self._stamps.one(self.name, key)
         put = gateway_put(key, columns, stamp)
         condition = (self._table, key, FAMILY, column, expected, put)
+        # A double of it finds what it has put, or what came after, and puts nothing. One that expects no row might find none again, once it is deleted.
+        may_double = expected is not None and columns.get(column) != expected
         try:
             # The gateway tries again by itself when a region server's answer gets lost, and then finds what it put.
-            return bool(self._writes.write_once("checkAndPut", *condition)) or self._is_put(
-                key, columns, stamp.timestamp
-            )
+            put_now = self._writes.write_once("checkAndPut", *condition, may_double=may_double)
+            return bool(put_now) or self._is_put(key, columns, stamp.timestamp)
         except UnknownOutcomeError:
             if self._is_put(key, columns, stamp.timestamp):
                 return True

@@ -30,6 +30,7 @@ from basalt.settings import JwtSettings
 from basalt.settings.tree import keys as setting_keys
 from basalt_engine.clock import ManualClock
 from tests.control.access.proofs.identity_provider import certificates, key_set, private_key, public_jwk, serving
+from tests.ports import reserved_port
 
 PUBLISHED = key_set(public_jwk())
 
@@ -278,7 +279,7 @@ def test_a_provider_that_does_not_answer_is_not_waited_for_long(monkeypatch, cap
 def test_a_provider_that_is_away_is_done_without_for_a_day_and_no_longer():
     async def story() -> None:
         clock = ManualClock()
-        async with serving(PUBLISHED) as server:
+        async with serving(PUBLISHED, port) as server:
             keys = Jwks(server.url, ALGORITHMS, clock)
             await keys.read()
         clock.advance(STALE_MS_MAX)
@@ -286,11 +287,12 @@ def test_a_provider_that_is_away_is_done_without_for_a_day_and_no_longer():
         assert len(keys.keys()) == 1
         clock.advance(1)
         assert "could not be read for a day" in unreadable(keys)
-        async with serving(PUBLISHED, int(server.url.split(":")[2].split("/")[0])):
+        async with serving(PUBLISHED, port):
             await keys.read()
             assert len(keys.keys()) == 1
 
-    asyncio.run(story())
+    with reserved_port() as port:  # its own, also while it is away
+        asyncio.run(story())
 
 
 def test_keys_that_a_provider_takes_back_count_no_more_even_when_there_is_no_other(caplog):

@@ -12,11 +12,13 @@ from basalt.cluster.links.beats import (
     LINKED_MS,
     LONELY_MS,
     RANGES_MAX,
+    SILENT_MAX,
     STALL_MS,
     UNLINKED_MS,
     Beat,
     Beats,
 )
+from basalt.cluster.members import MEMBERS_MAX
 
 LEASE_MS = 6_000
 
@@ -240,6 +242,14 @@ def test_a_beat_with_more_ranges_than_there_can_be_is_not_read():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(Beat(1, ranges)), type=Beat).shards == ranges
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(Beat(1, (*ranges, (1_023, 1_023)))), type=Beat)
+
+
+def test_a_beat_that_asks_of_more_silent_members_than_there_can_be_is_not_read():
+    silent = tuple(f"{place:016x}" for place in range(SILENT_MAX))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(Beat(1, silent=silent)), type=Beat).silent == silent
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(Beat(1, silent=(*silent, "one more"))), type=Beat)
+    assert SILENT_MAX >= MEMBERS_MAX
 
 
 def test_of_members_that_are_heard_the_oldest_view_counts_and_of_others_any() -> None:

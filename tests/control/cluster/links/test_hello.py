@@ -19,6 +19,7 @@ from basalt.cluster.links.hello import (
     Dial,
     Hello,
     RefusedError,
+    fingerprint,
     proof,
     refusal,
 )
@@ -27,6 +28,7 @@ from tests.vector_lines import lines
 
 SECRET = b"a secret of thirty-two characters"
 NONCE, OTHER_NONCE = bytes(range(NONCE_BYTES)), bytes(range(NONCE_BYTES, 2 * NONCE_BYTES))
+SHOWN = bytes(range(2 * NONCE_BYTES, 3 * NONCE_BYTES))  # fingerprint of a certificate
 OWN = Acceptor(SECRET, "installation", "leader", 7, 7)
 
 
@@ -41,7 +43,7 @@ def frame(data: bytes) -> Frame:
 
 def talk(dial: Dial, accept: Accept, own: Acceptor = OWN) -> list[bytes]:
     """All that is said until both are done, or the first error."""
-    said = [dial.opening]
+    said = [dial.opening(own.certificate)]
     said.append(accept.step(frame(said[-1]), own))
     said.append(dial.step(frame(said[-1])))
     said.append(accept.step(frame(said[-1]), own))
@@ -58,7 +60,7 @@ def test_two_that_know_the_secret_are_linked():
 def test_the_bytes_are_those_of_the_vectors():
     vectors = {name: data for name, data, _ in lines("links")}
     said = talk(Dial(SECRET, hello(installation="3f9c0e6a51b2d874", instance="00112233445566aa", to="8899aabbccddeeff"), "there"),
-                Accept(OTHER_NONCE, "here"), OWN._replace(installation="3f9c0e6a51b2d874", instance="8899aabbccddeeff"))  # fmt: skip
+                Accept(OTHER_NONCE, "here"), OWN._replace(installation="3f9c0e6a51b2d874", instance="8899aabbccddeeff", certificate=SHOWN))  # fmt: skip
     assert said == [vectors[name] for name in ("hello", "challenge", "proof", "welcome")]
 
 
@@ -91,6 +93,33 @@ def test_what_this_version_does_not_know_is_refused(changed: dict[str, Any]):
     with pytest.raises(RefusedError) as refused:
         talk(Dial(SECRET, hello(**changed), "there"), Accept(OTHER_NONCE, "here"))
     assert refused.value.why == ("version" if "version" in changed else "not_leader")
+
+
+@pytest.mark.parametrize(
+    ("seen", "shown"),
+    [
+        (fingerprint(b"of somebody between the two"), SHOWN),
+        (b"", SHOWN),  # somebody between the two took TLS away
+        (SHOWN, b""),  # or put it on
+        (SHOWN[:-1], SHOWN),
+    ],
+)
+def test_a_caller_that_has_seen_another_certificate_than_was_shown_is_refused(seen: bytes, shown: bytes):
+    dial, accept = Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here")
+    challenge = accept.step(frame(dial.opening(seen)), OWN)
+    with pytest.raises(RefusedError, match="ends TLS") as refused:
+        accept.step(frame(dial.step(frame(challenge))), OWN._replace(certificate=shown))
+    assert (refused.value.why, accept.is_done) == ("certificate", False)
+
+
+def test_a_certificate_that_somebody_on_the_way_puts_in_the_place_of_theirs_costs_them_the_proof():
+    """They cannot tell the other side what it wants to hear: the certificate is in what is proved."""
+    dial, accept = Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here")
+    dial.opening(fingerprint(b"of somebody between the two"))
+    challenge = accept.step(frame(frame_bytes(0, Kind.HELLO, hello(certificate=SHOWN))), OWN)
+    with pytest.raises(RefusedError) as refused:
+        accept.step(frame(dial.step(frame(challenge))), OWN._replace(certificate=SHOWN))
+    assert refused.value.why == "secret"
 
 
 def test_a_hello_that_was_recorded_is_refused_when_it_is_played_again():
@@ -130,7 +159,7 @@ def test_reasons_that_somebody_makes_up_who_has_proved_nothing_are_counted_as_on
 def test_who_proves_nothing_is_told_nothing():
     """Before the proof there is a nonce, and after a wrong one a reason: no name, no epoch, nothing that the secret went into."""
     accept = Accept(OTHER_NONCE, "here")
-    assert accept.step(frame(Dial(b"a guess", hello(), "there").opening), OWN) == frame_bytes(
+    assert accept.step(frame(Dial(b"a guess", hello(), "there").opening()), OWN) == frame_bytes(
         0, Kind.CHALLENGE, OTHER_NONCE
     )
     with pytest.raises(RefusedError) as refused:
@@ -169,12 +198,12 @@ def test_a_caller_reads_nothing_but_a_challenge(said: bytes):
 
 def test_a_second_hello_or_challenge_is_refused():
     dial, accept = Dial(SECRET, hello(), "there"), Accept(OTHER_NONCE, "here")
-    challenge = accept.step(frame(dial.opening), OWN)
+    challenge = accept.step(frame(dial.opening()), OWN)
     dial.step(frame(challenge))
     with pytest.raises(ProtocolError):
         dial.step(frame(challenge))
     with pytest.raises(ProtocolError):
-        accept.step(frame(dial.opening), OWN)
+        accept.step(frame(dial.opening()), OWN)
 
 
 def test_a_hello_of_which_one_byte_was_changed_makes_no_link():
@@ -190,7 +219,7 @@ def test_a_hello_of_which_one_byte_was_changed_makes_no_link():
 
 def changed_talk(dial: Dial, accept: Accept, which: int, at: int, by: int) -> None:
     """All that is said, of which one byte of one part is another."""
-    said, place = dial.opening, 0
+    said, place = dial.opening(), 0
     while said:
         if place == which:
             said = said[:at] + bytes([said[at] ^ by]) + said[at + 1 :]

@@ -276,6 +276,43 @@ def test_a_call_that_takes_too_long_is_called_off_and_its_outcome_is_open():
     run(story)
 
 
+def test_of_calls_with_different_times_each_is_called_off_in_its_own():
+    async def story(ends: Ends) -> None:
+        held, told = Held(), list[asyncio.Future[int]]()
+        ends.answers_handlers.add(COUNT, held.answer)
+        long = asyncio.ensure_future(ends.asks.call(COUNT, 1, LONG_MS))
+        ends.asks.send(COUNT, 2, 60, told.append)
+        short = asyncio.ensure_future(ends.asks.call(COUNT, 3, 1))
+        with pytest.raises(UnknownOutcomeError, match="in time"):
+            await short
+        await until(lambda: bool(told))
+        assert "in time" in str(told[0].exception())
+        await until(lambda: sorted(held.cancelled) == [2, 3])
+        assert ends.asks.calls == 1
+        held.go_on.set()
+        assert await long == 1
+
+    run(story)
+
+
+def test_a_call_out_of_time_may_end_the_link_of_others_that_are_too():
+    async def story(ends: Ends) -> None:
+        held, told = Held(), list[str]()
+        ends.answers_handlers.add(COUNT, held.answer)
+
+        def then(answer: asyncio.Future[int]) -> None:
+            told.append(str(answer.exception()))
+            ends.asks.close("it does not answer")
+
+        for number in range(3):
+            ends.asks.send(COUNT, number, 1, then)
+        await until(lambda: len(told) == 3)
+        assert ["in time" in each for each in told] == [True, False, False]
+        assert (ends.asks.calls, ends.asks._looking) == (0, None)
+
+    run(story)
+
+
 @pytest.mark.parametrize("side", ["asks", "answers"])
 def test_a_break_ends_all_calls_and_tells_that_nobody_knows(side: str):
     async def story(ends: Ends) -> None:
@@ -498,6 +535,85 @@ def test_what_is_sent_without_waiting_comes_in_order_and_its_answer_is_told():
         assert seen == [0, 1, 2, 3]
         assert [each.result() for each in told] == [0, 1, 2]
         assert ends.asks.calls == 0
+
+    run(story)
+
+
+def test_what_follows_an_answer_is_done_before_a_later_frame_is_looked_at_and_its_fault_is_its_own(
+    caplog: pytest.LogCaptureFixture,
+):
+    async def story(ends: Ends) -> None:
+        seen: list[str] = []
+        loop, told = asyncio.get_running_loop(), list[asyncio.Future[bytes]]()
+
+        def answer(_instance: str, question: int) -> int:
+            loop.call_soon(
+                ends.answers.send, ECHO, b"x", LONG_MS, told.append
+            )  # which leaves with the answer, behind it
+            return question
+
+        def then(answer: asyncio.Future[int]) -> None:
+            seen.append(f"told {answer.result()}")
+            raise RuntimeError("a fault of whoever asked")
+
+        ends.answers_handlers.add(COUNT, answer)
+        ends.asks_handlers.add(ECHO, lambda _, question: seen.append("asked") or question)  # type: ignore[func-returns-value]
+        ends.asks.send(COUNT, 1, LONG_MS, then)
+        await until(lambda: bool(told))
+        assert told[0].result() == b"x"
+        assert seen == ["told 1", "asked"]
+
+    run(story)
+    assert "what follows a call of kind count failed" in caplog.text
+
+
+def test_calls_that_gather_leave_together_after_the_connections_were_looked_at_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def story(ends: Ends) -> None:
+        asked, writes = list[int](), list[int]()
+        flush = Link._flush
+
+        def counted(self: Link) -> None:
+            if self is ends.asks and self._out:
+                writes.append(self._gathered)
+            flush(self)
+
+        monkeypatch.setattr(Link, "_flush", counted)
+        loop = asyncio.get_running_loop()
+
+        def ask(number: int) -> None:
+            ends.asks.send(COUNT, number, LONG_MS, told.append, gathers=True)
+
+        ends.answers_handlers.add(COUNT, lambda _, question: asked.append(question) or question)  # type: ignore[func-returns-value]
+        told: list[asyncio.Future[int]] = []
+        for first, others in ((0, 1), (2, 3), (4, 5)):
+            ask(first)
+            loop.call_soon(ask, others)  # as a call that is read in the next turn
+            await until(lambda first=first: len(told) == first + 2)  # type: ignore[misc]
+        assert asked == list(range(6))
+        assert writes == [1, 1, 1, 1, 1, 1]  # alone: nobody is waited for
+        writes.clear()
+        ask(6)
+        ask(7)
+        await until(lambda: len(told) == 8)
+        ask(8)
+        loop.call_soon(ask, 9)
+        await until(lambda: len(told) == 10)
+        assert writes == [2, 2]
+
+    run(story)
+
+
+def test_an_error_that_cannot_be_read_ends_the_link_and_its_caller_hears_of_it():
+    async def story(ends: Ends) -> None:
+        held = Held()
+        ends.answers_handlers.add(COUNT, held.answer)
+        call = asyncio.ensure_future(ends.asks.call(COUNT, 1, LONG_MS))
+        await until(lambda: held.asked == [1])
+        ends.answers._append(1, Kind.ERROR, "no error")
+        with pytest.raises(UnknownOutcomeError, match="the link broke"):
+            await call
 
     run(story)
 

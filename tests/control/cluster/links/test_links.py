@@ -6,22 +6,18 @@ The time of leases passes only where a story lets it; what goes over a connectio
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
-from basalt.cluster.leader import Leadership
-from basalt.cluster.lease import Candidate
-from basalt.cluster.led_store import Term
 from basalt.cluster.links import links as module
 from basalt.cluster.links.beats import BEAT, BEAT_MS, LONELY_MS, UNLINKED_MS, Beat, Held
 from basalt.cluster.links.hello import LEADER, NONCE_BYTES, VERSION, Dial, Hello
 from basalt.cluster.links.link import Link, opened
+from basalt.cluster.links.link_tls import CONNECT_SECONDS_MAX
 from basalt.cluster.links.links import (
-    CONNECT_SECONDS_MAX,
     HELLO_SECONDS_MAX,
     HELLOS_MAX,
     LINKS_MAX,
@@ -30,122 +26,12 @@ from basalt.cluster.links.links import (
     RESTS_LEASES,
     SILENT_MS,
     TOLD_AGAIN_MS,
-    Links,
 )
 from basalt.cluster.members import MEMBER
-from basalt.cluster.membership import Membership
 from basalt.errors import UnavailableError
-from basalt_engine.clock import ManualClock
-from basalt_engine.stores.memory import MemoryStore
-from basalt_engine.system import FACTS, SystemTable, install
+from basalt_engine.system import FACTS
 from tests.control.cluster.links.link_pair import HANG_S, until
-
-LEASE_MS = 6_000
-SECRET = "a secret of thirty-two characters"
-
-
-class Server:
-    """One member with its links."""
-
-    def __init__(self, world: World, name: str, secret: str | None, store: MemoryStore) -> None:
-        self.name, self.listener = name, socket.create_server(("127.0.0.1", 0))
-        self.where = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        candidate = Candidate(name, f"http://{name}", f"{name}-1", LEASE_MS, f"{name}'s own secret", self.where)
-        self.terms: list[Term] = []
-        self.leadership = Leadership(store.another(), world.clock, candidate, on_term=self.terms.append)
-        self.membership = Membership(store.another(), world.clock, candidate, self.leadership)
-        self.links = Links(world.clock, self.leadership, self.membership, secret)
-        self.is_stopped = False
-
-    @property
-    def is_linked(self) -> bool:
-        link = self.links.to_leader
-        return link is not None and link.is_open
-
-    @property
-    def is_quiet(self) -> bool:
-        """True when nothing that it asked over a connection waits for an answer."""
-        links = self.links
-        return self.is_stopped or (links._beating is None and (links._dialing is None or links.to_leader is not None))
-
-    def step(self) -> None:
-        self.leadership.step()
-        self.membership.step()
-        self.links.tend()
-
-    async def stop(self) -> None:
-        """As a server stops: the lease is given up, the members are told, the rest follows."""
-        self.is_stopped = True
-        self.leadership.stop()
-        self.links.end_term("the leader stops")
-        self.membership.stop()
-        await self.links.close()
-
-
-class World:
-    """The servers and their time."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = MemoryStore(atomic=False)
-        self.system = SystemTable(self.store.table("system"))
-        install(self.system, self.clock, 2)
-        self.servers: list[Server] = []
-
-    async def add(self, name: str, secret: str | None = SECRET, store: MemoryStore | None = None) -> Server:
-        server = Server(self, name, secret, store or self.store)
-        self.servers.append(server)
-        await server.links.start(server.listener)
-        server.leadership.seek()
-        return server
-
-    async def pass_ms(self, duration_ms: float) -> None:
-        for _ in range(int(duration_ms // BEAT_MS)):
-            self.clock.advance(BEAT_MS)
-            await self.step()
-
-    async def step(self) -> None:
-        for server in self.servers:
-            if not server.is_stopped:
-                server.step()
-        await asyncio.sleep(0.001)
-        await until(lambda: all(server.is_quiet for server in self.servers))  # however slow this machine is
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(HANG_S):
-            while not is_so():
-                await self.pass_ms(BEAT_MS)
-
-    async def until_linked(self, leader: Server, *others: Server) -> None:
-        await self.until(lambda: len(leader.links.linked()) == len(others) and all(each.is_linked for each in others))
-
-
-@asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    made = World()
-    try:
-        yield made
-    finally:
-        for server in made.servers:
-            if not server.is_stopped:
-                await server.stop()
-
-
-def run(story: Callable[[World], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        async with world() as made:
-            await story(made)
-
-    asyncio.run(all_of_it())
-
-
-async def three(world: World) -> tuple[Server, Server, Server]:
-    """A leader and two standbys, all linked."""
-    leader = await world.add("first")
-    await world.until(lambda: leader.leadership.is_leader)
-    others = await world.add("second"), await world.add("third")
-    await world.until_linked(leader, *others)
-    return leader, *others
+from tests.control.cluster.links.linked_servers import LEASE_MS, SECRET, Server, World, run, three
 
 
 def test_a_members_link_is_found_by_the_name_that_the_map_of_owners_has():
@@ -176,6 +62,27 @@ def test_the_leader_hears_of_the_shards_that_a_member_serves_while_it_is_linked(
         await world.until(lambda: leader.links.hears_of(name, 2))
         await standby.stop()
         await world.until(lambda: not leader.links.hears_of(name, 2))
+
+    run(story)
+
+
+def test_a_member_hears_from_the_leader_which_of_those_that_are_silent_to_it_serve(monkeypatch: pytest.MonkeyPatch):
+    async def story(world: World) -> None:
+        leader, standby, other = await three(world)
+        name = standby.leadership.candidate.instance
+        standby.links.holds = lambda: Held(((2, 3),), 1)
+        await world.until(lambda: leader.links.hears_of(name, 2))
+        assert other.membership.silent() == []
+        monkeypatch.setattr(standby.membership, "step", lambda: 0.0)  # renews its row no more
+        await world.until(lambda: other.links.hears_of(name, 2))
+        assert other.membership.silent() == [name]
+        assert not other.links.hears_of("nobody-1", 2)
+        standby.links.holds = Held
+        await world.until(lambda: not other.links.hears_of(name, 2))
+        standby.links.holds = lambda: Held(((2, 3),), 1)
+        await world.until(lambda: other.links.hears_of(name, 2))
+        await leader.stop()
+        assert not other.links.hears_of(name, 2), "nobody tells it any more"
 
     run(story)
 
@@ -338,7 +245,7 @@ def test_a_leader_that_lost_most_of_its_links_leaves_the_lead_to_another_server(
             assert link is not None
             assert link._transport is not None
         leader_accepts, leader.links._accept = leader.links._accept, None  # type: ignore[method-assign, assignment]
-        leader.links._server.close()  # type: ignore[union-attr]
+        leader.links._accepting.cancel()  # type: ignore[union-attr]
         for link in list(leader.links.of_members.values()):
             link._transport.abort()  # type: ignore[union-attr]
         await world.pass_ms(LONELY_MS - 2 * BEAT_MS)
@@ -398,8 +305,8 @@ def test_a_leader_that_is_not_there_is_dialed_ever_more_seldom(caplog: pytest.Lo
     async def story(world: World) -> None:
         leader = await world.add("first")
         await world.until(lambda: leader.leadership.is_leader)
-        leader.links._server.close()  # type: ignore[union-attr]
-        leader.listener.close()
+        leader.links._accepting.cancel()  # type: ignore[union-attr]
+        await until(lambda: leader.listener.fileno() < 0)
         standby = await world.add("second")
         await world.until(lambda: standby.links._redial_ms == REDIAL_MS_MAX)
         assert len([each for each in caplog.records if "no link to the leader" in each.message]) == 1
@@ -447,6 +354,31 @@ def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.Monkey
             writer.close()
 
     run(story)
+
+
+def test_a_server_that_has_no_more_files_for_a_moment_takes_links_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async def story(world: World) -> None:
+        loop, fails = asyncio.get_running_loop(), [True, True]
+        accept = loop.sock_accept
+
+        async def sock_accept(listener: socket.socket) -> tuple[socket.socket, object]:
+            if fails:
+                fails.pop()
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await accept(listener)
+
+        monkeypatch.setattr(loop, "sock_accept", sock_accept)
+        monkeypatch.setattr(module, "ACCEPT_AGAIN_SECONDS", 0)
+        leader = await world.add("first")
+        await world.until(lambda: leader.leadership.is_leader)
+        await world.until_linked(leader, await world.add("second"))
+        assert not fails
+        assert "no link can be taken for a moment: [Errno 24] Too many open files" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
 
 
 def test_links_have_a_limit(monkeypatch: pytest.MonkeyPatch):

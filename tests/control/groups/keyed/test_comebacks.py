@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from basalt.api.bodies.groups import GroupOptions
+from basalt.api.bodies.groups import GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn
 from basalt.commits.commit_stage import Asking
 from basalt.errors import AcknowledgeOrderError
@@ -317,6 +317,76 @@ async def test_a_key_that_is_waited_for_holds_up_no_fetch_that_waits_for_it(shop
     await held.billing.waiting()
     await shop.transactions.commit(held.tx)
     assert texts((await fetch).fetch) == ["a2"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("ends", ["abort", "its time is up"])
+@pytest.mark.parametrize("mode", ["keyed", "stream"])
+async def test_the_end_of_a_transaction_is_no_attempt_for_what_it_could_not_have_committed(
+    shop: Wired, ends: str, mode: Any
+) -> None:
+    """It acknowledged a message behind one that another transaction holds, and its commit was refused."""
+    options = GroupOptions(mode, attempts_max=1, dead_letter_topic="dead", claim_ms=600_000)
+    held = await Held.made(shop, "a1", "a2", options=options)
+    tx = await shop.transactions.begin(timeout_ms=60_000)
+    page = await held.fetch()
+    (a2,) = ids_of(page)
+    await held.billing.acknowledge(page.claim, member="mary", tx=tx.id)
+    with pytest.raises(AcknowledgeOrderError):
+        await shop.transactions.commit(tx.id)
+    if ends == "abort":
+        await shop.transactions.abort(tx.id)
+    else:
+        shop.clock.advance(61_000)
+        await shop.transactions.expire()
+    assert held.attempts(a2) == 0
+    assert await shop.transactions.move_dead_letters() == 0
+    held.epoch = (waiting := await held.billing.fetch("mary")).member_epoch
+    assert (waiting.claim, waiting.waiting_for) == (None, "claimed")
+    await shop.transactions.commit(held.tx)
+    again = await held.fetch()
+    assert (texts(again.fetch), again.attempt) == (["a2"], 1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["keyed", "stream"])
+async def test_an_abort_counts_for_what_only_its_own_transaction_held(shop: Wired, mode: Any) -> None:
+    held = await Held.made(shop, "a1", "a2", options=GroupOptions(mode, attempts_max=5, retry_delay_ms=0))
+    page = await held.fetch()
+    (a2,) = ids_of(page)
+    await held.billing.acknowledge(page.claim, member="mary", tx=held.tx)
+    await shop.transactions.abort(held.tx)
+    assert held.attempts(a2) == 1
+
+
+@pytest.mark.anyio
+async def test_a_stream_goes_on_in_a_transaction_behind_what_lives_no_more(shop: Wired) -> None:
+    """What lies between the messages that it acknowledged one by one did not come back."""
+    billing = await Billing.made(shop, GroupOptions("stream"))
+    await publish(shop, "a1")
+    undone = await shop.transactions.begin()
+    await shop.store_aside(A, "b2", tx=undone)
+    await shop.transactions.abort(undone.id)
+    await publish(shop, "c3", "d4")
+    page = await billing.fetch("mary", 2)
+    tx = await shop.transactions.begin()
+    await billing.acknowledge(ids=ids_of(page), member="mary", tx=tx.id)
+    assert await billing.read("mary", epoch=page.member_epoch) == ["d4"]
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_was_sought_goes_on_in_a_transaction_from_message_to_message(shop: Wired) -> None:
+    """It was dealt in a former round what it gets now, which is nothing that came back."""
+    held = await Held.made(shop, "a1", "b2", options=GroupOptions("stream"))
+    await held.billing.acknowledge((await held.fetch()).claim, member="mary", tx=held.tx)
+    await shop.transactions.commit(held.tx)
+    await held.billing.groups.seek(A, "billing", SeekRequest("start"))
+    tx = await shop.transactions.begin()
+    for text in ("a1", "b2"):
+        page = await held.fetch(1)
+        assert texts(page.fetch) == [text]
+        await held.billing.acknowledge(page.claim, member="mary", tx=tx.id)
+    await shop.transactions.commit(tx.id)
 
 
 # The rule alone.

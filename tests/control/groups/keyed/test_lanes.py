@@ -564,7 +564,7 @@ class _World:
         self.shop.clock.advance(self.random.choice([10, 1_000, 3_000]))
 
     async def restart(self) -> None:
-        await self.shop.services.groups.close()
+        await self.shop.services.groups.live.close()
         self.shop.clock.advance(1)  # numbers of claims begin at the clock's
         self.billing = Billing(await self.shop.restarted())
 
@@ -636,7 +636,7 @@ async def test_what_was_read_ahead_is_acknowledged_though_the_gap_before_it_was_
     for page in (pages[1], pages[3]):
         await billing.acknowledge(page.claim, member="mary")
     shop.clock.advance(6_000)
-    assert (await billing.groups.keep_up()).closed
+    assert (await billing.groups.upkeep.run()).closed
     page = await billing.fetch("mary", epoch=epoch)
     assert texts(page.fetch) == ["e", "f"]
     if how == "in a one-shot":

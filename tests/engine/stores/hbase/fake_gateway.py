@@ -1,7 +1,8 @@
 """A Thrift 2 gateway in this process: real sockets, rows in memory, and HBase's way with timestamps. It fails as it is told.
 
 A fault waits for the next call of its method: `cut-request` hangs up before the call is carried out, `cut-answer` after
-it, `cut-inside` after half of the answer, `refuse:text` answers with HBase's exception, and what can be called is called before it.
+it, `cut-inside` after half of the answer, `refuse:text` answers with HBase's exception, and what can be called is called before it (a
+`HeldAnswer` after it).
 """
 
 from __future__ import annotations
@@ -134,6 +135,10 @@ class Held:
         self._let_go.set()
 
 
+class HeldAnswer(Held):
+    """A fault of calls that are carried out, and whose answers wait until they are let go."""
+
+
 def nothing():
     """A fault of a call with which all is well."""
 
@@ -211,7 +216,7 @@ class FakeGateway:
             self._faults.remove((method, fault))
         if fault == "cut-request":
             return False
-        if callable(fault):
+        if callable(fault) and not isinstance(fault, HeldAnswer):
             fault()
         self.calls[method] += 1
         try:
@@ -221,6 +226,8 @@ class FakeGateway:
                 result.success = call()
         except types.TIOError as error:
             result.io = error
+        if isinstance(fault, HeldAnswer):
+            fault()
         if fault == "cut-answer":
             return False
         answer = TCyMemoryBuffer()

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 token = group("token", "Make, list, rotate and revoke tokens.")
 
-TTL_MS_DEFAULT = 90 * 86_400_000
-OVERLAP_MS_DEFAULT = 86_400_000
 NEVER = "never"
 
 TOKEN = Name(lambda client: ((each.id, each.principal) for each in client.tokens.list() if each.state == "active"))

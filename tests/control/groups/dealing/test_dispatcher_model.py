@@ -166,7 +166,7 @@ class World:
                 held.clear()
 
     async def do_keep_up(self) -> None:
-        await self.billing.groups.keep_up()
+        await self.billing.groups.upkeep.run()
 
     async def check(self) -> None:
         live = self.billing.live
@@ -178,7 +178,7 @@ class World:
         returned = Spans()
         for after, through, _ in state.returns:
             returned.add(after, through)
-        assert dispatcher.returned == returned
+        assert dispatcher.retries.spans == returned
         for after, through in dispatcher.claims.taken:
             assert not state.acknowledged.overlaps(after, through)
             assert not pending.overlaps(after, through)
@@ -208,7 +208,7 @@ class World:
             if page.waiting_for == "no_messages":
                 break
         assert sorted(dealt) == sorted(set(committed) - self.done)
-        await self.billing.groups.keep_up()
+        await self.billing.groups.upkeep.run()
         state = self.billing.live.state
         assert len(state.acknowledged) <= 1
         assert self.billing.live.dispatcher.unacked == 0

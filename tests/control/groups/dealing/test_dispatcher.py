@@ -11,7 +11,8 @@ import pytest
 from basalt.api.bodies.groups import GroupMode, GroupOptions, SeekRequest
 from basalt.api.bodies.messages import RecordIn
 from basalt.catalog.topics import TopicName
-from basalt.groups import dispatcher, live_group
+from basalt.groups import live_group
+from basalt.groups.dealing import dispatcher, free_gaps, retries
 from basalt.groups.live_group import GroupFetch
 from basalt.messaging.read.log_reader import Fetch
 from basalt.transactions.rules import acknowledgements
@@ -19,7 +20,7 @@ from basalt.transactions.rules.edits import ReturnReason
 from basalt.transactions.rules.groups import Attempt, Returns
 from basalt_engine.records import Extras
 from basalt_engine.spans.spans import ZERO_ID, Spans
-from tests.control.groups.conftest import Billing, ids_of
+from tests.control.groups.conftest import WAIT_S_MAX, Billing, ids_of
 from tests.wiring import A, Wired, texts
 
 pytestmark = pytest.mark.anyio
@@ -141,7 +142,7 @@ async def test_a_group_far_out_of_order_is_dealt_what_came_back_and_what_lies_in
     back = await billing.fetch("mary", epoch=epoch)
     assert (texts(back.fetch), back.attempt) == (["m4"], 2)
     await billing.acknowledge(back.claim, member="mary")
-    await billing.groups.close()
+    await billing.groups.live.close()
     shop = await shop.restarted()
     limited(shop, 2)
     billing = Billing(shop)  # nobody knows any more that m0 and m2 were dealt
@@ -177,7 +178,7 @@ async def test_a_fetch_that_waits_for_fewer_spans_hears_of_them_wherever_they_we
             break
         shop.clock.advance(10)
         await asyncio.sleep(0.01)
-    assert texts((await asyncio.wait_for(waits, 5)).fetch) == ["d"]
+    assert texts((await asyncio.wait_for(waits, WAIT_S_MAX)).fetch) == ["d"]
 
 
 def limited(shop: Wired, spans: int) -> None:
@@ -190,7 +191,7 @@ def limited(shop: Wired, spans: int) -> None:
 async def test_so_many_stretches_behind_a_message_that_failed_alone_are_dealt_in_batches_again(
     shop: Wired, monkeypatch: pytest.MonkeyPatch, stretches: int, dealt: list[str]
 ) -> None:
-    monkeypatch.setattr(dispatcher, "SPARED_LOOKS_MAX", stretches)
+    monkeypatch.setattr(retries, "SPARED_LOOKS_MAX", stretches)
     await shop.publish(A, *"abcd")
     billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0, retry_delay_ms_max=0))
     for _ in range(2):
@@ -285,7 +286,7 @@ async def test_gaps_without_living_messages_are_closed(shop: Wired) -> None:
     assert len(billing.live.state.acknowledged) >= 2
     shop.clock.advance(6_000)
     assert await billing.handled() == ["d"]
-    await billing.groups.keep_up()
+    await billing.groups.upkeep.run()
     assert list(billing.live.state.acknowledged) == [(ZERO_ID, known[4])]
 
 
@@ -332,7 +333,7 @@ async def test_of_what_came_back_the_rest_is_dealt_when_others_acknowledge_some_
 async def test_what_came_back_and_expired_holds_nothing_up_however_much_it_is(
     shop: Wired, monkeypatch: pytest.MonkeyPatch, mode: GroupMode
 ) -> None:
-    monkeypatch.setattr(dispatcher, "READY_MAX", 2)
+    monkeypatch.setattr(retries, "READY_MAX", 2)
     await shop.topics.update(A, {"ttl": "10"})
     await shop.publish(A, *"abcdef")
     billing = await Billing.made(shop, GroupOptions(mode, retry_delay_ms=0))
@@ -363,7 +364,7 @@ async def test_what_lies_before_a_message_that_came_back_is_dealt_before_it_wher
 
 
 async def test_what_came_back_is_found_a_part_at_a_time(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "READY_MAX", 1)
+    monkeypatch.setattr(retries, "READY_MAX", 1)
     await shop.publish(A, *"abcdef")
     billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
     claims = [await billing.fetch(limit=1) for _ in range(6)]
@@ -377,7 +378,7 @@ async def test_what_came_back_is_found_a_part_at_a_time(shop: Wired, monkeypatch
 
 
 async def test_what_is_due_is_dealt_though_the_clock_steps_back(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "READY_MAX", 1)
+    monkeypatch.setattr(retries, "READY_MAX", 1)
     await shop.publish(A, *"abcde")
     billing = await Billing.made(shop, GroupOptions(retry_delay_ms=0))
     claims = [await billing.fetch(limit=1) for _ in range(5)]
@@ -542,7 +543,7 @@ async def test_what_was_given_back_amid_many_gaps_is_found_without_a_walk_past_t
 
 
 async def test_a_walk_past_many_spans_lets_others_have_their_turn(shop: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "STEPS_MAX", 10)
+    monkeypatch.setattr(free_gaps, "STEPS_MAX", 10)
     await shop.publish(A, *(f"m{number:03}" for number in range(101)))
     billing = await Billing.made(shop)
     pages = [await billing.fetch(limit=1) for _ in range(100)]

@@ -1,21 +1,20 @@
 """Deals the messages of one group: finds the next that nobody has, reads them as a poll does, and makes them somebody's claim.
 
-What is free are the gaps between the spans that are acknowledged, pending in a transaction, claimed, or returned; so a
-fetch costs a poll and a few binary searches, and nothing per message. What was returned and is due comes first. Nothing
+What is free are the gaps between the spans that are acknowledged, pending in a transaction, claimed, or returned (`free_gaps`); so a
+fetch costs a poll and a few binary searches, and nothing per message. What was returned and is due comes first (`retries`). Nothing
 here is durable: what is said of a message for good is in the transaction log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from basalt.api.bodies.groups import GroupOptions
 from basalt.groups.claims import ALONE_ATTEMPTS, Claim, ClaimPart, Claims, parts_of
+from basalt.groups.dealing.free_gaps import LAST_ID, FreeGaps
+from basalt.groups.dealing.retries import Held, Retries
 from basalt.groups.fetches import (
     CLAIMED,
     DRAINING,
@@ -40,16 +39,10 @@ from basalt.messaging.messages import Messages
 from basalt.messaging.read.log_reader import NO_LIMIT, Fetch, SliceLimits
 from basalt.transactions.rules.groups import NEVER_MS, GroupState
 from basalt_engine.clock import Clock
-from basalt_engine.keys import MESSAGE_ID_BYTES
 from basalt_engine.spans.spans import ZERO_ID, Spans
 
-SPARED_LOOKS_MAX = 16  # stretches behind a message that failed alone of which it is asked whether they were its company
 LOOKS_MAX = 64  # gaps without a living message that one fetch passes; the next one goes on behind them
-READY_MAX = 1_000  # stretches of what came back that are sorted by their time without a pause: some milliseconds
-STEPS_MAX = 1_000  # spans that a search for the first gap passes without a pause: likewise
-STALE_DELAYS = 4  # times as many delays as there are stretches that came back: then they are found anew
 COUNTS_TURN = 100  # stretches that came back whose messages are counted without a pause
-LAST_ID = b"\xff" * MESSAGE_ID_BYTES  # behind every message
 RECOUNT_MS = 60_000  # between two counts of what came back, in a group that has too much unacknowledged
 
 _SEARCHING = "searching"  # no answer to anybody: the search goes on after a pause
@@ -84,27 +77,18 @@ class Dispatcher:
         self.claims = Claims()
         self.totals = GroupTotals()
         self.pending = Spans()  # in transactions
-        self._is_held = False  # of a stream: something came back behind what is pending
-        self.returned = Spans()  # not acknowledged since; pending or claimed again, some of it
+        self.retries = Retries()  # what came back
         self.dead = Spans()  # gaps in which nothing lives any more; the next acknowledgement covers them
-        # Returned, and dealt in company again: the message before them failed alone, so they had failed for it.
-        self.spared = Spans()
         self.unacked = 0  # messages that were dealt and are not acknowledged, as far as this process knows
-        self.dealt_through = ZERO_ID  # readers of committed messages have passed this place
+        self.dealt_through = (
+            ZERO_ID  # the end of what was dealt, in this round; readers of committed messages have passed it
+        )
         self.dealt_total = 0
         self._clock = clock
         self._messages = messages
         self._next_number = next_number
         self._pending_messages: dict[int, int] = {}  # that were dealt, by transaction
-        self._cursor = ZERO_ID  # nothing is free before this place, but in `_freed`
-        self._freed = Spans()
-        self._passed = ZERO_ID  # nothing lives from the cursor's gap on to this place
-        # What came back waits here until it is dealt: in stretches of which nobody knows when they are due, which are delayed (a
-        # heap: due time, after, through), or which were due when they were looked at. Some may be acknowledged, or dealt, since.
-        self._unsorted = Spans()
-        self._delayed: list[tuple[int, bytes, bytes]] = []
-        self._ready: deque[tuple[bytes, bytes]] = deque()
-        self._due_ms = NEVER_MS  # when the next of them is due, as far as a fetch has found out
+        self._free = FreeGaps()
         self._recount_ms = 0.0  # not before, on the monotonic clock
         self._window_bytes_max = window_bytes_max
         self._known: GroupState | None = None  # the state that all this was made of
@@ -128,10 +112,10 @@ class Dispatcher:
     def rebuild(self, state: GroupState, pending: Iterable[Spans]) -> None:
         """Know the group's spans anew: it was just found, or the log was read again. Claims of what was acknowledged end."""
         self._known = state
-        self.pending, self.returned, self.spared, self.dead = Spans(), Spans(), Spans(), Spans()
+        self.pending, self.dead = Spans(), Spans()
         for spans in pending:
             self.pending.update(spans)
-        self.returned = Spans([(after, through) for after, through, _ in state.returns])
+        self.retries.rebuild(state.returns)
         done = state.acknowledged.copy()
         done.update(self.pending)
         self.claims.tear(parts_of(self.claims.common(done)))
@@ -140,41 +124,27 @@ class Dispatcher:
             self._pending_messages.clear()
         # As after a restart: what came back, or was to be written and was not, is not counted, or it would be once more.
         self.unacked = self.claims.messages + sum(self._pending_messages.values())
-        self._start_over()
+        self._free.clear()
         if self.lanes is not None:
             self.lanes.clear(self.pending)
 
     def restart(self) -> list[Claim]:
         """The group was sought: all claims are revoked, and what is free is found anew."""
-        self.pending, self.returned, self.spared, self.dead = Spans(), Spans(), Spans(), Spans()
+        self.pending, self.dead = Spans(), Spans()
+        self.retries.rebuild(())
         self.unacked = 0
+        self.dealt_through = ZERO_ID
         self._pending_messages.clear()
-        self._start_over()
+        self._free.clear()
         if self.lanes is not None:
             self.lanes.clear(self.pending)
         return self.claims.revoke_all()
 
-    def _start_over(self) -> None:
-        """Find anew what is free, and what is due."""
-        self._cursor = self._passed = ZERO_ID
-        self._is_held = False
-        self._freed = Spans()
-        self._sort_anew()
-
-    def _sort_anew(self) -> None:
-        """Find anew what is due."""
-        self._unsorted = Spans([(ZERO_ID, LAST_ID)])
-        self._delayed.clear()
-        self._ready.clear()
-        self._due_ms = NEVER_MS
-
     def _look_again(self, spans: Spans, *, returned: bool) -> None:
         """Nobody has these any more: they are free again, or due at some time if they were `returned`."""
         if not returned:
-            self._freed.update(spans)
-        if self.returned:
-            self._unsorted.update(spans)
-            self._due_ms = NEVER_MS
+            self._free.add(spans)
+        self.retries.look_again(spans)
 
     def give_back(self, parts: Sequence[ClaimPart], *, returned: bool) -> None:
         """These parts of claims are not claimed any more; `returned`: they count as failed, else they are as free as if never dealt."""
@@ -183,11 +153,10 @@ class Dispatcher:
             for claim, given, _ in parts:
                 self.lanes.given_back(given, failed=returned, came_back=claim.attempt > 1)
         if returned:
-            self._came_back(spans)
+            self.retries.came_back(spans)
         else:
             self.unacked -= sum([messages for claim, _, messages in parts if claim.attempt == 1])
         self._take(parts, acknowledged=False)
-        self._is_held = self._is_held or self._is_held_stream(spans)
         self._look_again(spans, returned=returned)
         self._reckon()
 
@@ -195,9 +164,6 @@ class Dispatcher:
         """True where an earlier message of the lane of one of these is pending: until that is decided they cannot be acknowledged."""
         if self.lanes is not None:
             return self.lanes.is_held(spans)
-        return self._is_held_stream(spans)
-
-    def _is_held_stream(self, spans: Spans) -> bool:
         return self.options.mode == STREAM and bool(self.pending and spans) and self.pending.begin < spans.end
 
     def take(self, parts: Sequence[ClaimPart]) -> None:
@@ -211,8 +177,8 @@ class Dispatcher:
 
     def unparked(self, spans: Spans, messages: int) -> None:
         """So many messages that were parked are as free as if they had never been dealt."""
-        self.returned.subtract(spans)
-        self._freed.update(spans)
+        self.retries.unparked(spans)
+        self._free.add(spans)
         self.unacked -= messages
         if self.lanes is not None:
             self.lanes.look_again()
@@ -231,6 +197,12 @@ class Dispatcher:
         self.totals.was_acknowledged(self._clock.now_ms(), messages)
         self._reckon()
 
+    def let_go(self, spans: Spans) -> None:
+        """The transaction in which these were pending has ended: they hold up nothing any more. `decide` says what becomes of them."""
+        self.pending.subtract(spans)
+        if self.lanes is not None:
+            self.lanes.let_go(spans)
+
     def decide(self, transaction_id: int, spans: Spans, *, committed: bool, returned: bool) -> int:
         """A transaction in which these were pending has ended; where it did not commit, they have failed if `returned`, or are free.
 
@@ -238,7 +210,6 @@ class Dispatcher:
         """
         messages = self._pending_messages.pop(transaction_id, 0)
         self.pending.subtract(spans)
-        self._is_held = self._is_held and bool(self.pending)
         if self.lanes is not None:
             self.lanes.acknowledged(spans) if committed else self.lanes.not_committed(spans, failed=returned)
         if committed:
@@ -247,38 +218,36 @@ class Dispatcher:
             self.totals.was_acknowledged(self._clock.now_ms(), messages)
         else:
             if returned:
-                self._came_back(spans)
+                self.retries.came_back(spans)
             else:
                 self.unacked -= messages
             self.claims.forget_acknowledged(spans)
-            self._is_held = self._is_held or self._is_held_stream(spans)
             self._look_again(spans, returned=returned)
         self._reckon()
         return messages
 
-    def _came_back(self, spans: Spans) -> None:
-        self.returned.update(spans)
-        self.spared.subtract(spans)
-
     def _forget(self, spans: Spans) -> None:
-        for kept in (self.returned, self.spared, self.dead, self._freed):
-            kept.subtract(spans)
+        self.retries.forget(spans)
+        self._free.forget(spans)
+        self.dead.subtract(spans)
 
     def _reckon(self) -> None:
         """Nothing is unacknowledged when nobody has anything: what was miscounted, by restarts say, counts no more."""
-        if self.unacked < 0 or not (len(self.claims) or self.pending or self.returned):
+        if self.unacked < 0 or not (len(self.claims) or self.pending or self.retries.spans):
             self.unacked = 0
 
     async def _has_room(self, log: TopicLog) -> bool:
         """Count anew what came back, now and then, when there is too much of it: some of that may have expired unnoticed."""
         now_ms = self._clock.monotonic_ms()
-        if not self.returned or now_ms < self._recount_ms:
+        if not self.retries.spans or now_ms < self._recount_ms:
             return False
         self._recount_ms = now_ms + RECOUNT_MS
         limits, before = self._messages.limits, self.unacked
         known = self.claims.messages + sum(self._pending_messages.values())
         place, parts = ZERO_ID, 0
-        while known < self.options.unacked_max and (part := next(self._unheld_of_returned(place, LAST_ID), None)):
+        while known < self.options.unacked_max and (
+            part := next(self.retries.unheld(self._held, place, LAST_ID), None)
+        ):
             place, through = part
             while place < through and known < self.options.unacked_max:
                 wanted = SliceLimits(limits.messages_max, limits.bytes_max, 1, through)
@@ -332,10 +301,10 @@ class Dispatcher:
                 self._put_back(piece)
             elif found.held_by is not None:
                 self._put_back(piece)
-                self._passed = max(self._passed, found.next_id or piece.start)
+                self._free.passed(found.next_id or piece.start)
                 return Dealt(None, found, f"held {found.held_by}")
             elif piece.through is None:
-                self._passed = max(self._passed, found.next_id or piece.start)
+                self._free.passed(found.next_id or piece.start)
                 return Dealt(None, found, self._reason())
             else:
                 self._close(piece.after, piece.through)
@@ -441,12 +410,10 @@ class Dispatcher:
         messages_max = min(ask.limit or limits.messages_max, limits.messages_max)
         if options.mode == STREAM:
             returned = self._first_returned(state, messages_max)
-            if self._is_held and self._waits_for_pending(returned or self._next_fresh(state, messages_max)):
-                return CLAIMED
         else:
             returned = self._next_returned(state, messages_max)
         if returned is not None:
-            return returned
+            return CLAIMED if self._waits_for_pending(returned) else returned
         room = options.unacked_max - self.unacked
         if room <= 0 and self.unacked:
             most = self.claims.most()
@@ -454,11 +421,18 @@ class Dispatcher:
         piece = self._next_fresh(state, min(messages_max, room))
         if isinstance(piece, Piece) and in_gaps and piece.after >= self._acknowledged_through(state):
             return SPANS
-        return piece
+        return CLAIMED if self._waits_for_pending(piece) else piece
 
     def _waits_for_pending(self, piece: Piece | str) -> bool:
-        """True for a piece that lies behind what is pending."""
-        return isinstance(piece, Piece) and bool(self.pending) and piece.after >= self.pending.begin
+        """True for a piece of a stream that came back and lies behind what is pending: nobody but that transaction could acknowledge it now."""
+        if (
+            self.options.mode != STREAM
+            or isinstance(piece, str)
+            or not self.pending
+            or piece.after < self.pending.begin
+        ):
+            return False
+        return piece.returned or piece.after < self.dealt_through
 
     def _acknowledged_through(self, state: GroupState) -> bytes:
         """The end of all that is acknowledged, now or by a transaction: what lies before it lies in a gap."""
@@ -466,154 +440,62 @@ class Dispatcher:
 
     def _next_fresh(self, state: GroupState, messages_max: int, before: bytes = LAST_ID) -> Piece | str:
         """The first gap, of all that was not dealt yet; any piece behind `before` where there is none up to there."""
-        taken = [spans for spans in (self.claims.taken, self.pending, self.returned, self.dead) if spans]
-        taken.append(state.acknowledged)
-        steps = STEPS_MAX
-        while self._freed and steps:
-            after, through = next(iter(self._freed))
-            if through >= self._cursor:  # it is one with the gap that the cursor is in
-                self._freed.remove(after, LAST_ID)
-                self._cursor, self._passed = min(self._cursor, after), ZERO_ID
-                continue
-            place, stop, steps = _first_gap(taken, after, through, steps)
-            if place > after:
-                self._freed.remove(after, place)
-            if place < through and steps:
-                return Piece(place, stop, place, messages_max)
-        if steps:
-            self._cursor, stop, steps = _first_gap(taken, self._cursor, before, steps)
-        if not steps:
-            return _SEARCHING
-        place = self._cursor
-        start = place if self._passed <= place or (stop is not None and self._passed > stop) else self._passed
-        return Piece(place, stop, start, messages_max)
+        taken = [spans for spans in (*self._held, self.retries.spans, self.dead) if spans]
+        gap = self._free.next([*taken, state.acknowledged], before)
+        return _SEARCHING if gap is None else Piece(*gap, messages_max)
 
     def _next_returned(self, state: GroupState, messages_max: int) -> Piece | str | None:
         """The first piece that was returned and is due."""
-        if not len(state.returns):
-            return None
-        while True:
-            while self._ready:
-                after, through = self._ready.popleft()
-                for begin, end, attempts in self._due_within(state, after, through):
-                    if end < through:
-                        self._ready.appendleft((end, through))
-                    before = state.returns.at(begin)
-                    if before is not None and before.attempts > max(attempts, ALONE_ATTEMPTS):  # since it was found
-                        self._spare(state, begin, before.attempts)
-                    return self._returned_piece(begin, end, attempts, messages_max)
-            if not self._sort(state, self._clock.now_ms()):
-                return _SEARCHING
-            if not self._ready:
-                return None
-
-    def _due_within(self, state: GroupState, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-        """The parts of the range that came back, are due, and nobody has, with their attempts: some of it may be acknowledged since it was found."""
-        now_ms = self._clock.now_ms()
-        for begin, end, attempt in state.returns.within(after, through):
-            if attempt.not_before_ms > now_ms:  # it came back once more, or the clock stepped back
-                self._unsorted.add(begin, end)
-                continue
-            for part in self._unheld_of_returned(begin, end):
-                yield *part, attempt.attempts
+        found = self.retries.next(state, self._held, self._clock.now_ms())
+        if found is None:
+            return None if self.retries.is_sorted else _SEARCHING
+        return self._returned_piece(*found, messages_max)
 
     def _put_back(self, piece: Piece) -> None:
         """Nobody was dealt this piece: what was returned is found again by the next search."""
         if piece.returned and piece.through is not None:
-            self._unsorted.add(piece.after, piece.through)
-
-    def _sort(self, state: GroupState, now_ms: int) -> bool:
-        """Find what was returned and is due, or when something will be; False: there is more to look at, after a pause."""
-        if len(self._delayed) > STALE_DELAYS * len(state.returns) + READY_MAX:
-            self._sort_anew()
-        looks = READY_MAX
-        while self._delayed and looks:
-            at_ms, after, through = self._delayed[0]
-            if at_ms <= now_ms:
-                self._unsorted.add(after, through)
-            elif any(attempt.not_before_ms == at_ms for _, _, attempt in state.returns.within(after, through)):
-                break
-            heapq.heappop(self._delayed)
-            looks -= 1
-        while self._unsorted and looks:
-            after, through = next(iter(self._unsorted))
-            seen = after
-            for begin, end, attempt in islice(state.returns.within(after, through), looks):
-                looks -= 1
-                seen = end
-                if attempt.attempts > ALONE_ATTEMPTS:
-                    self._spare(state, end, attempt.attempts)
-                if attempt.not_before_ms <= now_ms:
-                    self._ready.append((begin, end))
-                elif attempt.not_before_ms != NEVER_MS:
-                    heapq.heappush(self._delayed, (attempt.not_before_ms, begin, end))
-            looks -= seen == after
-            self._unsorted.remove(ZERO_ID, through if looks or seen == after else seen)
-        self._due_ms = self._delayed[0][0] if self._delayed else NEVER_MS
-        return looks > 0 or bool(self._ready)
+            self.retries.put_back(piece.after, piece.through)
 
     def _first_returned(self, state: GroupState, messages_max: int) -> Piece | str | None:
         """The first piece that was returned, of a lane in which it holds back all that follows; what is free before it goes first."""
-        self._due_ms = NEVER_MS
-        if not self.returned:
+        found = self.retries.first(state, self._held)
+        if found is None:
             return None
-        for free in self._unheld_of_returned(ZERO_ID, LAST_ID):
-            found = next(state.returns.within(*free), None)
-            if found is None:
-                continue
-            after, through, attempt = found
-            earlier = self._next_fresh(state, messages_max, after)  # given back uncounted, or forgotten by a restart
-            if isinstance(earlier, str) or earlier.after < after:
-                return earlier
-            if attempt.attempts > ALONE_ATTEMPTS:
-                whole = state.returns.span_of(through)
-                self._spare(state, through if whole is None else whole[1], attempt.attempts)
-            left_ms = attempt.not_before_ms - self._clock.now_ms()
-            if attempt.not_before_ms == NEVER_MS:
-                return PARKED
-            self._due_ms = attempt.not_before_ms
-            if left_ms > 0:
-                return f"delayed {left_ms}"
-            return self._returned_piece(after, through, attempt.attempts, messages_max)
-        return None
-
-    def _spare(self, state: GroupState, through: bytes, attempts: int) -> None:
-        """A message that ends here has failed alone: what failed less often behind it was its company, and is dealt so again."""
-        for after, end, attempt in islice(state.returns.within(through, LAST_ID), SPARED_LOOKS_MAX):
-            if after != through or not ALONE_ATTEMPTS <= attempt.attempts < attempts:
-                return
-            self.spared.add(after, end)
-            through = end
+        after, through, attempt = found
+        earlier = self._next_fresh(state, messages_max, after)  # given back uncounted, or forgotten by a restart
+        if isinstance(earlier, str) or earlier.after < after:
+            return earlier
+        self.retries.waits_for(state, through, attempt)
+        left_ms = attempt.not_before_ms - self._clock.now_ms()
+        if attempt.not_before_ms == NEVER_MS:
+            return PARKED
+        if left_ms > 0:
+            return f"delayed {left_ms}"
+        return self._returned_piece(after, through, attempt.attempts, messages_max)
 
     def _returned_piece(self, after: bytes, through: bytes, attempts: int, messages_max: int) -> Piece:
         # The last attempt is alone, whatever was known before: nothing becomes a dead letter for another's failure.
         is_last = attempts + 1 == self.options.attempts_max
-        alone = is_last or (attempts >= ALONE_ATTEMPTS and not self.spared.contains(after, through))
+        alone = is_last or (attempts >= ALONE_ATTEMPTS and not self.retries.spared.contains(after, through))
         return Piece(after, through, after, 1 if alone else messages_max, attempts + 1, True)
 
-    def _unheld(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The parts of the range that are neither claimed nor pending. Do not change anything while they are asked."""
-        for free in self.claims.taken.gaps(after, through):
-            yield from self.pending.gaps(*free)
-
-    def _unheld_of_returned(self, after: bytes, through: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Those of them that came back and live, as far as is known. Do not change anything while they are asked."""
-        for free in self._unheld(after, through):
-            yield from self.returned.within(*free)
+    @property
+    def _held(self) -> Held:
+        return Held(self.claims.taken, self.pending)
 
     def living(self, state: GroupState, before: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The gaps up to this place that are not acknowledged, and that nobody has, in order."""
         for gap in state.acknowledged.gaps(ZERO_ID, before):
-            yield from self._unheld(*gap)
+            yield from self._held.gaps(*gap)
 
     def dead_ends(self) -> Spans:
         """The gaps in which nothing lives any more, but for what a transaction will acknowledge together with a message behind them."""
-        return Spans([free for gap in self.dead for free in self._unheld(*gap)])
+        return Spans([free for gap in self.dead for free in self._held.gaps(*gap)])
 
     def _claim(self, state: GroupState, piece: Piece, found: Fetch, ask: FetchAsk, epoch: int) -> Claim | None:
         """Claim what was found; None where some of it was taken while it was read."""
         last = (found.slices or found.encoded)[-1].last_id()
-        held = (self.claims.taken, self.pending, state.acknowledged, Spans() if piece.returned else self.returned)
+        held = (self.claims.taken, self.pending, state.acknowledged, Spans() if piece.returned else self.retries.spans)
         for spans in held:
             if spans.overlaps(piece.after, last):
                 return None
@@ -626,7 +508,7 @@ class Dispatcher:
         self.claims.add(claim)
         if piece.returned:
             if piece.through is not None and last < piece.through:
-                self._ready.appendleft((last, piece.through))
+                self.retries.goes_on(last, piece.through)
         else:
             self.unacked += found.messages
         self.dealt_through = max(self.dealt_through, last)
@@ -637,12 +519,13 @@ class Dispatcher:
     def _close(self, after: bytes, through: bytes) -> None:
         """Nothing lives in this gap any more."""
         self.dead.add(after, through)
-        self.returned.remove(after, through)
+        self.retries.close(after, through)
 
     def _reason(self) -> str:
         """The reason why a group waits that has dealt all that there is."""
-        if self._due_ms != NEVER_MS and self.returned:
-            return f"delayed {max(self._due_ms - self._clock.now_ms(), 0)}"
+        due_ms = self.retries.due_ms
+        if due_ms is not None:
+            return f"delayed {max(due_ms - self._clock.now_ms(), 0)}"
         return CLAIMED if len(self.claims) or self.pending else NO_MESSAGES
 
     @property
@@ -650,7 +533,7 @@ class Dispatcher:
         """When the next of what was returned is due, by the wall clock; None when nothing is."""
         if self.lanes is not None:
             return self.lanes.due_ms
-        return None if self._due_ms == NEVER_MS or not self.returned else self._due_ms
+        return self.retries.due_ms
 
     # Reading.
 
@@ -678,22 +561,3 @@ class Dispatcher:
                 messages=whole.messages + part.messages, payload_bytes=whole.payload_bytes + part.payload_bytes,
             )  # fmt: skip
         return whole
-
-
-def _first_gap(taken: Sequence[Spans], place: bytes, through: bytes, steps: int) -> tuple[bytes, bytes | None, int]:
-    """The first place up to `through` that none of these covers, and where one begins again; and the steps that are left of so many.
-
-    Without any left, the search goes on at that place.
-    """
-    while steps and place < through:
-        stop, steps = None, steps - 1
-        for spans in taken:
-            behind, following = spans.gap_after(place)
-            if behind != place:
-                place = behind
-                break
-            if following is not None and (stop is None or following < stop):
-                stop = following
-        else:
-            return place, stop, steps + 1
-    return place, None, steps
