@@ -201,6 +201,15 @@ class Sharers:
                 assert told.status in (200, 409, 503), told.body
                 await asyncio.sleep(STEP_S)
 
+    def all_know(self, owner: SharingServer, shard: int) -> bool:
+        """Every server knows that this one owns the shard, and lives."""
+        return all(
+            (owners := server.member._owners()) is not None
+            and owners.owner_of(shard) == owner.instance
+            and server.member.membership.owner(owner.instance).state == "live"
+            for server in self.living
+        )
+
     def all_is_dealt(self) -> bool:
         """Every shard is served, and by one server."""
         held = [shard for server in self.living for shard in server.held]

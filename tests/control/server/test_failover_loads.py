@@ -27,6 +27,8 @@ def run(story: Callable[[Sharers, SharingServer, SharingServer], Awaitable[None]
             leader, owner, _ = world.servers
             await world.give("orders", owner)
             assert (await leader.ask("PUT", TOPIC)).status == 200
+            # Before time stands still, for no server reads a newer map meanwhile.
+            await world.until(lambda: world.all_know(owner, SHARD), "all know the owner")
             await story(world, leader, owner)
 
     uvloop.run(all_of_it())

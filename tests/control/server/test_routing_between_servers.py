@@ -45,19 +45,10 @@ class Three(NamedTuple):
         return self.leader, self.owner, self.other
 
 
-def knows(server: SharingServer, owner: SharingServer) -> bool:
-    owners = server.member._owners()
-    return (
-        owners is not None
-        and owners.owner_of(SHARD) == owner.instance
-        and server.member.membership.owner(owner.instance).state == "live"
-    )
-
-
 async def give(world: Sharers, owner: SharingServer, **given: str) -> None:
     """Let this server own the topic, and all know it."""
     await world.give("orders", owner, **given)
-    await world.until(lambda: all(knows(server, owner) for server in world.living), "all know the owner")
+    await world.until(lambda: world.all_know(owner, SHARD), "all know the owner")
 
 
 def run(story: Callable[[Three], Awaitable[None]], settings: Settings = SHARING, **given: str) -> None:
