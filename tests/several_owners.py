@@ -23,9 +23,9 @@ from basalt.cluster.reigns import Phase, Reign
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.of_members.commits import CommitsOverLink
 from basalt.commits.of_members.decided_here import CommitsOfMembers
-from basalt.commits.owner import Owner
-from basalt.commits.owner_calls import answer_for
-from basalt.commits.owners import Owners
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.owner_calls import answer_for
+from basalt.commits.owning.owners import Owners
 from basalt.errors import ConflictError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog

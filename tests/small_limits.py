@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from basalt.commits import owner
+from basalt.commits.owning import owner
 from basalt.messaging import index, markers, ranges, topic_stats
 from basalt.messaging.log import merged_rows, roll_back, stored_log, tails
 from basalt.messaging.log.topic_log import LogLimits

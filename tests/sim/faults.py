@@ -17,7 +17,8 @@ from basalt.commits.carrier import Carrier
 from basalt.commits.commit_stage import CommitAsked, CommitStage
 from basalt.commits.one_shot_decisions import OneShotDecisions, OwnDecisions
 from basalt.commits.one_shots import Borrowing, _PlacedTogether
-from basalt.commits.owner import Owner, TopicPlan
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.topic_plan import TopicPlan
 from basalt.commits.recovery import Recovery
 from basalt.errors import ProducerUnknownError, SequenceGapError
 from basalt.groups.acknowledgements import Acknowledging

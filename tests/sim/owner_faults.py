@@ -10,8 +10,9 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from basalt.commits.commit_stage import CommitStage
-from basalt.commits.owner import Owner, TopicPlan
-from basalt.commits.owners import Owners
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.owners import Owners
+from basalt.commits.owning.topic_plan import TopicPlan
 from basalt.errors import UnavailableError
 from basalt.runtime.group_commit import GroupCommit
 from basalt.transactions.protocol import JoinedTransaction, Place, Prepared, RollBack

@@ -45,7 +45,7 @@ LOAD = {
     "between mark and answer": Point("basalt_engine.stores.rocks.store", "SyncedFile.advance", True, True),
     "behind the answer": Point("basalt.runtime.group_commit", "GroupCommit._finish", True, True),
     "before an abort is finished": Point("basalt.commits.recovery", "Recovery.roll_back", False),
-    "between roll back and abort": Point("basalt.commits.owner", "Owner.roll_back", True),
+    "between roll back and abort": Point("basalt.commits.owning.owner", "Owner.roll_back", True),
     "before a topic's row is changed": Point("basalt_engine.metadata", "MetadataTable.replace", False),
     "after a topic's row was changed": Point("basalt_engine.metadata", "MetadataTable.replace", True),
     "before a log snapshot": Point("basalt.commits.coordinator", "Coordinator.write_log_snapshot", False),

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from basalt.commits.commit_stage import CommitAsked, CommitStage
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.commits.recovery import Recovery
 from basalt.errors import StoreError, TransactionEndedError, UnavailableError, UnknownOutcomeError
 from basalt.runtime.group_commit import Waiter, tell

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from basalt.commits.owner import Owner, TopicPlan
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.topic_plan import TopicPlan
 from basalt.errors import TooLargeError
 from basalt.groups.acknowledgements import PlannedAcknowledgement
 from basalt.groups.groups import Groups

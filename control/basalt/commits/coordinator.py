@@ -34,8 +34,9 @@ from basalt.commits.of_members.commits import CommitsOverLink
 from basalt.commits.of_members.proposals import ProposalsOfMembers
 from basalt.commits.one_shot_decisions import OneShotDecisions
 from basalt.commits.one_shots import OneShots
-from basalt.commits.owner import NOTHING, Owner, TopicPlan, check_one_shot
-from basalt.commits.owners import Owners
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.owners import Owners
+from basalt.commits.owning.topic_plan import NOTHING, TopicPlan, check_one_shot
 from basalt.commits.recovery import Recovery
 from basalt.errors import (
     ConflictError,

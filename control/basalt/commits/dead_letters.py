@@ -15,7 +15,7 @@ from typing import NamedTuple
 from basalt.api.bodies.groups import GroupOptions
 from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledge, WorkPublish
 from basalt.catalog.topics import TopicName, title_of
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import BusyError, ConflictError, MessageNotFoundError, TooLargeError, TopicNotFoundError
 from basalt.groups.groups import Groups, dead_letter_title
 from basalt.groups.live_group import LiveGroup, options_of

@@ -17,8 +17,8 @@ from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind, Kind
 from basalt.cluster.links.link import Handlers
 from basalt.commits.dead_letters import DeadLetters
-from basalt.commits.owner_calls import PrepareCall
-from basalt.commits.owners import Owners
+from basalt.commits.owning.owner_calls import PrepareCall
+from basalt.commits.owning.owners import Owners
 from basalt.errors import TopicExistsError, TopicNotFoundError
 from basalt.groups.groups import Groups
 from basalt.groups.owned_groups import OwnedGroups

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from basalt.cluster.links.frames import ErrorBody
 from basalt.commits.commit_stage import Asking, CommitStage
-from basalt.commits.owner import NOTHING, TopicPlan
+from basalt.commits.owning.topic_plan import NOTHING, TopicPlan
 from basalt.errors import BusyError, CoordinatorUnavailableError
 from basalt.groups.groups import Groups
 from basalt.runtime.group_commit import Group, Waiter, tell

@@ -25,7 +25,8 @@ from itertools import groupby
 from basalt.commits.commit_stage import Asking, CommitStage
 from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.one_shot_decisions import Answer, OneShotDecisions, OwnDecisions, Staged, UnderWay, given_up
-from basalt.commits.owner import Owner, TopicPlan
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.topic_plan import TopicPlan
 from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_log import TopicLog
 from basalt.runtime.group_commit import Group, GroupCommit, NotLoadedError, Waiter, tell

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from basalt.commits.commit_stage import CommitStage
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import CoordinatorUnavailableError
 from basalt.runtime.group_commit import Group, NotLoadedError
 from basalt.transactions.manager import TransactionManager

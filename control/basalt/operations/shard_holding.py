@@ -23,7 +23,7 @@ from basalt.cluster.links.beats import Held, ToldLoads
 from basalt.cluster.owners import OwnersMap, read_map
 from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import BasaltError, ConflictError, CoordinatorUnavailableError
 from basalt.groups.groups import Groups
 from basalt.messaging.log.topic_logs import TopicLogs

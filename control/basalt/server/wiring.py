@@ -21,9 +21,9 @@ from basalt.commits.coordinator import Coordinator
 from basalt.commits.groups_elsewhere import answer_for_groups
 from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.of_members.decided_here import CommitsOfMembers
-from basalt.commits.owner import Owner
-from basalt.commits.owner_calls import answer_for
-from basalt.commits.owners import Owners
+from basalt.commits.owning.owner import Owner
+from basalt.commits.owning.owner_calls import answer_for
+from basalt.commits.owning.owners import Owners
 from basalt.errors import BasaltError, InvalidSettingError, UnavailableError
 from basalt.groups.groups import GroupLimits, Groups
 from basalt.groups.owned_groups import OwnedGroups

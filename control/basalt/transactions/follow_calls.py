@@ -56,7 +56,7 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 
 
 FOLLOW: CallKind[Follow, Standing] = CallKind(Kind.FOLLOW, "follow", Follow, Standing)
-ENTRIES: CallKind[Entries, Taken] = CallKind(Kind.ENTRIES, "entries", Entries, Taken)
+ENTRIES: CallKind[Entries, Taken] = CallKind(Kind.ENTRIES, "entries", Entries, Taken, is_urgent=False)
 ASK: CallKind[Ask, Standing] = CallKind(Kind.ASK, "ask", Ask, Standing)
 MOMENT: CallKind[Ask, Moment] = CallKind(Kind.MOMENT, "moment", Ask, Moment)
 JOIN: CallKind[Joining, Joined] = CallKind(Kind.JOIN, "join", Joining, Joined)

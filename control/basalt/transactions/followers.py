@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from basalt.cluster.links.link import Link
+from basalt.cluster.links.link import Link, Reply
 from basalt.cluster.links.links import Links
 from basalt.errors import BasaltError, CoordinatorUnavailableError, UnavailableError
+from basalt.runtime.group_commit import Waiter
 from basalt.transactions.follow_calls import (
     ASK,
     ENTRIES,
@@ -52,9 +53,13 @@ class Followers:
     """The members that follow the log of one term, and the calls that they make."""
 
     def __init__(
-        self, links: Links, epoch: int,
-        join: Callable[[Joining], Awaitable[Admitted]], snapshot: Callable[[], Awaitable[ManagerSnapshot]],
-    ) -> None:  # fmt: skip
+        self,
+        links: Links,
+        epoch: int,
+        join: Callable[[Joining, Waiter[Admitted]], Awaitable[Admitted] | None],
+        snapshot: Callable[[], Awaitable[ManagerSnapshot]],
+    ) -> None:
+        """`join` tells a waiter, where it returns nothing to wait for."""
         self._links = links
         self._epoch = epoch
         self._join = join
@@ -141,9 +146,16 @@ class Followers:
         found = await self._snapshot()
         return Moment(found.visibility_upper_bound, self._standing().entries)
 
-    async def _join_asked(self, instance: str, joining: Joining) -> Joined:
-        admitted = await self._join(joining)
-        return Joined(admitted.transaction_id, admitted.deadline_ms, self._standing().entries)
+    def _join_asked(self, instance: str, joining: Joining) -> Awaitable[Joined]:
+        told = Reply(self._joined)  # it leaves with the entry that is pushed
+        later = self._join(joining, told)
+        return told if later is None else self._join_later(later)
+
+    async def _join_later(self, admitted: Awaitable[Admitted]) -> Joined:
+        return self._joined(await admitted)
+
+    def _joined(self, admitted: Admitted) -> Joined:
+        return Joined(admitted.transaction_id, admitted.deadline_ms, self._entries)
 
     # Pushing.
 

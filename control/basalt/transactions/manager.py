@@ -292,7 +292,7 @@ class TransactionManager(LogState):
 
     def lead(self, links: Links) -> None:
         """Push each entry of the log to the members that follow over these links, until `close`."""
-        self._followers = Followers(links, self._epoch, self.join, self.snapshot)
+        self._followers = Followers(links, self._epoch, self._join_of_member, self.snapshot)
         if self._state is not None:
             self._followers.begin(self._log.position)
 
@@ -333,6 +333,9 @@ class TransactionManager(LogState):
             return found
 
         return await self.run(stage)
+
+    def _join_of_member(self, joining: Joining, told: Waiter[Admitted]) -> Awaitable[Admitted] | None:
+        return None if self.submit(partial(self.admit, joining=joining), told) else self.join(joining)
 
     async def ask(self) -> None:
         return

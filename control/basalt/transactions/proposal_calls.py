@@ -51,4 +51,4 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
 
 
 PROPOSE: CallKind[Propose, Proposed] = CallKind(Kind.PROPOSE, "propose", Propose, Proposed)
-PLACED: CallKind[Placed, None] = CallKind(Kind.PLACED, "placed", Placed, type(None))
+PLACED: CallKind[Placed, None] = CallKind(Kind.PLACED, "placed", Placed, type(None), is_urgent=False)

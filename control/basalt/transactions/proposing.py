@@ -28,6 +28,13 @@ from basalt_engine.spans.spans import Spans
 TOGETHER_MAX = 256  # stages in one proposal: some milliseconds of the event loop, here and at the coordinator
 WAITING_MAX = 10_000  # stages that wait for the proposal under way: more than members of a thousand groups ask at once
 LOADS_MAX = 8  # how often one stage is run again for something that was not in memory
+# Callers that come back soon after an answer are waited for, see `_Meeting`:
+MET_MAX = 16  # as many; of more the cost of a proposal is small for each
+MET_PART = (
+    0.5  # of the time that the last proposal took: for as long as waiting for the one under way would take on average
+)
+MET_MS_MAX = 5  # however long that is
+VAIN_RESTS = 8  # proposals that wait for nobody, once not all had come back
 
 log = logging.getLogger("basalt.groups")
 
@@ -131,6 +138,49 @@ def _together(asked: Sequence[_Proposal]) -> list[_Asked]:
     return units
 
 
+class _Meeting:
+    """The callers that the last proposal answered, and those that waited for it: the next one waits for all of them, for a short time.
+
+    Consumers mostly ask again as soon as they have an answer. Without this they fall into two halves: one half's calls come back just after the proposal
+    of the other half has left, and wait for all of its way. Then twice as many proposals are made, and each caller waits for two of them.
+    Where callers do not come back so soon it is left alone for some proposals.
+    """
+
+    def __init__(self) -> None:
+        self._expected = 0
+        self._until_s = 0.0  # of the event loop's clock
+        self._rests = 0
+        self._all_here: asyncio.Future[None] | None = None
+
+    def answered(self, callers: int, took_s: float, now_s: float) -> None:
+        """So many have an answer, or wait for the next proposal, by the event loop's clock."""
+        self._expected = callers if callers <= MET_MAX else 0
+        self._until_s = now_s + min(MET_PART * took_s, MET_MS_MAX / 1_000)
+
+    def came(self, waiting: int) -> None:
+        """Somebody asks: so many wait now."""
+        if self._all_here is not None and waiting >= self._expected:
+            tell(self._all_here, None)
+
+    async def wait(self, queue: Collection[object]) -> None:
+        """Return once all are in the queue, or have taken too long."""
+        loop = asyncio.get_running_loop()
+        if len(queue) >= self._expected or loop.time() >= self._until_s:
+            return
+        if self._rests:
+            self._rests -= 1
+            return
+        self._all_here = loop.create_future()
+        late = loop.call_at(self._until_s, tell, self._all_here, None)
+        try:
+            await self._all_here
+        finally:
+            late.cancel()
+            self._all_here = None
+        if len(queue) < self._expected:
+            self._rests = VAIN_RESTS
+
+
 class Proposing:
     """The proposals of one member."""
 
@@ -151,6 +201,7 @@ class Proposing:
         self._number = 0
         self._running: _Proposal | None = None
         self._queue: deque[_Proposal] = deque()
+        self._meeting = _Meeting()
         self._working: asyncio.Task[None] | None = None
         self._loading: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -165,6 +216,7 @@ class Proposing:
             )
         told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.append(_Proposal(stage, told))
+        self._meeting.came(len(self._queue))
         self._work_on()
         return await told
 
@@ -250,6 +302,7 @@ class Proposing:
     async def _work(self) -> None:
         try:
             while self._queue:
+                await self._meeting.wait(self._queue)
                 asked = self._staged()
                 if asked:
                     await self._propose(asked)
@@ -310,9 +363,12 @@ class Proposing:
     async def _propose(self, asked: list[_Proposal]) -> None:
         for each in asked:
             each.group.writing()
-        units = _together(asked)
+        loop = asyncio.get_running_loop()
+        units, began_s = _together(asked), loop.time()
         while units:
             units = await self._decided(units)
+        now_s = loop.time()
+        self._meeting.answered(len(asked) + len(self._queue), now_s - began_s, now_s)
 
     async def _decided(self, units: list[_Asked]) -> list[_Asked]:
         """Have the units decided, and answer those whose they are. A unit of several stages that is refused is asked for once more, a unit for each."""

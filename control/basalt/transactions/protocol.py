@@ -22,7 +22,7 @@ A one-shot transaction whose topics all have the same owner needs none of these.
     GiveBack -> GivenBack    the rest of a loan was never used
 
 None of them can be part of a cycle, so the garbage collector need not look at them. docs/decisions/0062-owner-and-coordinator.md. Those that
-the owner of another server gets are arrays: `basalt.commits.owner_calls`.
+the owner of another server gets are arrays: `basalt.commits.owning.owner_calls`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from basalt.cluster.shard_loads import ShardLoads
 from basalt.commits.commit_stage import Asking, CommitStage
 from basalt.commits.linked_decisions import LinkedDecisions
 from basalt.commits.one_shots import OneShots
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers

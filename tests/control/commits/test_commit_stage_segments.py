@@ -156,7 +156,7 @@ async def test_an_abort_removes_every_segment_of_a_long_transaction_and_leaves_n
 async def test_an_abort_removes_more_segments_than_one_group_takes(
     shop: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("basalt.commits.owner.REMOVED_TOGETHER_MAX", 2)
+    monkeypatch.setattr("basalt.commits.owning.owner.REMOVED_TOGETHER_MAX", 2)
     tx = await begin(shop)
     for number in range(4):
         await segment(shop, tx, f"{number}")

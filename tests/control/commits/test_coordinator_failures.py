@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from basalt.commits.commit_stage import Beginning
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import RequestReusedError, TopicNotFoundError, TransactionEndedError
 from basalt.transactions.protocol import RollBack
 from basalt.transactions.rules.transaction import SessionBinding, State, Transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import ConflictError, SessionNotFoundError, TransactionNotFoundError
 from basalt.settings import Settings
 from basalt.settings.tree import TransactionSettings

@@ -13,7 +13,7 @@ from basalt.api.bodies.messages import RecordIn, Rejection, Work, WorkAcknowledg
 from basalt.catalog.topics import TopicName
 from basalt.commits import dead_letters as dead_letters_module
 from basalt.commits.dead_letters import TRY_AGAIN_MS, DeadLetters
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import BusyError, ConflictError, InputError, MessageNotFoundError, TooLargeError
 from basalt.groups import acknowledgements
 from basalt.groups.live_group import LiveGroup

@@ -9,10 +9,19 @@ import pytest
 
 from basalt.cluster.links.frames import ErrorBody
 from basalt.errors import AcknowledgeConflictError, BusyError, CoordinatorUnavailableError, UnknownOutcomeError
-from basalt.runtime.group_commit import Group, NotLoadedError
+from basalt.runtime.group_commit import Group, NotLoadedError, tell
 from basalt.transactions import proposing as module
 from basalt.transactions.proposal_calls import Propose, Proposed
-from basalt.transactions.proposing import LOADS_MAX, TOGETHER_MAX, WAITING_MAX, Proposing
+from basalt.transactions.proposing import (
+    LOADS_MAX,
+    MET_MAX,
+    MET_MS_MAX,
+    MET_PART,
+    TOGETHER_MAX,
+    VAIN_RESTS,
+    WAITING_MAX,
+    Proposing,
+)
 from basalt.transactions.rules import edits
 from basalt.transactions.rules.edits import Edit, ReturnReason
 from basalt.transactions.rules.transaction import TransactionLimits
@@ -232,6 +241,101 @@ async def test_what_comes_while_a_proposal_is_under_way_goes_together_with_the_n
     await asyncio.gather(first, *others)
     assert [len(each.units) for each in owner.asked] == [1, 5]
     assert len(owner.asked[1].units) < TOGETHER_MAX
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal waits for those who were answered for as long as it takes."""
+    monkeypatch.setattr(module, "MET_PART", 1e9)
+    monkeypatch.setattr(module, "MET_MS_MAX", 1e9)
+
+
+async def answered(owner: Owner, callers: int) -> None:
+    """So many have an answer: one had gone first, for the others came while it was under way."""
+    before = len(owner.asked)
+    calls = [owner.wants(edits.Acknowledged(0, 1, 1, spans(0, 1))) for _ in range(callers)]
+    await turns(lambda: len(owner.asked) > before)
+    owner.answer(None)
+    await asyncio.gather(*calls)
+
+
+async def some_turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_those_who_were_answered_are_asked_for_together_once_more() -> None:
+    owner = Owner()
+    await answered(owner, 3)
+    calls = []
+    for each in range(3):
+        await some_turns()
+        assert len(owner.asked) == 1
+        calls.append(owner.wants(edits.Acknowledged(0, 1, 1, spans(2 * each, 2 * each + 1))))
+    await turns(lambda: len(owner.asked) == 2)
+    assert [each.edits for each in owner.asked[1].units] == [
+        (edits.Acknowledged(0, 1, 1, Spans([*spans(0, 1), *spans(2, 3), *spans(4, 5)])),)
+    ]
+    owner.answer(None)
+    await asyncio.gather(*calls)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_those_who_waited_meanwhile_and_those_who_were_answered_then_are_one_proposal() -> None:
+    owner = Owner()
+    first = owner.wants(edits.Acknowledged(0, 1, 1, spans(0, 1)))
+    await turns(lambda: len(owner.asked) == 1)
+    second = owner.wants(edits.Acknowledged(0, 1, 1, spans(2, 3)))
+    await asyncio.sleep(0)
+    owner.answer(None)
+    await first
+    await some_turns()
+    assert len(owner.asked) == 1, "the second one waits for the first"
+    again = owner.wants(edits.Acknowledged(0, 1, 1, spans(4, 5)))
+    owner.answer(None)
+    await asyncio.gather(second, again)
+    assert len(owner.asked) == 2
+
+
+async def test_who_does_not_come_back_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MET_MS_MAX < 1_000
+    assert 0 < MET_PART < 1
+    monkeypatch.setattr(module, "MET_PART", 1e9)
+    owner = Owner()
+    await answered(owner, 2)
+    owner.answer(None)
+    assert await owner.wants(edits.Acknowledged(0, 1, 1, spans(4, 5))) == "done"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_after_waiting_in_vain_some_proposals_wait_for_nobody() -> None:
+    owner = Owner()
+    meeting = owner.proposing._meeting
+    await answered(owner, 2)
+    alone = owner.wants(edits.Acknowledged(0, 1, 1, spans(4, 5)))
+    await turns(lambda: meeting._all_here is not None)
+    tell(meeting._all_here, None)  # type: ignore[arg-type]  # the time is up
+    owner.answer(None)
+    assert await alone == "done"
+    for _ in range(VAIN_RESTS):
+        await answered(owner, 2)
+        owner.answer(None)
+        assert await owner.wants(edits.Acknowledged(0, 1, 1, spans(4, 5))) == "done"
+    await answered(owner, 2)
+    alone = owner.wants(edits.Acknowledged(0, 1, 1, spans(4, 5)))
+    await turns(lambda: meeting._all_here is not None)
+    await owner.proposing.close()
+    with pytest.raises(CoordinatorUnavailableError):
+        await alone
+
+
+@pytest.mark.usefixtures("patient")
+async def test_of_many_nobody_waits_for_another() -> None:
+    owner = Owner()
+    await answered(owner, MET_MAX + 1)
+    owner.answer(None)
+    assert await owner.wants(edits.Acknowledged(0, 1, 1, spans(4, 5))) == "done"
 
 
 async def test_pending_messages_of_a_transaction_are_put_back_too() -> None:

@@ -94,13 +94,14 @@ class Frame(NamedTuple):
 
 
 class CallKind(Generic[Q, A]):
-    """One kind of call: its number among frames, and the types of its question and its answer."""
+    """One kind of call: its number among frames, and the types of its question and its answer. `is_urgent`: somebody waits for the answer."""
 
-    def __init__(self, number: int, name: str, question: type[Q], answer: type[A]) -> None:
+    def __init__(self, number: int, name: str, question: type[Q], answer: type[A], *, is_urgent: bool = True) -> None:
         if number < CALLS_FROM:
             raise ValueError(f"a call has a number from {CALLS_FROM}, not {number}")
         self.number = int(number)  # a member of `Kind` is written slower
         self.name = name
+        self.is_urgent = is_urgent
         self.question: msgspec.msgpack.Decoder[Q] = msgspec.msgpack.Decoder(question)
         self.answer: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answer)
 

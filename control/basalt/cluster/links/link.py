@@ -48,6 +48,7 @@ ANSWERS_BYTES_MAX = 2 * QUEUE_BYTES_MAX
 CALLS_MAX = (
     4_096  # asked and not answered, each way: what a member's clients can have open at a time (http.connections_max)
 )
+UNHURRIED_MS = 10  # for an answer that nobody waits for to leave with something else: more of them share a write then
 CLOSE_SECONDS_MAX = (
     5.0  # for the other side to take the last frames; one that does not read would hold the connection for ever
 )
@@ -151,6 +152,7 @@ class Link(asyncio.Protocol):
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._out = bytearray()
         self._flush_due = False
+        self._later: asyncio.TimerHandle | None = None  # for answers that nobody waits for
         self._gathered = self._gathered_last = (
             0  # calls in the write that is due, and in the last one, of those that wait for others
         )
@@ -357,7 +359,7 @@ class Link(asyncio.Protocol):
                 task = self._running[frame.number] = asyncio.ensure_future(answer)
                 task.add_done_callback(functools.partial(self._answered, frame.number, handled.kind.name))
             else:
-                self._append_answer(frame.number, _ANSWER, answer)
+                self._append_answer(frame.number, _ANSWER, answer, is_urgent=handled.kind.is_urgent)
 
     def _answered(self, number: int, name: str, task: asyncio.Future[Any]) -> None:
         if self._running.get(number) is task:
@@ -376,21 +378,30 @@ class Link(asyncio.Protocol):
             error = InternalError("a fault of the other server's own", hint="its log has the details")
         self._append_answer(number, _ERROR, ErrorBody.of(error))
 
-    def _append_answer(self, number: int, kind: int, body: Any) -> None:
+    def _append_answer(self, number: int, kind: int, body: Any, *, is_urgent: bool = True) -> None:
         if self.closed.done():
             return
         try:
-            self._append(number, kind, body)
+            self._append(number, kind, body, is_urgent=is_urgent)
         except BasaltError as error:  # too large
             self._append(number, _ERROR, ErrorBody.of(error))
         if self.queued_bytes > ANSWERS_BYTES_MAX:
             self._abort(f"it asks, and has not taken {self.queued_bytes} bytes of answers")
 
-    def _append(self, number: int, kind: int, body: Any) -> None:
+    def _append(self, number: int, kind: int, body: Any, *, is_urgent: bool = True) -> None:
         append_frame(self._out, number, kind, body)
-        if not self._flush_due:
+        if self._flush_due:
+            return
+        if is_urgent:
             self._flush_due = True
             self._loop.call_soon(self._flush)
+        elif self._later is None:
+            self._later = self._loop.call_later(UNHURRIED_MS / 1_000, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._later = None
+        if not self._flush_due:
+            self._flush()
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -451,6 +462,9 @@ class Link(asyncio.Protocol):
         if self._looking is not None:
             self._looking.cancel()
         self._out.clear()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
 
 
 def _tell(waiting: _Waiting, answer: Any) -> None:

@@ -18,7 +18,7 @@ from basalt.api.bodies.messages import Work
 from basalt.cluster.links.frames import CallKind, ErrorBody, Kind
 from basalt.cluster.links.link import Link
 from basalt.commits.commit_stage import Beginning, Guard
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.errors import (
     BusyError,
     InputError,

@@ -19,7 +19,7 @@ from basalt.commits.of_members.commits import (
     CommitCall,
     seen_of,
 )
-from basalt.commits.owners import Owners
+from basalt.commits.owning.owners import Owners
 from basalt.errors import ConflictError, UnavailableError
 from basalt.transactions.protocol import Intend
 from basalt.transactions.rules.outcomes import Outcome

@@ -53,9 +53,14 @@ class ProposalsOfMembers:
         for strange in [edit for _, made in units for edit in made if not isinstance(edit, PROPOSED)]:
             raise CorruptionError(f"{type(strange).__name__} is no edit that a member proposes")
 
+        # To acknowledge what is acknowledged changes nothing: where that entry lies the member need not know.
+        is_plain = all(isinstance(edit, edits.Acknowledged) for _, made in units for edit in made)
+
         def stage(group: Group) -> list[ErrorBody | None]:
             place = self._manager.coming_place
             refused = [self._decide(group, asked.member, *each) for each in units]
+            if is_plain:
+                return refused
             try:  # before the entry is pushed: a link keeps the order
                 link.send(PLACED, Placed(asked.number, place), PLACED_MS_MAX, _nothing)
             except BasaltError as error:

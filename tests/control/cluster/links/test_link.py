@@ -10,12 +10,13 @@ import pytest
 
 from basalt.cluster.links import link as module
 from basalt.cluster.links.beats import BEAT, Beat
-from basalt.cluster.links.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Kind, frame_bytes
+from basalt.cluster.links.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, CallKind, Kind, frame_bytes
 from basalt.cluster.links.link import (
     ANSWERS_BYTES_MAX,
     CALLS_MAX,
     CLOSE_SECONDS_MAX,
     QUEUE_BYTES_MAX,
+    UNHURRIED_MS,
     Handlers,
     Link,
     Reply,
@@ -34,6 +35,7 @@ from basalt.errors import (
 from tests.control.cluster.links.link_pair import COUNT, ECHO, HANG_S, NOBODYS, Ends, run, until
 
 LONG_MS = HANG_S * 1_000
+TOLD: CallKind[int, int] = CallKind(203, "told", int, int, is_urgent=False)
 
 
 class Held:
@@ -142,6 +144,26 @@ def test_a_reply_leaves_with_what_was_sent_before_it_in_its_turn(monkeypatch: py
             await asked[2]
         assert ends.answers.answering == 0
 
+    run(story)
+
+
+def test_an_answer_that_nobody_waits_for_leaves_with_the_next_one_or_a_moment_later(monkeypatch: pytest.MonkeyPatch):
+    async def story(ends: Ends) -> None:
+        ends.answers_handlers.add(TOLD, lambda _, question: question)
+        ends.answers_handlers.add(COUNT, lambda _, question: question)
+        assert await ends.asks.call(TOLD, 1, LONG_MS) == 1
+        monkeypatch.setattr(module, "UNHURRIED_MS", 10 * LONG_MS)
+        told = [asyncio.ensure_future(ends.asks.call(TOLD, each, LONG_MS)) for each in range(3)]
+        await until(lambda: ends.answers.queued_bytes > 0)
+        assert not any(each.done() for each in told)
+        assert await ends.asks.call(COUNT, 2, LONG_MS) == 2
+        assert [each.done() for each in told] == [True] * 3
+        last = asyncio.ensure_future(ends.asks.call(TOLD, 1, LONG_MS))
+        await until(lambda: ends.answers.queued_bytes > 0)
+        ends.answers.close("gone", bye=True)
+        assert await last == 1
+
+    assert UNHURRIED_MS < LONG_MS
     run(story)
 
 

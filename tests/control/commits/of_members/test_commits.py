@@ -19,7 +19,7 @@ from basalt.commits.of_members.commits import (
     UP_TO_MS_MAX,
     CommitAnswer,
 )
-from basalt.commits.owner import PREPARED_MS_MAX
+from basalt.commits.owning.owner import PREPARED_MS_MAX
 from basalt.errors import (
     InputError,
     NotHereError,

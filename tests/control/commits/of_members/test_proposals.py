@@ -80,6 +80,14 @@ async def test_what_is_right_is_logged_and_the_member_hears_before_where(asked: 
     assert asked.link.told == [Placed(9, place)]
 
 
+async def test_of_plain_acknowledgements_the_member_need_not_hear_where_they_lie(asked: Asked) -> None:
+    assert (await asked((edits.Acknowledged(0, 1, 1, spans(0, 5)),))).refused == (None,)
+    assert asked.group.acknowledged == spans(0, 5)
+    assert asked.link.told == []
+    await asked((edits.Acknowledged(0, 1, 1, spans(6, 7)), edits.Returned(1, 1, ReturnReason.RELEASED, 2, spans(8, 9))))
+    assert len(asked.link.told) == 1, "an attempt that is counted twice is one too many"
+
+
 async def test_of_two_that_acknowledge_one_message_the_second_is_refused_wherever_it_was_asked(asked: Asked) -> None:
     first = await asked.shop.transactions.begin()
     second = await asked.shop.transactions.begin()

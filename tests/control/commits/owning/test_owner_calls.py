@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from basalt.api.bodies.messages import RecordIn, Work, WorkMarker, WorkPublish
 from basalt.cluster.links.frames import FRAME_BYTES_MAX
-from basalt.commits.owner_calls import JOIN_OF, PLACE, PREPARE, PrepareCall, answer_for
+from basalt.commits.owning.owner_calls import JOIN_OF, PLACE, PREPARE, PrepareCall, answer_for
 from basalt.errors import TooLargeError, TopicNotFoundError, TransactionEndedError
 from basalt.transactions.protocol import JoinedTransaction, Place, Prepare
 from basalt.transactions.rules.transaction import Join, State, TableJoin

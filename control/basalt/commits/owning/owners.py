@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind
+from basalt.cluster.links.link import Link
 from basalt.cluster.links.links import Links
 from basalt.cluster.shard_gate import SEND_AGAIN
-from basalt.commits.owner import PREPARED_MS_MAX, Owner
-from basalt.commits.owner_calls import CLOSE, DROP, JOIN_OF, NOTE_ENDS, PLACE, PREPARE, ROLL_BACK, PrepareCall
+from basalt.commits.owning.owner import PREPARED_MS_MAX, Owner
+from basalt.commits.owning.owner_calls import CLOSE, DROP, JOIN_OF, NOTE_ENDS, PLACE, PREPARE, ROLL_BACK, PrepareCall
 from basalt.errors import ShardMovingError, UnavailableError, UnknownOutcomeError
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -156,6 +157,9 @@ class Owners(Owner):
             transaction = asked.transaction
             if transaction is not None:
                 transaction = joined.get(member) or replace(transaction, topics=(), tables=())
+                if member not in works and asked.work is None and not transaction.topics:
+                    self._link_of(member)  # of a table nothing is prepared
+                    continue
             part = Prepare(works.get(member, nothing), transaction)
             here = member == self.member
             calls[member] = (
@@ -222,6 +226,10 @@ class Owners(Owner):
             await self._place_part(self.member, asked)
             return
         numbers = self._numbers(asked.number, asked.transaction.id, parts)
+        if len(parts) == 1:
+            ((member, part),) = parts.items()
+            await self._place_part(member, Place(part, numbers.get(member, 0)))
+            return
         await asyncio.gather(*[
             self._place_part(member, Place(part, numbers.get(member, 0))) for member, part in parts.items()
         ])  # fmt: skip
@@ -353,16 +361,19 @@ class Owners(Owner):
 
     async def ask(self, member: str, kind: CallKind[Q, A], question: Q, timeout_ms: int) -> A:
         """Ask a member. No answer counts as a refusal: whoever asks goes on as if nothing had been done, and undoes what was."""
+        try:
+            return await self._link_of(member).call(kind, question, timeout_ms)
+        except UnknownOutcomeError as error:
+            raise UnavailableError(error.message, hint="send the same call again after Retry-After") from error
+
+    def _link_of(self, member: str) -> Link:
         link = self.links.of_run(member)
         if link is None:
             raise UnavailableError(
                 f"server {member}, which has topics of the transaction, cannot be reached",
                 hint="send the same call again after Retry-After: the topics get another owner, if it does not come back",
             )
-        try:
-            return await link.call(kind, question, timeout_ms)
-        except UnknownOutcomeError as error:
-            raise UnavailableError(error.message, hint="send the same call again after Retry-After") from error
+        return link
 
     @staticmethod
     async def _of_all(calls: Mapping[str, Coroutine[Any, Any, None]]) -> None:

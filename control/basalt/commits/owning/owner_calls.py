@@ -1,7 +1,7 @@
 """The calls by which the coordinator has the owners of other servers do their part, and the side that answers them.
 
 A commit's payloads are carried once, and are read where they came: as views of the bytes of their frame. Format: docs/formats/links.md,
-"Owners". The asking side is `basalt.commits.owners`.
+"Owners". The asking side is `basalt.commits.owning.owners`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from basalt.api.bodies.messages import RecordIn, Work, WorkMarker, WorkPublish
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind, Kind
 from basalt.cluster.links.link import Handlers
-from basalt.commits.owner import Owner
+from basalt.commits.owning.owner import Owner
 from basalt.transactions.protocol import Close, JoinedTransaction, Place, Prepare, Prepared, RollBack
 from basalt.transactions.rules.transaction import Join
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from basalt.api.bodies.messages import Work
-from basalt.commits.owner import PLANS_MAX, PREPARED_MS_MAX, Owner
+from basalt.commits.owning.owner import PLANS_MAX, PREPARED_MS_MAX, Owner
 from basalt.errors import InputError, ShardMovingError, TransactionEndedError, UnavailableError
 from basalt.transactions.protocol import Close, End, Expect, JoinedTransaction, Place, Prepare, Recovered, Settled
 from basalt.transactions.rules.transaction import Transaction

@@ -16,8 +16,8 @@ from basalt.catalog.tables import table_name
 from basalt.catalog.topics import TopicName
 from basalt.cluster.links.frames import CallKind
 from basalt.commits import commit_stage
-from basalt.commits.owner import PREPARED_MS_MAX
-from basalt.commits.owners import ASKED_MS_MAX, ROLL_BACK_MS_MAX
+from basalt.commits.owning.owner import PREPARED_MS_MAX
+from basalt.commits.owning.owners import ASKED_MS_MAX, ROLL_BACK_MS_MAX
 from basalt.errors import (
     BasaltError,
     ConflictError,
@@ -32,7 +32,7 @@ from basalt.errors import (
 from basalt.groups.fetches import FetchAsk
 from basalt.messaging.log import garbage_notes, stored_log
 from basalt.tables.tables import CellWrites
-from basalt.transactions.protocol import Expect, JoinedTransaction, Place, Prepare
+from basalt.transactions.protocol import Expect, JoinedTransaction, Joining, Place, Prepare
 from basalt.transactions.rules.outcomes import Outcome
 from basalt.transactions.rules.transaction import Join, State, TableJoin, Transaction
 from basalt_engine.keys import table_prefix, topic_prefix
@@ -120,6 +120,36 @@ async def test_an_owner_that_cannot_be_reached_leaves_the_transaction_open_at_pr
     link(shop, "second").is_cut = False
     await shop.transactions.commit(tx.id, work_of({HERE: ["a"], THERE: ["b"]}))
     assert await reads(shop) == [["a"], ["b"], []]
+
+
+async def with_a_table_elsewhere(shop: Fleet) -> Transaction:
+    """A transaction that has joined a table of the second server, and nothing else."""
+    prefixes = (table_prefix("shop", f"stock-{number}") for number in range(100_000))
+    prefix = next(each for each in prefixes if shop.servers["second"].gate.is_held(shard_of(each)))
+    tx = await shop.transactions.begin()
+    await shop.transactions.manager.join(Joining(tx.write_pointer, table=TableJoin(prefix, 1)))
+    return tx
+
+
+async def test_where_nothing_but_tables_is_joined_nobody_is_asked_to_prepare(shop: Fleet) -> None:
+    tx = await with_a_table_elsewhere(shop)
+    assert (await shop.transactions.commit(tx.id)).state is State.COMMITTED
+    assert link(shop, "second").asked == ["place"]
+    both = await with_a_table_elsewhere(shop)
+    await shop.store(BEYOND, "stored", tx=both)
+    await shop.transactions.commit(both.id, work_of({HERE: ["brought"]}))
+    assert link(shop, "third").asked == ["prepare", "place"]
+    assert await reads(shop) == [["brought"], [], ["stored"]]
+
+
+async def test_a_server_of_a_table_that_cannot_be_reached_leaves_the_transaction_open(shop: Fleet) -> None:
+    tx = await with_a_table_elsewhere(shop)
+    away = shop.links.links.pop("second")
+    with pytest.raises(UnavailableError):
+        await shop.transactions.commit(tx.id)
+    assert (await shop.transactions.outcome(tx.id)).state is State.OPEN
+    shop.links.links["second"] = away
+    assert (await shop.transactions.commit(tx.id)).state is State.COMMITTED
 
 
 async def test_an_abort_that_an_owner_does_not_answer_is_finished_by_the_expiry_job(shop: Fleet) -> None:

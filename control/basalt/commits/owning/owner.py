@@ -17,20 +17,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from basalt.api.bodies.messages import PUBLISH_MESSAGES_MAX, Work, WorkMarker, WorkPublish
+from basalt.api.bodies.messages import Work, WorkMarker, WorkPublish
 from basalt.api.markers import Marker
-from basalt.catalog.topics import Topic, TopicName, title_of
+from basalt.catalog.topics import TopicName, title_of
 from basalt.cluster.shard_gate import SEND_AGAIN
+from basalt.commits.owning.topic_plan import NOTHING, Publication, TopicPlan, add_publication, no_segments
 from basalt.errors import (
     InputError,
     ShardMovingError,
-    TooLargeError,
     TopicNotFoundError,
     TransactionEndedError,
     UnavailableError,
 )
-from basalt.groups.acknowledgements import PlannedAcknowledgement
-from basalt.messaging.log.append import RecordColumns
 from basalt.messaging.log.roll_back import RollBacks
 from basalt.messaging.log.topic_log import TopicLog, prefix_of
 from basalt.messaging.log.topic_logs import TopicLogs
@@ -55,73 +53,15 @@ from basalt.transactions.rules.transaction import Join
 from basalt_engine.clock import Clock
 from basalt_engine.keys import position, topic_prefix
 from basalt_engine.messages import Reference
-from basalt_engine.records import Buffer, Extras
 from basalt_engine.snapshot import PointerRuns
 from basalt_engine.stores.shards import shard_of
 
 PREPARED_MS_MAX = 60_000  # what a commit brings that nobody carries any more: its client has gone, or the log was late
 FOREVER = position((1 << 64) - 1, 0xFFFF)
+PLANS_MAX = (
+    3  # of one commit, where a topic begins to move each time that it is planned: a move takes some ten times as long
+)
 REMOVED_TOGETHER_MAX = 100  # writers whose stored payloads one group removes: others wait for it
-MARKER_BYTES = 512  # what a marker counts in the queue
-
-
-class Publication(NamedTuple):
-    """Messages that a commit publishes to one topic."""
-
-    log: TopicLog
-    messages: Sequence[Buffer]
-    extras: Sequence[Extras] | None
-
-
-class TopicPlan(NamedTuple):
-    """The messages and markers that a commit will publish, checked before its stage. Markers come after their messages.
-    What it acknowledges in groups is decided with it.
-
-    It holds the logs, so that its stage finds them in memory.
-    """
-
-    publications: list[Publication]
-    markers: Sequence[tuple[TopicLog, Marker]] = ()
-    segments: Sequence[int] | None = None  # the write pointers whose stored payloads it publishes; None: all
-    acknowledgements: Sequence[PlannedAcknowledgement] = ()
-
-    @property
-    def topics(self) -> list[Topic]:
-        return [log.topic for log in self.logs]
-
-    @property
-    def logs(self) -> list[TopicLog]:
-        logs = [publication.log for publication in self.publications]
-        if self.markers:
-            logs += [log for log, _ in self.markers]
-        return logs
-
-    @property
-    def is_empty(self) -> bool:
-        """True when it says no more than that all that was stored is published."""
-        return not self.publications and not self.markers and self.segments is None
-
-    def by_lane(self, lanes: TopicLanes) -> dict[GroupCommit, TopicPlan]:
-        """The parts of the plan of a one-shot transaction, by write lane."""
-        if len(lanes.each) == 1:
-            return {lanes.each[0]: self}
-        used = dict.fromkeys(lanes.lane_of(prefix_of(log)) for log in self.logs)
-        return {lane: self.of_lane(lanes, lane) for lane in used} if len(used) > 1 else dict.fromkeys(used, self)
-
-    def of_lane(self, lanes: TopicLanes, lane: GroupCommit) -> TopicPlan:
-        """The part about topics of one write lane. What is acknowledged is no part of it."""
-        if len(lanes.each) == 1:
-            return self
-        publications = [each for each in self.publications if lanes.lane_of(prefix_of(each.log)) is lane]
-        markers = [each for each in self.markers if lanes.lane_of(prefix_of(each[0])) is lane]
-        return TopicPlan(publications, markers, self.segments)
-
-    @property
-    def payload_bytes(self) -> int:
-        total = len(self.markers) * MARKER_BYTES
-        for publication in self.publications:
-            total += sum(map(len, publication.messages))
-        return total
 
 
 class _Kept(NamedTuple):
@@ -134,31 +74,6 @@ class _Kept(NamedTuple):
     since_ms: float
     shards: Collection[int]
     transaction_id: int
-
-
-PLANS_MAX = (
-    3  # of one commit, where a topic begins to move each time that it is planned: a move takes some ten times as long
-)
-
-NOTHING = TopicPlan([])  # of a commit that brings no work
-
-
-def _add_publication(publications: list[Publication], number: int, part: WorkPublish, log: TopicLog) -> None:
-    messages, extras = RecordColumns.of(part.records) if part.records else (part.messages, None)
-    if len(messages) > PUBLISH_MESSAGES_MAX:
-        raise TooLargeError(
-            f"publish[{number}] has {len(messages)} messages, the limit is {PUBLISH_MESSAGES_MAX}",
-            field=f"publish[{number}].messages",
-            hint="give the same topic several times",
-        )
-    if messages:
-        publications.append(Publication(log, messages, extras))
-
-
-def check_one_shot(work: Work) -> None:
-    """Refuse work that no one-shot transaction can have."""
-    if work.segments is not None:
-        raise _no_segments()
 
 
 class Owner:
@@ -225,7 +140,7 @@ class Owner:
             log = self._logs.find(self._logs.title(part.namespace, part.topic))
             if log is None:
                 return None
-            _add_publication(publications, number, part, log)
+            add_publication(publications, number, part, log)
         return TopicPlan(publications, (), work.segments)
 
     def has_all_topics(self, work: Work) -> bool:
@@ -324,7 +239,7 @@ class Owner:
         for number, part in enumerate(work.publish if work is not None else ()):
             title = self._logs.title(part.namespace, part.topic)
             log = self._logs.find(title) or await self._logs.open(title)
-            _add_publication(publications, number, part, log)
+            add_publication(publications, number, part, log)
         segments = None if work is None else work.segments
         if transaction is not None:
             await self._read_ahead(transaction, early_rows=segments is not None)
@@ -375,7 +290,7 @@ class Owner:
             self._markers.admit(self._taking_messages(plan, transaction))
         if plan.segments is not None:
             if transaction is None:
-                raise _no_segments()
+                raise no_segments()
             self._check_segments(plan.segments, transaction)
 
     def _taking_messages(self, plan: TopicPlan, transaction: JoinedTransaction | None) -> Iterator[TopicLog]:
@@ -651,12 +566,6 @@ class Owner:
             if log is not None:
                 log.end_writers(pointers)
                 log.notify()
-
-
-def _no_segments() -> InputError:
-    return InputError(
-        "a one-shot transaction has stored nothing, and no segments", field="segments", hint="Leave them out."
-    )
 
 
 def _keys_of(transaction: JoinedTransaction) -> list[tuple[bytes, int]]:
