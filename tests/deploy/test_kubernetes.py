@@ -150,4 +150,4 @@ def test_a_store_of_its_own_has_one_process_and_two_servers_of_hbase_are_updated
     assert embedded["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     assert hbase["replicas"] == 2
     assert hbase["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-    assert hbase["minReadySeconds"] > 8  # a lease and a start: docs/operations/two-servers.md
+    assert hbase["minReadySeconds"] > 8  # a lease and a start: docs/operations/several-servers.md

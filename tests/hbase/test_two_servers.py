@@ -269,7 +269,7 @@ def test_a_write_under_way_for_longer_than_the_lease_is_refused_by_the_region(pa
 
 
 def test_without_the_coprocessor_such_a_write_lands(pair: Pair, unguarded: Installation):
-    """That the test above can fail, and why docs/operations/two-servers.md asks for the coprocessor."""
+    """That the test above can fail, and why docs/operations/several-servers.md asks for the coprocessor."""
     found = write_that_is_delayed_until_after_the_take_over(pair, unguarded, "delayed")
     assert sorted(found) == ["by the new one", "delayed", "in time"]
 

@@ -4,7 +4,7 @@ The record is only ever replaced by check-and-write, so of several servers one g
 No rule compares the clocks of two servers. A leader counts its lease from before it sent the renewal, and stops a
 margin before the end; a standby counts from when it first read a record, and takes it over once it has stayed as it is for
 the whole lease. So nobody leads beside another while their clocks run at about the same rate. Where one does not,
-the epoch keeps the data right: see docs/operations/two-servers.md. Format: docs/formats/system-table.md, "lease".
+the epoch keeps the data right: see docs/operations/several-servers.md. Format: docs/formats/system-table.md, "lease".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What it does not answer itself, as a standby or since another server has the top
 
 A term begins with the lease, goes on with the fence (`Store.lead`) and with reading what the last leader left, and only then
 does the server serve. When the term is over it stops serving at once, lets go of its services (whose store takes no
-more writes), and is a standby again. How a pair behaves is told in docs/operations/two-servers.md.
+more writes), and is a standby again. How a pair behaves is told in docs/operations/several-servers.md.
 
 Where servers share the work (`cluster.share`) a server that does not lead is more than a standby: while its membership lasts it has services of its own,
 for the topics that the leader gives it. They end, and others begin, with the membership, and whenever this server comes to lead or leads no more.

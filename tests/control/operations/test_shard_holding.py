@@ -155,7 +155,7 @@ def test_a_release_that_cannot_end_says_for_what_it_waits():
 
 def test_a_release_may_take_as_long_as_the_setting_says_by_default():
     assert ClusterSettings().release_ms == RELEASE_MS_MAX
-    assert COMMITS_PART_MAX * RELEASE_MS_MAX == 2_000, "as docs/operations/two-servers.md says"
+    assert COMMITS_PART_MAX * RELEASE_MS_MAX == 2_000, "as docs/operations/several-servers.md says"
 
 
 @pytest.mark.parametrize(

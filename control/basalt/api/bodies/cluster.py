@@ -1,4 +1,4 @@
-"""Bodies about the servers that share a store: who they are, and which shards move between them (docs/operations/two-servers.md)."""
+"""Bodies about the servers that share a store: who they are, and which shards move between them (docs/operations/several-servers.md)."""
 
 from __future__ import annotations
 
