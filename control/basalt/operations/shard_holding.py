@@ -25,7 +25,7 @@ from basalt.cluster.reigns import Phase
 from basalt.cluster.shard_gate import ShardGate
 from basalt.commits.owning.owner import Owner
 from basalt.errors import BasaltError, ConflictError, CoordinatorUnavailableError
-from basalt.groups.groups import Groups
+from basalt.groups.live_groups import LiveGroups
 from basalt.messaging.log.topic_logs import TopicLogs
 from basalt.messaging.markers import TopicMarkers
 from basalt.messaging.producers import Producers
@@ -58,7 +58,7 @@ class ShardHolding:
 
     def __init__(
         self, store: Store, clock: Clock, gate: ShardGate, logs: TopicLogs, tables: TableCatalog, activity: CellActivity,
-        groups: Groups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: LogState,
+        groups: LiveGroups, markers: TopicMarkers, statistics: TopicStatistics, producers: Producers, manager: LogState,
         pointers: OpenPointers, owner: Owner,
     ) -> None:  # fmt: skip
         self._store = store
@@ -223,7 +223,7 @@ class ShardHolding:
             topic_log.forget()
         for catalog in (self._logs.catalog, self._tables):
             catalog.forget_doubts(shards)
-        self._groups.live.leave(shards)
+        self._groups.leave(shards)
         self._activity.forget(shards)
         self._pointers.leave(shards)
         self.gate.forgot(shards, self._last_pointer())

@@ -142,7 +142,7 @@ class RunningServices(services.Services):
         )
         self.forced_ends = ForcedEnds(self.clock, self.transactions, self.ids, self.inspection, self.audit)
         self.shard_holding = ShardHolding(
-            self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups, self.markers,
+            self.store, self.clock, self.topics.gate, self.topics, self.table_catalog, self.tables.activity, self.groups.live, self.markers,
             self.topic_stats, self.producers, self.transactions.manager, self.tables.pointers, self.owner,
         )  # fmt: skip
         shared = self.settings.cluster

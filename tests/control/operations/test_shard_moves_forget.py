@@ -185,7 +185,7 @@ def test_nothing_that_the_services_hold_knows_a_topic_or_a_table_whose_reign_is_
         assert serving is not None
         services = serving.services
         known = " ".join(_names_known(services))
-        for part in ("._live[", "._known[", "._writes."):
+        for part in (".live._by_number[", "._known[", "._writes."):
             assert part in known
         taken, go_on = held_take(server)
         moving = asyncio.create_task(server.move(topic=None, shards=SHARDS))
