@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import basalt
 from basalt.cluster.led_store import Term
 from basalt.cluster.links.beats import BEAT_MS
 from basalt.cluster.links.link_tls import LinkTls, link_text
@@ -252,3 +253,17 @@ def told_apart(settings: Settings, **cluster: object) -> Settings:
 
 
 Story = Callable[[Sharers], Awaitable[None]]
+
+
+async def read_with(client: basalt.AsyncClient, topic: str, told: set[str]) -> list[str]:
+    """What is committed in the topic, once all of these are: readers are held at what a server that died left undecided, until it is given up."""
+    shown: list[str] = []
+    try:
+        async with asyncio.timeout(HANG_S):
+            while not told <= set(shown):
+                await asyncio.sleep(STEP_S)
+                shown = [message.text async for message in client.topic(topic).read()]
+                assert len(shown) == len(set(shown)), "something shows twice"
+    except TimeoutError:
+        raise AssertionError(f"lost: {told - set(shown)}") from None
+    return shown
