@@ -13,6 +13,8 @@ from typing import cast
 import uvloop
 
 CONTENT_LENGTH = b"content-length:"
+CHUNKED = b"transfer-encoding: chunked"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 def request(
@@ -53,7 +55,7 @@ class Caller(asyncio.BaseProtocol):
 
 
 class Connection(Caller, asyncio.Protocol):
-    """Sends a request, waits for the whole answer; answers have a Content-Length."""
+    """Sends a request, waits for the whole answer, which has a Content-Length or comes in chunks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,8 +68,12 @@ class Connection(Caller, asyncio.Protocol):
             return
         head = self._buffer[:end].lower()
         at = head.find(CONTENT_LENGTH)
-        length = int(head[at + len(CONTENT_LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-        if len(self._buffer) >= end + 4 + length and self._answered is not None:
+        if CHUNKED in head:
+            is_whole = self._buffer.endswith(LAST_CHUNK)
+        else:
+            length = int(head[at + len(CONTENT_LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            is_whole = len(self._buffer) >= end + 4 + length
+        if is_whole and self._answered is not None:
             answer, self._buffer = self._buffer, b""
             self._answered.set_result(answer)
 
