@@ -43,18 +43,11 @@ class ServerProcess:
         command = [sys.executable, "-m", "basalt.cli.main", "serve", "--data", str(self.data)]
         if self._port is None:
             self._port = socket.socket()
-            self._port.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as the server does, which may bind it, too
+            # As the server does, which may bind it, too.
+            self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._port.bind(("127.0.0.1", 0))
-        command += [
-            "--port",
-            str(self._port.getsockname()[1]),
-            "--port-file",
-            str(self._port_file),
-            "--set",
-            "log.format=json",
-        ]
+        port = str(self._port.getsockname()[1])
+        command += ["--port", port, "--port-file", str(self._port_file), "--set", "log.format=json"]
         command += ["--set", "log.access=all"]  # the demo publishes it
         command += [word for setting in self.settings for word in ("--set", setting)]
         with self.log.open("ab") as log:

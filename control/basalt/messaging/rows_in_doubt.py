@@ -29,9 +29,8 @@ class RowsInDoubt:
         condemned = self.condemned
         condemned.update(await self._call(self._absent, [row for row in rows if row not in condemned]))
         deletes = [Delete(row) for row in rows if row in condemned]
-        if (
-            deletes
-        ):  # a call of its own: who gives up waiting for it leaves no look behind, whose delete nobody knows of
+        # A call of its own: who gives up waiting for it leaves no look behind, whose delete nobody knows of.
+        if deletes:
             await self._call(self._table.write, deletes)
         self.forget(rows)
 

@@ -30,9 +30,8 @@ WAITING_MAX = 10_000  # stages that wait for the proposal under way: more than m
 LOADS_MAX = 8  # how often one stage is run again for something that was not in memory
 # Callers that come back soon after an answer are waited for, see `_Meeting`:
 MET_MAX = 16  # as many; of more the cost of a proposal is small for each
-MET_PART = (
-    0.5  # of the time that the last proposal took: for as long as waiting for the one under way would take on average
-)
+# Of the time that the last proposal took: for as long as waiting for the one under way would take on average.
+MET_PART = 0.5
 MET_MS_MAX = 5  # however long that is
 VAIN_RESTS = 8  # proposals that wait for nobody, once not all had come back
 

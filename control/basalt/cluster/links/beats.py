@@ -26,7 +26,6 @@ STALL_MS = (
 )
 RANGES_MAX = 512  # of shards, in one beat: no more ranges are possible, for there are 1,024 shards
 
-
 SILENT_MAX = 128  # members of whom one beat asks; no more can be silent, for there are no more
 
 # Whose loads are told one by one: the loads of the others are one sum. Of all members together they are no more than there are shards.

@@ -153,9 +153,8 @@ class Link(asyncio.Protocol):
         self._out = bytearray()
         self._flush_due = False
         self._later: asyncio.TimerHandle | None = None  # for answers that nobody waits for
-        self._gathered = self._gathered_last = (
-            0  # calls in the write that is due, and in the last one, of those that wait for others
-        )
+        # Calls in the write that is due, and in the last one, of those that wait for others.
+        self._gathered = self._gathered_last = 0
         self._number = 0
         self._waiting: dict[int, _Waiting] = {}
         self._look_s = math.inf  # when the first of these that are known to be late would be
